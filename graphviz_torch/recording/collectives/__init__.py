@@ -1,1 +1,1 @@
-"""Collectives and messages between the ranks of a program."""
+"""Record the collectives and messages between the ranks of a program."""

@@ -1,14 +1,13 @@
-"""Collectives of this rank, each with its line, module and node.
+"""Record the collectives of this rank, each with its line, module and node.
 
-Counted: every collective of `torch.distributed` that this process starts in the block, from the
-program, from hooks of modules or parameters, from DTensor, or from DDP's reducer; once per
-dispatch, however many tensors it takes.
+Every collective of `torch.distributed` that this process starts in the block is counted, once per
+dispatch, however many tensors it takes. It may be started by the program, by hooks of modules or
+parameters, by DTensor, or by DDP's reducer. Communication of other libraries, and of threads that
+the program itself starts, is not counted.
 
-Not counted: communication of other libraries, and of threads that the program itself starts.
-
-`waited_where` is known when Python waits: for functional collectives, which DTensor uses, and for
-`Work` objects. It is unknown when C++ waits, as in DDP's reducer. Durations are measured for gloo,
-on the CPU's clock; on a GPU a stream waits, and its time is not measured here.
+`Collective.waited_where` is known if Python waits, that is, for functional collectives, which
+DTensor uses, and for `Work` objects. It is unknown if C++ waits, as in DDP's reducer. Durations are
+measured for gloo, on the CPU's clock. On a GPU a stream waits, whose time is not measured here.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class _Record:
     owner: CollectivePayload
     asynchronous: bool
     peer: int | None
-    number: int | None  # sequence number of the forward node that it belongs to
-    run: int  # which backward was running, counted from 1; 0: none
-    node: int | None  # node that this backward was running
-    call: int
-    times: RankTime | None  # duration of the call, and of the wait if known
-    waited: CodePosition | None = None
+    number: int | None  # sequence number of the forward node to which the collective belongs
+    run: int  # number of the running backward in the step, from 1 on; 0 if none was running
+    node: int | None  # the node that this backward was running
+    call: int  # number of the collective's call
+    times: RankTime | None  # durations of the call and of the wait, as far as known
+    waited: CodePosition | None = None  # the user's line that waited for the result
 
 
 class Collectives(Listener):
@@ -64,8 +63,9 @@ class Collectives(Listener):
         super().__init__(program)
         self._records: list[_Record] = []
         self._pending: dict[int, tuple[Any, _Record]] = {}  # by storage of the pending result
-        self._calls: dict[int, _Record] = {}  # calls that may be waited for, by number
-        # Created at the first collective, in a rank at once.
+        # Collectives for which the program may still wait, by number of the call.
+        self._calls: dict[int, _Record] = {}
+        # Created now if this process is a rank, otherwise at the first collective.
         self._owners: PayloadResolver | None = None
         if program.options.distributed:
             self._owners = PayloadResolver(program)
@@ -91,7 +91,9 @@ class Collectives(Listener):
         ids = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ids:
-            return  # of another recording; a node of ours may run on a device thread of the engine
+            # It belongs to another recording. A node of this program's graph counts as this
+            # program's even in another thread, because the engine has threads of its own.
+            return
         frame, node = sys._getframe(1), ids.get(fn)
         owners = self._owners = self._owners or PayloadResolver(program)
         owner = owners.find(event, frame, live, node)
@@ -99,7 +101,7 @@ class Collectives(Listener):
         if place is None and live is not None:
             place = live.call.place
         in_backward = live is not None or fn is not None
-        given = [] if event.kind == "barrier" else event.given  # its tensor is only a token
+        given = [] if event.kind == "barrier" else event.given  # a barrier's tensor has no content
         record = _Record(
             event.kind,
             sum(tensor_meta(tensor).nbytes or 0 for tensor in given),
@@ -152,7 +154,7 @@ class Collectives(Listener):
         made = []
         for each in self._records:
             node, owner = _node(each, backward), each.owner
-            # With parameters, `owner.module` contains all of them.
+            # If the parameters are known, `owner.module` is the module that contains all of them.
             at = None if owner.parameters else node
             content = owners.messages.content(each.call) or MessageContent(each.phase, owner.module)
             collective = Collective(
@@ -197,8 +199,10 @@ class Collectives(Listener):
             record.times = times._replace(seconds=seconds, standing=standing)
 
     def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
-        """Return the sequence number of the forward node, created just before, that a collective
-        belongs to; None if there is none.
+        """Return the sequence number of the forward node to which a collective belongs.
+
+        This is the last node created before the collective, if that node's Function is running.
+        Returns None otherwise.
         """
         program, last = self.program, event.number - 1
         inside = running_function() is not None and last >= program.origins.end
@@ -215,8 +219,9 @@ class Collectives(Listener):
 
 
 def _node(record: _Record, backward: Backward) -> int | None:
-    """Return the node of a collective: the one that backward was running, or the forward node that
-    it belongs to.
+    """Return the node of a collective in this backward's graph; None if it has none.
+
+    It is the node that backward was running, or the forward node to which the collective belongs.
     """
     if record.run:
         return record.node if record.run == backward.position + 1 else None

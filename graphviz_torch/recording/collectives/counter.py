@@ -1,6 +1,6 @@
 """Count a rank's collectives by source line, to find where ranks diverge.
 
-The counter is cheap enough for a whole training run, and needs no recording.
+The counter works without a recording, and costs so little that it can run for a whole training.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ...internals.hooks.collectives.watch import (
 )
 from ..program.source_lines import short_names
 
-_MAX_LINES = 1000  # collectives of further lines are counted without a line
-_MAX_RECENT = 256  # collectives that may still be waited for
+_MAX_LINES = 1000  # if there are more lines, their collectives are counted without a line
+_MAX_RECENT = 256  # kept collectives for which the program may still wait
 
 
 class _Site(NamedTuple):
@@ -47,11 +47,11 @@ class CollectiveCounter:
 
     def __init__(self) -> None:
         self.moves = 0  # incremented when a collective or a wait begins or ends
-        self._times: dict[_Site, int] = {}
+        self._times: dict[_Site, int] = {}  # number of collectives of each site
         self._groups: dict[str, Group] = {}
         self._recent: OrderedDict[int, _Site] = OrderedDict()  # by call number
         self._last: _Site | None = None  # the collective started last
-        self._at: _Site | None = None  # the running collective, or the one waited for
+        self._at: _Site | None = None  # the collective that runs or for which the program waits
         self._state: RankState = "outside"
         self._watch = CollectiveWatch(
             on_start=self._on_start,
@@ -69,7 +69,7 @@ class CollectiveCounter:
         self._watch.__exit__()
 
     def position(self) -> RankPosition:
-        """Return the rank's position in its collectives. Thread-safe."""
+        """Return which collective this rank runs, or ran last. Any thread may call this."""
         at, state = self._at, self._state
         times = list(self._times.items())
         names = short_names({site.file for site, _ in times if site.file})
@@ -113,7 +113,7 @@ class CollectiveCounter:
 
     def _site(self, event: CollectiveStarted) -> _Site:
         frame = user_frame(sys._getframe(2))
-        if frame is None:  # a thread of the autograd engine
+        if frame is None:  # this is a thread of the autograd engine; the main thread waits for it
             frame = user_frame(sys._current_frames().get(main_thread().ident or 0))
         kind, group = event.kind, event.group.name
         if frame is not None:

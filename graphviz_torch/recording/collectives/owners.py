@@ -1,19 +1,20 @@
-"""Find the module and parameters whose tensors a collective sends, and the content of a message.
+"""Find the module and the parameters to which the tensors of a collective or message belong.
 
-Parameters of a collective are found by its kind:
+The parameters of a collective are found by the code that starts the collective:
 
-    fully_shard, FSDP   the calling frames hold the parameters
-    DDP's reducer       a bucket: the gradients that are ready and whose sizes add up to it
-    by hand             the tensor is a parameter, or the `.grad` of one
+    fully_shard, FSDP   the parameters are in variables of the calling frames
+    DDP's reducer       the tensor is a bucket of gradients: the gradients are those that are ready
+                        and whose sizes add up to the bucket's size
+    by hand             the tensor is a parameter, or the `.grad` of a parameter
 
-Pipelines send messages between two ranks, outside of all modules. The content of a message gives
-its module, and forward or backward:
+Pipelines send messages between two ranks, outside of all modules. The tensor of a message shows the
+module, and whether the message belongs to forward or backward:
 
     sent       result of a module       forward     gradient of a module's input     backward
     received   argument of a module     forward     gradient passed to a backward    backward
 
-Tensors are compared by storage, so a detached result counts, too, but a copy does not. Modules are
-those that the program calls, and their direct children.
+Tensors are compared by storage. A detached result is therefore recognized, but a copy is not. Only
+the modules that the program calls and their direct children are considered.
 """
 
 from __future__ import annotations
@@ -45,61 +46,66 @@ class CollectivePayload(NamedTuple):
 
     module: str = ""
     parameters: tuple[str, ...] = ()
-    change: str = ""  # change of placements, for DTensor
+    change: str = ""  # change of a DTensor's placements
     gradients: bool | None = None  # True: gradients of the parameters; False: their values
 
 
 class PayloadResolver:
-    """Finds modules and parameters of collectives, contents of messages, and names of groups.
+    """A finder of the modules and parameters of collectives, and of the names of groups.
 
     Args:
-        program: names modules and parameters.
+        program: the recorded program, which knows names of modules and parameters.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        # Nodes whose gradients earlier buckets of this backward had.
+        # Nodes whose gradients were in earlier buckets of this backward.
         self._bucketed: set[int] = set()
         self._dimensions: dict[str, str] = {}  # names of mesh dimensions, by group name
-        # By id() of parameters and gradients: the parameter's name, and True for a gradient.
+        # The parameter's name, and True for a gradient, by id() of a parameter or gradient.
         self._names: dict[int, tuple[str, bool]] = {}
-        self._moment = -1  # program moment at which `_names` was filled
+        self._moment = -1  # changes when `_names` may be outdated
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
-        """Reset the gradients that arrived."""
+        """Handle the start of a backward: no bucket has been sent in it."""
         self._bucketed = set()
         self.messages.on_backward_start(event)
 
     def end_backward(self, event: BackwardEnded) -> None:
-        """Forget names by id(): parameters have new gradients."""
+        """Forget the names of gradients, because parameters have new gradients."""
         self._names, self._moment = {}, -1
         self.messages.on_backward_end(event)
 
     def close(self) -> None:
-        """Forget the id()s of tensors, which may be freed."""
+        """Forget the id() of every tensor, because the tensors may be freed."""
         self._names, self._moment = {}, -1
         self.messages.close()
 
     def find(
         self, what: CollectiveIssued, frame: FrameType, live: LiveGraph | None, node: int | None
     ) -> CollectivePayload:
-        """Return the module and parameters of a collective that `frame` starts while `node`
-        runs.
+        """Return the module and parameters of a collective.
+
+        Args:
+            what: the collective.
+            frame: the frame that starts the collective.
+            live: the graph of the running backward, if any.
+            node: the node that this backward is running, if known.
         """
         asking = find_caller(frame)
         self._dimensions.update(mesh_dimensions(asking.mesh))
         table = self._program.table
         paths = [(table.path(module), name) for module, name in asking.parameters]
         names = tuple([".".join(filter(None, pair)) for pair in paths if pair[0] is not None])
-        gradients = what.kind in ("all_reduce", "reduce_scatter")  # of a wrapper
+        gradients = what.kind in ("all_reduce", "reduce_scatter")  # if a wrapper started it
         if not names and what.kind != "barrier":
             names, gradients = self._given_by_hand(what.given)
         if not names and live is not None and node is not None and what.kind == "all_reduce":
             names, gradients = self._bucket(what, live, node), True
         if names:
             return CollectivePayload(_common_module(names), names, asking.change, gradients)
-        # Forward hooks of a module run after the module has left the call stack.
+        # When the forward hooks of a module run, the module is no longer on the call stack.
         module = None if live is not None or asking.module is None else table.path(asking.module)
         return CollectivePayload(
             self._program.module if module is None else module, (), asking.change
@@ -114,8 +120,8 @@ class PayloadResolver:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the names of parameters that are given, or whose `.grad` is; and True if all are
-        `.grad`s.
+        """Return the names of the parameters that are in `given`, or whose `.grad` is, and True if
+        only `.grad` tensors were found.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
@@ -128,8 +134,11 @@ class PayloadResolver:
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
     def _bucket(self, what: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
-        """Return the parameters whose gradients form a bucket; empty if the sizes do not identify
-        them.
+        """Return the parameters whose gradients DDP sends in one bucket.
+
+        They are adjacent in the order in which gradients became ready, or in which DDP registered
+        the parameters, and their sizes add up to the bucket's size. Returns () if there are no such
+        parameters.
         """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
@@ -154,8 +163,8 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
 
 
 def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Return adjacent positions, including `member`, whose sizes add up to `total`; empty if there
-    are none.
+    """Return a slice that contains position `member` and whose sizes add up to `total`; an empty
+    slice if there is none.
     """
     for first in range(member, -1, -1):
         last, added = member + 1, sum(sizes[first : member + 1])
@@ -170,36 +179,36 @@ def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
 def _common_module(names: Sequence[str]) -> str:
     """Return the path of the innermost module that contains all these parameters."""
     paths = [name.split(".")[:-1] for name in names]
-    # A prefix shared by min and max is shared by all.
+    # All paths have the prefix that the smallest and the largest path have in common.
     ends = zip(min(paths), max(paths), strict=False)
     return ".".join([first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends)])
 
 
-_MAX_MODULE_DEPTH = 2  # called modules, and their direct children
+_MAX_MODULE_DEPTH = 2  # the modules that the program calls, and their direct children
 
 
 class MessageContent(NamedTuple):
-    """The content of a message: phase and module."""
+    """The phase and the module to which the tensor of a message belongs."""
 
     phase: CollectivePhase
     module: str
 
 
 class Messages:
-    """The contents of the messages of a recording.
+    """The messages of a recording, with the module and phase to which each belongs.
 
     Args:
-        program: names the modules.
+        program: the recorded program, which knows the names of modules.
     """
 
     def __init__(self, program: Program) -> None:
         self._program = program
         self._depth = 0
-        # By storage of tensors that may be sent.
+        # For tensors that may be sent, by storage id.
         self._contents: dict[int, tuple[Any, MessageContent]] = {}
-        self._taken: dict[int, tuple[Any, int]] = {}  # call number by storage of received tensors
-        self._found: dict[int, MessageContent] = {}  # by call number
-        # By id() of leaf inputs that will get a `.grad`: the tensor, and the module that takes it.
+        self._taken: dict[int, tuple[Any, int]] = {}  # for received tensors: call, by storage id
+        self._found: dict[int, MessageContent] = {}  # by number of the call
+        # For leaves that will get a `.grad`: the leaf and the module that took it, by id().
         self._inputs: dict[int, tuple[ref[Tensor], str]] = {}
 
     def content(self, call: int) -> MessageContent | None:
@@ -207,7 +216,7 @@ class Messages:
         return self._found.get(call)
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle a message that is sent or will be received."""
+        """Handle the start of a send or receive."""
         for tensor in event.given:
             key = storage_id(tensor)
             if event.kind == "recv":
@@ -253,7 +262,7 @@ class Messages:
                 self._give(tensor.grad, MessageContent("backward", path))
 
     def forget(self) -> None:
-        """End a step: drop the content of messages whose tensor was freed."""
+        """Forget the messages at the end of a step, except tensors that are still alive."""
         self._found, self._inputs = {}, {}
         self._contents = {k: each for k, each in self._contents.items() if not each[0].expired()}
         self._taken = {k: each for k, each in self._taken.items() if not each[0].expired()}
@@ -269,7 +278,10 @@ class Messages:
         self._contents[storage_id(tensor)] = storage_ref(tensor), content
 
     def _take(self, tensor: Tensor, content: MessageContent) -> None:
-        """Note which module uses a received tensor; a named one ends the search."""
+        """Record the use of a received tensor by a module or a backward.
+
+        The search for the module ends when a module with a name, or a backward, uses the tensor.
+        """
         weak, call = self._taken.get(storage_id(tensor), (None, -1))
         if weak is not None and not weak.expired():
             self._found[call] = content

@@ -1,7 +1,8 @@
-"""DTensor placements of each node's outputs, read when calls take or return them.
+"""Record the DTensor placements of each node's outputs.
 
-Unknown between two redistributions that no call observes, and if a process that torchrun did not
-start creates its process group inside the block.
+Placements are read when a call takes or returns a DTensor. They are unknown between two
+redistributions without an observed call, and in a process that torchrun did not start and that
+creates its process group inside the block.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Placements(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._made: dict[int, str] = {}  # by sequence number of the node that created the tensor
-        self._leaves: dict[int, dict[int, str]] = {}  # by graph, then by node
+        self._made: dict[int, str] = {}  # placement by sequence number of the tensor's node
+        self._leaves: dict[int, dict[int, str]] = {}  # placement of leaves, by graph and node
 
     def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

@@ -1,14 +1,14 @@
-"""Checksums of parameters and buffers, to check that ranks hold equal copies.
+"""Compute checksums of parameters and buffers, to check that ranks have equal copies.
 
-Which ranks should be equal depends on the tensor:
+It depends on the tensor which ranks should have equal copies:
 
-    plain      all ranks, or none, for every called module
-    DDP        all ranks of its group, except ignored parameters; DDP broadcasts buffers itself
-    DTensor    ranks along the mesh dimensions on which it is replicated
+    plain      all ranks
+    DDP        all ranks of the wrapper's group, for parameters that the wrapper does not ignore
+    DTensor    the ranks along the mesh dimensions on which the DTensor is replicated
 
-Left out: tensors that only one rank has, buffers outside of the state dict, and buffers that DDP
-broadcasts. The first checksums are taken when the first backward begins, the others at the end of
-each step. They are compared when the graphs of several ranks are gathered.
+Tensors that only one rank has, buffers outside of the state dict, and buffers that DDP broadcasts
+are left out. The first checksums are computed when the first backward begins, later ones at the end
+of each step. They are compared when the graphs of several ranks are gathered.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
 
-_MAX_CHECKSUMS = 8  # checksums of one tensor; of a long run, those in the middle are dropped
+_MAX_CHECKSUMS = 8  # kept checksums of a tensor: the first and the last ones of a long run
 
 
 class _Copy(NamedTuple):
-    """A tensor that several ranks should hold equally."""
+    """A tensor of which several ranks should have equal copies."""
 
     tensor: Tensor
     kind: Any
@@ -44,13 +44,14 @@ class _Copy(NamedTuple):
 
 
 class Replicas(Listener):
-    """Listener that records checksums of tensors that ranks should hold equally."""
+    """Listener that records checksums of tensors of which ranks should have equal copies."""
 
     needs = ("every_call", "with_gradients", "distributed")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._summed: list[tuple[int, dict[str, int]]] = []  # step and checksums; first: initial
+        # Steps and their checksums by name; the first ones are from before the first step.
+        self._summed: list[tuple[int, dict[str, int]]] = []
         self._now: tuple[int, dict[str, int]] | None = None
         self._found: dict[str, _Copy] = {}
         self._last = -1  # position of this step's last backward
@@ -59,12 +60,12 @@ class Replicas(Listener):
         )
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Take checksums before the first step of the run."""
+        """Compute checksums before the first step of the run."""
         if not self._summed and dist.is_initialized():
             self._summed.append((self.program.step, self._sums()))
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """Take checksums at the end of a step."""
+        """Compute checksums at the end of a step."""
         if self._summed and backwards and dist.is_initialized():
             self._now, self._last = (self.program.step, self._sums()), backwards[-1].position
 
@@ -94,7 +95,7 @@ class Replicas(Listener):
         return sums.fetch()
 
     def _replicas(self) -> dict[str, _Copy]:
-        """Return the tensors, by name, that other ranks should hold equally."""
+        """Return by name the tensors of which other ranks should have equal copies."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
         promised, broadcast = self._ddp_guaranteed()
@@ -116,10 +117,10 @@ class Replicas(Listener):
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 
     def _ddp_guaranteed(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
-        """Return the ranks that DDP keeps equal, by id() of the parameter, and the id() of DDP's
-        own buffers.
+        """Return the ranks on which DDP keeps a parameter equal, by id() of the parameter, and the
+        id() of each buffer that DDP broadcasts.
 
-        Recomputed if the parameters changed.
+        The result is cached until the parameters change.
         """
         known = frozenset(id(tensor) for _, tensor in self.program.table.listed_parameters())
         if self._ddp_guarantees is None or self._ddp_guarantees[0] != known:
@@ -128,7 +129,7 @@ class Replicas(Listener):
             for wrapper in instances_of(DistributedDataParallel):
                 try:
                     ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
-                except Exception:  # a destroyed process group
+                except Exception:  # raised if the process group was destroyed
                     continue
                 ignored = wrapper.parameters_to_ignore
                 if not _uses_local_sgd(wrapper):

@@ -1,9 +1,10 @@
-"""Forwards that bypass DistributedDataParallel, and gradients that DDP waits for but never gets.
+"""Find forwards that bypass DistributedDataParallel, and gradients that DDP waits for but never
+gets.
 
-Both are reported at the optimizer's step: until then a program may average gradients by hand, or
-let DDP do it in a later backward. A wrapper is known once its forward is called, or if a variable
-of the code that calls an inner module holds it; else all live objects are searched, once per
-module.
+Both are reported at the optimizer's step, because before it a program may average gradients by
+hand, or let DDP do so in a later backward. A wrapper is known once its forward is called. When the
+program calls an inner module, the wrapper is searched in the variables of the calling code, and
+otherwise once among all live objects.
 
     forward of the wrapper        the next backward averages gradients, except under no_sync()
     forward of an inner module    no gradients are averaged
@@ -28,26 +29,26 @@ from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.variables import modules_of
 
-_MAX_METHODS = 4  # frames between a wrapper's variable and the call of an inner module
+_MAX_METHODS = 4  # frames searched for a wrapper, from the call of an inner module outwards
 
 
 @dataclass(slots=True, eq=False)
 class _Wrapper:
-    """A DistributedDataParallel, and its forwards since the last step."""
+    """A DistributedDataParallel wrapper, and its forwards since the last step."""
 
     module: DistributedDataParallel
-    name: str  # name of the variable that holds it
-    parameters: dict[int, Parameter]  # the parameters that it waits for, by id()
-    called: bool = False  # True if its own forward ran
+    name: str  # name of the wrapper's variable; "" if unknown
+    parameters: dict[int, Parameter]  # the parameters whose gradients it waits for, by id()
+    called: bool = False  # True if the wrapper's own forward ran
     passed: bool = False  # True if only the forward of an inner module ran
-    place: CodePosition | None = None  # line of that forward
-    waits: bool = False  # True if it averages only when all parameters have gradients
-    reached: set[int] = field(default_factory=set)  # id() of parameters reached by backwards since
+    place: CodePosition | None = None  # the line that called this forward
+    waits: bool = False  # True if the wrapper averages only when all parameters have gradients
+    reached: set[int] = field(default_factory=set)  # id() of parameters that backwards reached
 
 
 class Wrappers(Listener):
-    """Listener that reports forwards that bypass a wrapper, and gradients that a wrapper never
-    gets.
+    """Listener that reports forwards that bypass a DDP wrapper, and parameters whose gradients the
+    wrapper never gets.
     """
 
     needs = (
@@ -59,7 +60,7 @@ class Wrappers(Listener):
         super().__init__(program)
         self._wrappers: dict[int, _Wrapper] = {}  # by id() of the wrapper and of its submodules
         self._running: Module | None = None  # the outermost module whose forward is running
-        self._looked_for: set[int] = set()  # id() of modules without a wrapper
+        self._looked_for: set[int] = set()  # id() of modules for which no wrapper was found
 
     def on_module_start(self, event: ModuleBegan) -> None:
         module, outermost = event.module, self._running is None
@@ -112,10 +113,10 @@ class Wrappers(Listener):
     def _wrapper_above(
         self, module: Module, called: FrameType
     ) -> tuple[FrameType, _Wrapper | None]:
-        """Return the wrapper of a module in a variable of the caller or further up, with that
-        frame.
+        """Return the wrapper of a module, None if there is none, and the frame that uses it.
 
-        `ddp.module.loss(x)` calls `self(x)`: the line that names `ddp` is one frame up.
+        The wrapper is searched in the variables of the calling frames: if `ddp.module.loss(x)`
+        calls `self(x)`, the variable `ddp` is one frame further out.
         """
         frame: FrameType | None = called
         for _ in range(_MAX_METHODS):
@@ -151,7 +152,7 @@ class Wrappers(Listener):
 
 
 def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
-    """Return the frame that called into the wrapped module; without one, the frame of the call."""
+    """Return the frame that called into the wrapped module from outside, or else `called`."""
     inside = {id(each) for each in wrapper.modules()}
     frame: FrameType | None = user_frame(called)
     while frame is not None and id(local_variables(frame).get("self")) in inside:
@@ -160,6 +161,6 @@ def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> Frame
 
 
 def _waits_for_all(module: DistributedDataParallel) -> bool:
-    """Return True if the wrapper averages only when all its parameters have gradients."""
+    """Return True if the wrapper averages gradients only once all its parameters have one."""
     finds = module.find_unused_parameters or getattr(module, "static_graph", False)
     return module.require_backward_grad_sync and not finds

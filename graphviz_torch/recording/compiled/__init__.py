@@ -1,1 +1,1 @@
-"""The operations inside regions that `torch.compile` makes while a recording runs."""
+"""Record the operations inside regions that `torch.compile` compiled."""

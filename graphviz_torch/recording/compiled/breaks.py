@@ -1,4 +1,4 @@
-"""Graph breaks and recompilations of `torch.compile`, as events."""
+"""Report the graph breaks and recompilations of `torch.compile` as events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...tracing.regions import Origin, RegionEvent
 # Reasons for graph breaks that the program requested.
 _MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
 _UNKNOWN = "Failed to trace builtin operator\n  Explanation: Dynamo does not know how to trace "
-# Beginning of Dynamo's reason, and the kind of code that caused the break.
+# How Dynamo's reason begins, and the kind of code that caused the graph break.
 _CALLS: tuple[tuple[str, BreakingCall], ...] = (
     (_UNKNOWN + "builtin operator `print`", "print"),
     ("logging.Logger method", "log"),
@@ -33,15 +33,15 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
     """Yield the events of a graph that Dynamo traced.
 
     Args:
-        broken: the graph break that ends it, if any.
-        again: the recompilation that created it, if any.
+        broken: the graph break that ends the graph, if any.
+        again: the recompilation that created the graph, if any.
     """
     call = "asked" if broken is None else breaking_call(broken.reason)
     if broken is not None and call != "asked":
         event = GraphBreak(reason=sentence(broken.reason), call=call)
         yield RegionEvent(event, (), (), Origin(*innermost(broken.lines), ()))
     if again is not None:
-        # Drop the id of the earlier compilation: "0/0: tensor 'x' size mismatch".
+        # The id of the earlier compilation is removed, as in "0/0: tensor 'x' size mismatch".
         reason = (again.reason.partition(": ")[2] or again.reason).partition("  #")[0]
         name = function_name(again.code)
         at = again.code.co_filename, again.code.co_firstlineno
@@ -50,7 +50,7 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
 
 
 def breaking_call(reason: str) -> BreakingCall:
-    """Return the kind of code that Dynamo could not compile, from Dynamo's reason; "" if
+    """Return the kind of code that Dynamo could not compile, given Dynamo's reason; "" if
     unknown.
     """
     calls: list[BreakingCall] = [what for how, what in _CALLS if reason.startswith(how)]
@@ -58,8 +58,8 @@ def breaking_call(reason: str) -> BreakingCall:
 
 
 def function_name(code: CodeType) -> str:
-    """Return a function's name as in the source, without the prefix Dynamo adds."""
-    # Dynamo names the code after a break torch_dynamo_resume_in_forward_at_12.
+    """Return a function's name as in the source, without the prefix that Dynamo adds."""
+    # Dynamo names the code that follows a graph break "torch_dynamo_resume_in_forward_at_12".
     return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
 
 

@@ -1,4 +1,4 @@
-"""Calls inside a compiled region that combine tensors: accidental broadcasts, losses."""
+"""Check calls inside a compiled region that combine two tensors, as pairs.py checks others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...internals.hooks.calls import Called
 from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairedTensors
 from ..program.events import Events, TensorRecord
 
-# Dynamo's graph has Python's operator functions; listeners know tensor methods.
+# Dynamo's graph contains Python's operator functions. Listeners know the equivalent tensor methods.
 _OPERATORS: dict[Any, Any] = {
     getattr(operator, name): getattr(TensorBase, f"__{name}__")
     for name in ["sub", "add", "mul", "truediv", "eq", "ne", "gt", "lt", "ge", "le", "getitem"]
@@ -32,7 +32,9 @@ class PairedCall(NamedTuple):
 
 
 class Pairs(PairedTensors):
-    """The PairedTensors listener, for the calls of one traced graph on fake tensors."""
+    """The `PairedTensors` listener for the calls of one graph, which Dynamo traced with fake
+    tensors.
+    """
 
     def __init__(self) -> None:
         self._calls = _EventList()
@@ -78,7 +80,7 @@ class _EventList(Events):
 
 
 class _NamelessProgram:
-    """A minimal replacement for Program: fake tensors have no names and lines."""
+    """A replacement for `Program` without names and lines, which fake tensors do not have."""
 
     def __init__(self, events: Events) -> None:
         self.events = events

@@ -1,9 +1,8 @@
-"""Regions that were compiled before the recording: each is traced once more, before it first
-runs.
+"""Trace a region that was compiled before the recording once more, when it first runs.
 
-So its nodes, lines, modules and cuts are known as if it had been compiled during the recording. The
-second trace costs Dynamo's time once per region and process. `RegionWatch` calls the methods of
-`Regions`; listeners receive a `RegionRan` for each region that ran.
+Its nodes, lines, modules and cuts are then known as if the region had been compiled during the
+recording. The second trace takes Dynamo's time once per region and process. `RegionWatch` calls the
+methods of `Regions`. Listeners receive a `RegionRan` for each region that ran.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ from .trace import OperationTrace
 
 
 class Regions:
-    """Receives calls of compiled callables, and of the graphs in compiled code.
+    """A receiver of the calls of compiled callables, and of the graphs in compiled code.
 
     Args:
         program: the recorded program.
-        tell: called for each region that ran and whose operations are known.
+        tell: called for each region that ran, if its operations are known.
     """
 
     def __init__(self, program: Program, tell: Callable[[RegionRan], None]) -> None:
         self._program, self._tell = program, tell
         self._opens = program.options.opens_regions
         self._trace: OperationTrace | None = None  # trace of the running graph
-        self._start = 0
+        self._start = 0  # sequence number of the next node when the running graph began
         self._given: list[Tensor] = []  # arguments of the compiled code
-        # For a callable that called no graph yet: the trails of its arguments, and the sequence
-        # number of the next node.
+        # For a compiled callable that called no graph yet: the trails of its arguments, and the
+        # sequence number of the next node when it began.
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
@@ -55,8 +54,8 @@ class Regions:
     def on_region_exit(self) -> None:
         """Handle the end of a compiled callable.
 
-        If it called no graph, its code ran unobserved; then its last node counts as the user of the
-        cuts in its arguments.
+        If it called no graph, its code was not observed. The last node that it created then counts
+        as the user of arguments that are results of cuts.
         """
         entered, self._entered = self._entered, None
         if entered is not None and self._program.is_here():
@@ -65,7 +64,13 @@ class Regions:
                 self._program.tracker.use(trails, [end - 1])
 
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
-        """Handle the frame of Dynamo's code that is about to call a graph."""
+        """Handle that compiled code is about to call a graph.
+
+        Args:
+            frame: the frame of this code.
+            own: True if the graph runs the program's operations one by one, False if a backend
+                compiled it.
+        """
         self._entered = None
         if self._program.is_here() and original_code(frame) is not None:
             if torch.is_grad_enabled() and not own:
@@ -89,7 +94,7 @@ class Regions:
             self._tell(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
-        """Handle the end of a graph, whose inputs may have been results of cuts."""
+        """Handle the end of a graph: if inputs are results of cuts, its nodes are their users."""
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()

@@ -1,4 +1,4 @@
-"""Functions that Dynamo skips: they are not compiled, and run in Python."""
+"""Report functions that Dynamo skips, so that they run uncompiled."""
 
 from __future__ import annotations
 

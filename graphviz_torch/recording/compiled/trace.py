@@ -1,8 +1,9 @@
-"""The autograd nodes inside a compiled region, from the operations that Dynamo traced.
+"""Find the autograd nodes inside a compiled region, from the operations that Dynamo traced.
 
-Dynamo runs the operations on fake tensors, which have autograd nodes and no values. So nodes, edges
-and shapes equal those of the uncompiled program. Cuts are found, too, although the compiler removes
-them; the nodes upstream of such a cut are part of the region, and do not run.
+Dynamo runs the operations on fake tensors, which have autograd nodes but no values. The nodes,
+edges and shapes are therefore those of the uncompiled program. Cuts are found as well, although the
+compiler removes the operations in front of a cut. These operations are shown as nodes of the region
+that do not run.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ _RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}
 class _Operation(NamedTuple):
     """An operation that created nodes."""
 
-    start: int  # their numbers: start <= n < end
+    start: int  # the operation created the nodes start <= sequence number < end
     end: int
-    meta: dict[str, Any]  # `meta` of its node in Dynamo's graph
-    function: str = ""  # name of the custom Function that it applied
+    meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
+    function: str = ""  # name of the custom Function that the operation applied, if any
     order: list[int] | None = None  # argument position of each operand in the program
 
 
 class _Cut(NamedTuple):
-    """An operation whose result requires no gradient though an operand does."""
+    """An operation whose result requires no gradient although an operand does."""
 
-    how: str
-    tensor: TensorMeta  # its result
-    before: list[GradFn]  # makers of its operands
-    meta: dict[str, Any]
-    after: list[int]  # sequence numbers of the nodes that used its result
-    results: list[int]  # outputs of the graph computed from it, without a gradient
+    how: str  # name of the cut
+    tensor: TensorMeta  # the operation's result
+    before: list[GradFn]  # the nodes that created the operands
+    meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
+    after: list[int]  # sequence numbers of the nodes that used the result
+    results: list[int]  # positions of the graph's outputs that were computed from the result only
 
 
 class OperationTrace:
@@ -64,17 +65,19 @@ class OperationTrace:
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._cuts: list[_Cut] = []
-        self._behind: dict[int, list[_Cut]] = {}  # cuts upstream of a tensor, by its id()
-        self._from: dict[int, frozenset[int]] = {}  # id() of a tensor → id() of its inputs
-        self._inputs: dict[int, GradFn] = {}  # maker of a tensor at its first use, by id()
-        self._tensors: list[Tensor] = []  # keeps tensors alive, so that their id()s stay unique
+        self._behind: dict[int, list[_Cut]] = {}  # cuts upstream of a tensor, by id()
+        # The id() of each graph input from which a tensor was computed, by id() of the tensor.
+        self._from: dict[int, frozenset[int]] = {}
+        # The node that had created a tensor when an operation first used the tensor, by id().
+        self._inputs: dict[int, GradFn] = {}
+        self._tensors: list[Tensor] = []  # keeps tensors alive, so that no id() is reused
         self._operands: list[Tensor] = []  # operands of the running operation
-        self._makers: list[GradFn] = []  # makers of the operands that require a gradient
+        self._makers: list[GradFn] = []  # nodes of the operands that require a gradient
         self._start = 0
         self._pairs = Pairs()
         self._metas: list[dict[str, Any]] = []  # `meta` of all operations
         self._region: Region | None = None
-        # The modules that ran: id(), path, class. None if the graph ends at a graph break.
+        # The id(), path and class of each module that ran; None if the graph ends at a graph break.
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
@@ -108,7 +111,7 @@ class OperationTrace:
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Handle the application of a custom Function: one operation with one Python node."""
+        """Handle the application of a custom Function as one operation with one node."""
         self.on_operation_start(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
@@ -116,7 +119,7 @@ class OperationTrace:
         self._add_results(self._add(operation), made)
 
     def on_operand_order(self, order: list[int]) -> None:
-        """Take the argument positions of the operands of the last applied Function."""
+        """Store the argument position of each operand of the Function that was applied last."""
         if self._operations and self._operations[-1].function:
             self._operations[-1] = self._operations[-1]._replace(order=order)
 
@@ -149,7 +152,14 @@ class OperationTrace:
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """Read the nodes at the end of a graph; no tensors are needed afterwards."""
+        """Build the region at the end of a graph, and drop the tensors.
+
+        Args:
+            inputs: inputs of the graph.
+            results: outputs of the graph; None for outputs that are no tensors.
+            broken: the graph break that ends the graph, if any.
+            again: the recompilation that created the graph, if any.
+        """
         modules = (row for meta in self._metas for row in origin(meta).modules)
         self.modules = None if broken else tuple(dict.fromkeys(modules))
         with unseen_operators():
@@ -171,7 +181,7 @@ class OperationTrace:
             expect_region(start, end, self._region)
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Assign the region to the class of its node, if there is one class."""
+        """Assign the region to the class of its compiled node, if there is exactly one class."""
         if len(kinds) == 1 and self._region is not None:
             set_region(kinds[0], self._region)
 
@@ -207,7 +217,7 @@ class OperationTrace:
             elif edge.target in inner:
                 users[edge.source].append((inner[edge.target], edge.input_nr))
         sources = [self._inputs.get(id(tensor)) for tensor in inputs]
-        # An input whose users are dead code gets no entry: the compiler removes such users.
+        # An input that only dead code uses gets no entry, because the compiler removes dead code.
         changed = any(
             s is not None and _maker(t) is not s for t, s in zip(inputs, sources, strict=True)
         )
@@ -229,12 +239,12 @@ class OperationTrace:
         )
 
     def _find_cut_outputs(self, results: list[Tensor | None], *, ran: bool) -> None:
-        """Find the graph outputs that were computed from results of cuts.
+        """Add to each cut the graph outputs that were computed from the cut's result.
 
         Args:
             results: outputs of the graph.
-            ran: True if any output has a gradient. If none has, a cut upstream of another cut also
-                cuts off that one's outputs.
+            ran: True if any output requires a gradient. If none does, the outputs behind a cut are
+                also behind the cuts upstream of that cut.
         """
         for i, one in enumerate(results):
             for cut in self._behind.get(id(one), ()):
@@ -249,7 +259,7 @@ class OperationTrace:
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
     ) -> tuple[tuple[int, ...], ...]:
-        """Return, for each output of the graph, the inputs that it was computed from."""
+        """Return for each output of the graph the inputs from which it was computed."""
         numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
         needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
         return tuple(
@@ -271,13 +281,13 @@ def _region_cut(
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """Return the cut as plain values, for one maker of its operands.
+    """Return a cut as plain values, for one of its operands.
 
     Args:
         cut: the cut.
-        fn: the maker: a node.
+        fn: the node that created the operand.
         places: position of each node inside the region.
-        sources: makers of the graph's inputs.
+        sources: the nodes that created the graph's inputs.
         live: the nodes that receive a gradient.
     """
     numbers = {one._sequence_nr(): place for one, place in places.items()}
@@ -298,7 +308,7 @@ def _region_cut(
 
 
 def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """Return the events of combined tensors; for each line, those of its last call."""
+    """Return the events about combined tensors: for each line, the event of its last call."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:
@@ -314,14 +324,16 @@ def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[Regi
 
 
 def _maker(tensor: Tensor) -> GradFn:
-    """Return the node that created a tensor; for a view taken under no_grad, the node of its
-    base.
+    """Return the node that created a tensor; for a view taken under no_grad, the node that created
+    its base.
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     return grad_fn_of(tensor if base is None else base)
 
 
 def _sampling_name(meta: Mapping[str, Any]) -> str:
-    """Return "sample" for operations in a distribution's sample(), which runs under no_grad."""
+    """Return "sample" for an operation that the `sample()` of a distribution runs under no_grad;
+    otherwise "".
+    """
     found = _SAMPLE.search(meta.get("stack_trace") or "")
     return "" if found is None or torch.is_grad_enabled() else "sample"

@@ -1,1 +1,1 @@
-"""Cuts: places where a gradient path is detached."""
+"""Record cuts: calls that detach their result from the operands' gradients."""

@@ -1,25 +1,25 @@
-"""Cuts: calls whose operand requires a gradient and whose result does not.
+"""Record cuts: calls whose operand requires a gradient and whose result does not.
 
-Recorded: `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`),
-integer and boolean results (`argmax`, `long`, the indices of `topk`, comparisons), every call under
-`no_grad` or `inference_mode`, and `all_gather`, which detaches its copy of this rank's input.
+Cuts are `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), calls
+with an integer or boolean result (`argmax`, `long`, the indices of `topk`, comparisons), every call
+under `no_grad` or `inference_mode`, and `all_gather`, which detaches its copy of this rank's input.
 
-A cut is reported if its result, or a tensor computed from it, is used in the graph again, or if it
-hides a parameter that the graph does not reach otherwise. The use of a number read into Python is
-unknown: a read from a loss is reported with the next backward of another loss, unless an earlier
-backward reached the parameter.
+A cut is shown in a graph if a node of the graph uses the cut's result or a tensor computed from it,
+or if the cut hides a parameter that the graph does not reach otherwise. It is unknown how a program
+uses a number that it read into Python. Such a read is therefore shown with the next backward of
+another loss, unless an earlier backward reached the hidden parameter.
 
-The cost of a call does not depend on the calls before it. A result without a gradient has a trail,
-which refers to the cut of this call and to the trails of its operands:
+The cost of a call does not depend on the calls before it. A result that requires no gradient gets a
+trail, which refers to the cut of this call and to the trails of the call's operands:
 
-    call ──► CutRecord (plain)  ◄── Origin (makers of the operands)  ◄── Trail  ◄── a live tensor
-                                                                         │ ◄── a later Trail
-                                                                         └──► earlier trails
+    call ──► CutRecord (plain)  ◄── Origin (nodes of the operands)  ◄── Trail  ◄── a live tensor
+                                                                        │ ◄── a later Trail
+                                                                        └──► earlier trails
 
-An Origin lives as long as a tensor computed from the cut's result. If a node used such a tensor, or
-Python read it, the Origin lives until the next backward; then the makers of the operands may be
-freed. `_take` follows the trails from used tensors to the cuts, before a backward or when a graph
-is read; a backward also removes the cuts that it found.
+An Origin lives as long as any tensor computed from the cut's result. If a node used such a tensor,
+or the program read it into Python, the Origin lives until the next backward; then the nodes of the
+operands may be freed. Before a backward, and when a graph is read, `_take` follows the trails from
+used tensors to the cuts. A backward also removes the cuts that it found.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ from .names import READS, cut_name, detached_results, takes_only_metadata
 from .record import CutRecord, LiveCut, Origin, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
-_Row = tuple[CutRecord, str, int | None]  # a cut, and the label and node id of an operand
+_Row = tuple[CutRecord, str, int | None]  # a cut, and the label and node id of one operand
 _PARAMETER = frozenset((torch.nn.Parameter,))
-_MAX_OPERANDS = 32  # operands recorded per call; an optimizer passes all parameters at once
-_MAX_PENDING_READS = 32  # numbers read into Python; each may keep a graph until the next backward
-_MAX_USES = 32  # nodes recorded as users of one cut's result; older ones are dropped
+_MAX_OPERANDS = 32  # recorded operands of a call; an optimizer passes all parameters at once
+# Kept reads into Python. Each may keep a graph alive until the next backward.
+_MAX_PENDING_READS = 32
+_MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped
 
 
 class Cuts(Listener):
@@ -69,18 +70,18 @@ class Cuts(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._tracker = program.tracker
-        self._rows: dict[int, list[_Row]] = {}  # by graph
+        self._rows: dict[int, list[_Row]] = {}  # cuts by graph
         self._taken: list[LiveCut] = []  # cuts of the graph that is being read
-        self._hidden: list[GradFn] = []
+        self._hidden: list[GradFn] = []  # nodes upstream of cuts in the graph that is being read
         self._detached: dict[GradFn, Tensor] = {}  # operands of the running detach_()
         self._records: list[CutRecord] = []
-        # Cuts of calls that took only parameters, by function, line and parameters.
+        # Cuts by calls that took only parameters, by function, line and parameters.
         self._parameter_cuts: dict[Any, tuple[Origin, ...]] = {}
-        self._reads: dict[Origin, None] = {}
-        self._inside: list[InsideTrails] = []  # cuts inside compiled regions, of this step
+        self._reads: dict[Origin, None] = {}  # latest reads into Python
+        self._inside: list[InsideTrails] = []  # this step's cuts inside compiled regions
 
     def on_call_start(self, event: Calling) -> None:
-        # After detach_() it is too late to see that the tensor required a gradient.
+        # After `detach_()` the tensor requires no gradient, so its node is read before the call.
         self._detached = _operands_with_gradient(event.args)
 
     def on_call_error(self, event: Raised) -> None:
@@ -89,7 +90,7 @@ class Cuts(Listener):
     def on_collective(self, event: CollectiveIssued) -> None:
         """Handle an all_gather, whose result contains a detached copy of this rank's input."""
         operands = [tensor for tensor in event.given if tensor.requires_grad]
-        whole = len(event.filled) == len(event.group.ranks) > 1  # one output tensor per rank
+        whole = len(event.filled) == len(event.group.ranks) > 1  # one output tensor for each rank
         if event.kind != "all_gather" or len(operands) != 1 or not whole:
             return
         if self.program.is_here() and torch.is_grad_enabled():
@@ -102,7 +103,8 @@ class Cuts(Listener):
     def on_call_end(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
         if self.program.in_compiled_graph and not torch.is_grad_enabled():
-            # PyTorch runs regions under no_grad; their own cuts are known.
+            # PyTorch runs compiled graphs under no_grad, so their calls are no cuts. The cuts
+            # inside are known from Dynamo's trace.
             self._look(event, cuts=False)
             return
         if end == start:
@@ -113,7 +115,7 @@ class Cuts(Listener):
                 cut = self._new_cut("detach_", operands, [result], [result], frame)
                 self._lead([result], cut, {})
                 return
-            # The optimizer's own update of its parameters is no cut.
+            # Calls of the optimizer's own code, which update parameters, are no cuts.
             steps = self.program.steps
             own = steps.running and steps.is_own_call(frame)
             if self._tracker.known or not own:
@@ -125,7 +127,7 @@ class Cuts(Listener):
             self._look(event, cuts=not plain)
 
     def on_region_end(self, event: RegionRan) -> None:
-        """Give the results of a compiled region the trails of the cuts inside."""
+        """Give the results of a compiled region the trails of the cuts inside the region."""
         trails = InsideTrails(event)
         for cut, trail in trails.by_cut.items():
             record = inside_record(cut, event, self.program)
@@ -147,7 +149,7 @@ class Cuts(Listener):
         }
 
     def _look(self, event: Called, *, cuts: bool) -> None:
-        """Record the cut that a call makes, and its use of results of earlier cuts.
+        """Record the cut that a call makes, and the call's use of results of earlier cuts.
 
         Args:
             event: the call.
@@ -170,7 +172,9 @@ class Cuts(Listener):
         self._lead(made, start, behind if begin == end else {})
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
-        """Return the nodes upstream of cuts. After a failure every cut may be the reason."""
+        """Return the nodes in front of cuts. After a failure all of them are shown, because every
+        cut may be the reason.
+        """
         graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
         if not peek:
@@ -180,7 +184,8 @@ class Cuts(Listener):
             names = {id(tensor): "" for _, tensor in self.program.table.with_replaced()}
             logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
-            # A number read for logging is no cut if an earlier backward reached its parameters.
+            # A read into Python is shown only if it hides a parameter that no earlier backward
+            # reached: otherwise the program probably read the number for a log.
             hidden = nodes_with_hidden_parameters(cut_off, graph, names, set())
             hidden += nodes_with_hidden_parameters(logged, graph, names, reached)
         self._hidden = hidden
@@ -194,11 +199,10 @@ class Cuts(Listener):
             for label, fn in operands
             if (live.failed or cut.after or fn in shown) and not cut.in_region
         ]
-        if live.failed:  # a cut without a live operand may be the reason, too
+        if live.failed:  # the reason may even be a cut whose operands were freed
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
         elif rows:
-            # A cut that hides no parameter belongs to this graph only if this graph uses
-            # its result.
+            # A cut that hides no parameter is shown only if nodes of this graph use its result.
 
             made = set(live.numbers)
             rows = [
@@ -230,14 +234,19 @@ class Cuts(Listener):
         return replace(graph, cuts=tuple(cuts))
 
     def close(self) -> None:
-        # A tensor detached in place and its old node refer to each other.
+        # A tensor that was detached in place and its old node refer to each other.
         self._tracker.clear()
 
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
     ) -> None:
-        """Note that a call took results of cuts: it created nodes from them, or read them into
-        Python.
+        """Record that a call created nodes from results of cuts, or read them into Python.
+
+        Args:
+            behind: the trails of the call's operands.
+            func: the function.
+            numbers: the call created the nodes with numbers[0] <= sequence number < numbers[1].
+            made: results of the call.
         """
         start, end = numbers
         if end > start:
@@ -254,10 +263,17 @@ class Cuts(Listener):
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
     ) -> tuple[Origin, ...]:
-        """Record a cut, if the call is one: its operands, and its results without a gradient."""
+        """Return the Origin of a call's cut in a tuple; () if the call makes none.
+
+        Args:
+            func: the function.
+            operands: operands that require a gradient.
+            made: results that may be detached.
+            frame: the frame of the call.
+        """
         key: Any = None
         if _PARAMETER.issuperset(map(type, operands)):
-            # A loop repeats the same cut; it is recorded once.
+            # A cut that a loop repeats is recorded once.
             place = self.program.place(frame)
             code, position = (0, 0) if place is None else (id(place[0]), place[1])
             mode = bool(made), torch.is_grad_enabled()
@@ -287,7 +303,8 @@ class Cuts(Listener):
         switch = self.program.switches.innermost if name == "no_grad" else None
         if switch is not None and switch.place is not None:
             name = switch.by
-            if name == "switched_off":  # set_grad_enabled(False) stays in force until the next call
+            # `set_grad_enabled(False)` holds until it is called again; its line is shown.
+            if name == "switched_off":
                 place = switch.place
         named = {id(t): "" for t in operands}
         if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
@@ -312,7 +329,13 @@ class Cuts(Listener):
     def _lead(
         self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
     ) -> None:
-        """Give the results of a call a trail."""
+        """Give a trail to the results of a call that require no gradient.
+
+        Args:
+            made: results of the call.
+            start: the cut that the call made, if any.
+            behind: trails of the call's operands.
+        """
         cut_off = [tensor for tensor in made if not tensor.requires_grad]
         if cut_off and (start or behind):
             alone = not start and len(behind) == 1
@@ -321,7 +344,7 @@ class Cuts(Listener):
                 self._tracker.lead(tensor, trail)
 
     def on_release(self, event: None) -> None:
-        """Drop references to the makers of operands, except leaves."""
+        """Drop references to the nodes of operands; references to leaves are kept."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
@@ -337,10 +360,10 @@ class Cuts(Listener):
                 del self._reads[next(iter(self._reads))]
 
     def _take(self, *, failed: bool) -> list[LiveCut]:
-        """Return the cuts so far, with the live makers of their operands.
+        """Return the cuts so far, with the live nodes of their operands.
 
-        Operations on weights between forwards (an average, a norm for the log) are left out, except
-        after a failure.
+        Calls outside of forward that take only leaves, such as a norm of weights for a log, are
+        left out, except after a failure.
         """
         for trail in inwards(self._tracker.used):
             after = trail.after or []
@@ -383,11 +406,15 @@ class Cuts(Listener):
 
 
 def _node_with_constant(results: list[GradFn], start: int) -> int | None:
-    """Return the number of the first node of a call that has an operand without a gradient, or
-    None.
+    """Return the sequence number of a call's first node that has an operand without a gradient;
+    None if there is none.
 
-    For `kl_div(input, target)`, whose result is a quotient, that is the product of target and
-    input.
+    For `kl_div(input, target)` this is the product of target and input, although the result of the
+    call is a quotient.
+
+    Args:
+        results: nodes of the call's results.
+        start: nodes of the call have at least this sequence number.
     """
     least: int | None = None
     met = set(results)

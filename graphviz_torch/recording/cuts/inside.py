@@ -1,9 +1,9 @@
-"""Cuts inside compiled regions, and the use of their results outside.
+"""Record the cuts inside compiled regions, and the use of their results outside.
 
-If the region has a node, its cuts are drawn inside it, connected to the users of their results; if
-only results of cuts were used, the region's node is upstream of a cut. If the region has no node,
-such as an encoder whose result is detached, its cuts are ordinary cuts of the region's parameters
-and inputs.
+If a region has an autograd node, its cuts are shown inside the region and connected to the nodes
+that use their results. If the program uses only results of cuts, the region's node is shown in
+front of a cut. If a region has no node, such as an encoder whose result is detached, its cuts are
+shown as ordinary cuts of the region's parameters and inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .record import CutRecord, Origin, leaf_or_maker
 
 
 class InsideTrails:
-    """The trails of the cuts inside a region, which the region's results carry.
+    """The trails of the cuts inside a region, which the region's results get.
 
     Args:
         event: the region that ran.
@@ -35,7 +35,7 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def lead(self, event: RegionRan, tracker: Tracker) -> None:
-        """Give the region's results their trails, including those of its inputs."""
+        """Give trails to the region's results: of the cuts inside, and of the region's inputs."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:
@@ -48,14 +48,14 @@ class InsideTrails:
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
 ) -> tuple[RegionCut, ...]:
-    """Return the cuts inside a region, with the nodes outside that used tensors computed from
-    them.
+    """Return the cuts inside a region, each with the nodes outside that used tensors computed from
+    the cut's result.
 
     Args:
         region: the operations inside.
         number: sequence number of the region's node.
-        ran: the regions of this step.
-        backward: its graph contains the nodes.
+        ran: the regions that ran in this step.
+        backward: the backward whose graph contains these nodes.
     """
     [*found] = (each.by_cut for each in ran if each.start <= number < each.end)
     trails = found[-1] if found else {}
@@ -69,13 +69,13 @@ def used_outside(
 def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
     """Return the Origin of a cut inside a region; None if no operand requires a gradient.
 
-    If the region has a node, that node is the operand, so that the graph contains it; if the node
-    is gone, the operands are the region's inputs, as for any other cut.
+    If the region has a node, this node is the operand, so that the graph contains the region. If
+    the node was freed, the operands are the region's inputs.
 
     Args:
         cut: the cut inside.
         event: the region that ran.
-        program: names lines and modules.
+        program: the recorded program, which knows lines and modules.
     """
     own = [one for one in event.results if isinstance(one, Tensor) and one.requires_grad]
     given = [event.given[i] for i in cut.inputs if event.given[i].requires_grad]
@@ -104,5 +104,5 @@ def _place(cut: RegionCut, program: Program) -> CodePosition | None:
     place = cut.origin.place
     if place is None:
         return None
-    _ = program.stack.files[place[0]]  # registers the file, so that its lines get names
+    _ = program.stack.files[place[0]]  # adds the file to those whose lines are shown
     return place_of(*place)

@@ -1,4 +1,4 @@
-"""Names of cuts: the call that made the cut, or the context that disabled gradients."""
+"""Name a cut after the call that made it, or after the context that disabled gradients."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ _RUN_WITHOUT_GRAD = {  # functions that run under no_grad by themselves
 
 
 def cut_name(func: Any, made: list[Tensor]) -> str:
-    """Return the name of a cut; "" for a call that is no cut, though its result requires no
-    gradient.
+    """Return the name of the cut that a call makes; "" if the call is not a cut.
+
+    Args:
+        func: the called function.
+        made: results of the call that require no gradient; [] if the call read into Python.
     """
     if func in METADATA_CALLS:
         return ""
     name = name_of(func)
-    if name in ("get", "_get_data_attr"):  # a property; only `data` gets here
+    if name in ("get", "_get_data_attr"):  # the only property that is called here is `data`
         name = "data"
     if not made:
         return name if name in READS else ""
@@ -47,16 +50,15 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 
 def takes_only_metadata(func: Any) -> bool:
-    """Return True for calls such as `zeros_like(x)`, which take metadata of x and none of its
-    values.
-    """
+    """Return True for functions such as `zeros_like(x)`, which read metadata of x but no values."""
     name = name_of(func)
     return name.endswith("_like") or name.startswith("new_")
 
 
 def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
-    """Return the results of a call that may be detached: [] for a read into Python, None if there
-    are none.
+    """Return those results of a call that may be detached from its arguments; None if none is.
+
+    The list is empty if the call returned no tensor, as a read into Python does.
 
     Args:
         given: arguments of the call, at least one of which requires a gradient.
@@ -64,15 +66,15 @@ def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | 
     """
     if not any(tensor.requires_grad for tensor in made):
         return made
-    # Results that cannot have a gradient, such as the indices of topk.
+    # Some results require a gradient; others cannot, such as the indices of topk.
     found = [t for t in made if not (t.requires_grad or torch.is_floating_point(t))]
-    # Integers among the arguments had no gradient to lose.
+    # If there are integers among the arguments, integer results may be computed from these.
     return found if found and all(torch.is_floating_point(t) for t in given) else None
 
 
 def _switched_off_by(frame: FrameType | None) -> str:
-    """Return the PyTorch function that runs under no_grad by itself, such as a distribution's
-    sample(); "" if none does.
+    """Return the name of a running PyTorch function that disables gradients itself, such as the
+    `sample()` of a distribution; "" if there is none.
     """
     while frame is not None:
         code = frame.f_code

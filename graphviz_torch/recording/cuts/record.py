@@ -1,4 +1,4 @@
-"""A cut as plain values, and live references to the makers of its operands."""
+"""Keep a cut as plain values, apart from the live nodes that created its operands."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ class CutRecord:
 
     how: str
     tensor: TensorMeta
-    labels: list[str]  # names of the operands that require a gradient
+    labels: list[str]  # variables' names of the operands that require a gradient
     place: CodePosition | None
     module: str
     in_forward: bool
     origin: weakref.ref[Origin]
-    named: bool = True  # True if the operands' own names apply
-    in_region: bool = False  # True if it is inside a region whose node is its operand
-    read: str = ""  # the call that read the result into Python
-    pending: bool = False  # True if it was read recently, so its use is unknown
-    after: list[int] = field(default_factory=list)  # sequence numbers of its result's users
+    named: bool = True  # True if operands that are parameters may be named
+    in_region: bool = False  # True if the cut is inside a region whose node is the operand
+    read: str = ""  # name of the call that read the result into Python, if any
+    pending: bool = False  # True if the result was read into Python, so that its use is unknown
+    after: list[int] = field(default_factory=list)  # sequence numbers of nodes that use the result
 
     @property
     def name(self) -> str:
-        """Return the call that cut the gradient; "numpy" for a detach() that only serves
-        numpy().
+        """Return the name of the call that made the cut.
+
+        For `detach()` whose result is only read into Python, this is the read, such as "numpy".
         """
         return (
             self.read if self.read and not self.after and self.how in DETACHING_CALLS else self.how
@@ -44,14 +45,14 @@ class CutRecord:
 
 
 class LiveCut(NamedTuple):
-    """A cut, with its live operands' names and makers, while a graph is read."""
+    """A cut, with name and live node of each operand, while a graph is read."""
 
     cut: CutRecord
     operands: list[tuple[str, GradFn]]
 
 
 class Origin:
-    """The makers of a cut's operands: nodes, or leaves themselves, which may have no node."""
+    """The operands of a cut, each given by the node that created it, or by the leaf itself."""
 
     __slots__ = ("__weakref__", "cut", "operands")
 
@@ -66,15 +67,15 @@ class Origin:
 
 
 def operand_makers(cuts: Iterable[LiveCut]) -> list[GradFn]:
-    """Return the distinct makers of the cuts' operands."""
+    """Return the distinct nodes that created the operands of these cuts."""
     return list(dict.fromkeys(fn for _, operands in cuts for _, fn in operands))
 
 
 def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
-    """Return a leaf itself, or the node that created a tensor.
+    """Return the node that created a tensor, or the tensor itself if it is a leaf.
 
-    A leaf's node is not used, because a reference to it counts as an owner. A view taken under
-    no_grad has no node; the node of its base is used.
+    A leaf itself is returned, because a reference to its node would count as an owner of the leaf.
+    A view taken under no_grad has no node; the node of the view's base is returned for it.
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base

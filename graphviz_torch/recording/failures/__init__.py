@@ -1,1 +1,1 @@
-"""Explanations of exceptions raised by a call or a backward."""
+"""Explain exceptions that a call or a backward raised."""

@@ -11,7 +11,7 @@ from ..program import Program
 from ..program.source_lines import source_text
 from .node import FailingNode
 
-Computed = tuple[str, int, str]  # variable name; sequence number and type of the maker node
+Computed = tuple[str, int, str]  # variable's name; sequence number and type of the value's node
 
 
 def explain_failure(
@@ -22,16 +22,16 @@ def explain_failure(
     before: Sequence[Backward],
     program: Program,
 ) -> Failure:
-    """Return a failure with the node that backward could not run, and the earlier action that broke
-    it.
+    """Return the failure with the node that backward could not run, and with the earlier actions
+    that caused the failure.
 
     Args:
         failure: the exception that ended the recording.
-        run: the backward that raised it.
-        failing: the node at which it failed.
-        computed: the program's variables at that time.
+        run: the backward that raised the exception.
+        failing: the node at which this backward failed.
+        computed: the program's variables when it failed.
         before: the earlier backwards.
-        program: names lines.
+        program: the recorded program, which knows lines.
     """
     line = program.line()
     changes = [
@@ -52,13 +52,13 @@ def explain_failure(
     ran = [one for one in before if (one.has_freed if failing.freed else one.has_run)(number)]
     found = [_previous_run(run, failing.node, other, computed, program) for other in ran[-1:]]
     if failing.freed and not found:
-        old = number < program.origins.first  # created before the recording
+        old = number < program.origins.first  # the node is older than the recording
         last, user = _last_known(
             run, failing.node, lambda n: n < program.origins.first if old else n == number
         )
         label = _name(run, last, computed, program)
         found = [Cause("backward", "", _not_none(last, user), label=label)]
-    if not failing.freed:  # keep earlier runs only for a graph carried over from an earlier step
+    if not failing.freed:  # an earlier run is a cause only if this graph continues its graph
         found = [each for each in found if each.in_loop and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
@@ -66,9 +66,12 @@ def explain_failure(
 def _previous_run(
     run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
 ) -> Cause:
-    """Return an earlier run of a node as a Cause, with the place where the two runs diverge."""
+    """Return as a Cause that another backward ran a node before, with the nodes at which the two
+    graphs diverge.
+    """
     last, user = _last_known(run, node, other.has_run)
-    # Newer nodes belong to the program's next step; older nodes that did not run lead to them.
+    # Nodes that are newer than those of the other graph belong to a later step of the program. The
+    # path to them may contain older nodes that the other backward did not run.
     newest = max(other.numbers)
     before, later = _last_known(run, last, lambda number: number <= newest)
     return Cause(
@@ -86,10 +89,14 @@ def _not_none(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
-    """Return the last node with a known number, from a node towards the outputs, and that node's
-    user.
+    """Return the last known node on a path from a node towards the outputs, and the next node.
 
-    The user is None if an output is reached.
+    The next node is None if the path ends at an output.
+
+    Args:
+        run: the backward, whose graph is searched.
+        node: the node at which the path begins.
+        known: returns True if a sequence number belongs to a known node.
     """
     users: dict[int, list[int]] = {}
     for source, target, _, _ in run.reading.edges:
@@ -107,12 +114,12 @@ def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple
 
 
 def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
-    """Return the caller's name of a node's result, or of a later result of the same line and
-    type.
+    """Return the program's name for a node's result, or for another result that a node of the same
+    type and line created.
     """
     columns = run.reading.columns
     label: str = columns["label"][node]
-    if label and "," not in label:  # of one output
+    if label and "," not in label:  # the name of a single output
         return label
     source = program.source(run.numbers[node])
     for name, number, kind in computed if source else ():

@@ -1,6 +1,4 @@
-"""Exceptions of a recording: the last call that raised, failed backwards, and the end of the
-block.
-"""
+"""Record exceptions: of the last call that raised, of backwards, and of the whole block."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ class _Rerun(NamedTuple):
     """A checkpointed segment whose second forward differs from its first."""
 
     position: CodePosition | None  # the line that called checkpoint
-    changes: list[tuple[str, Change]]  # changed buffers with names: possible causes
+    changes: list[tuple[str, Change]]  # changed buffers and their names, which may be the cause
 
 
 class _FailedBackward(NamedTuple):
@@ -41,7 +39,7 @@ class _FailedBackward(NamedTuple):
 
     error: Error
     node: FailingNode | None
-    computed: list[Computed]  # the program's variables at that time
+    computed: list[Computed]  # the program's variables when backward raised
     rerun: _Rerun | None = None
 
 
@@ -50,19 +48,19 @@ class Failures(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._call: FailedCall | None = None  # the last call that raised since the last backward
+        self._call: FailedCall | None = None  # the last call that raised, since the last backward
         self._block: FailedCall | None = None  # the exception that ended the block
-        self._position = -1  # graph whose backward raised it, or ran last before it
-        self._in_backward = False  # True if the last backward raised it
+        self._position = -1  # the graph that shows the exception: the last one
+        self._in_backward = False  # True if the last backward raised the exception
         self._backwards: list[Backward] = []
         self._failed: dict[int, _FailedBackward] = {}  # by graph
         self._inner: FailingNode | None = None  # node of a nested backward
 
     def on_call_error(self, event: Raised) -> None:
-        """Record the operands of a failed call, named as in the user's frames."""
+        """Record the operands of a call that raised, with their names in the user's frames."""
         known = Error.create(event.error)
         if self._call is not None and self._call.error == known:
-            return  # the same exception in an outer call
+            return  # the exception passes an outer call
         operands = []
         for tensor in tensors((event.args, event.kwargs)):
             label = ""
@@ -74,7 +72,7 @@ class Failures(Listener):
         self._call = FailedCall(known, name_of(event.func), place, operands)
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Forget earlier exceptions: the program caught them."""
+        """Forget earlier exceptions of calls, which the program caught."""
         self._call = None
         if live.failed and self._block is not None:
             self._position, self._block = live.position, self._block.with_node_ids(live.ids)
@@ -85,12 +83,12 @@ class Failures(Listener):
         self._inner = find_node_in_checkpoint(numbered, event.error, self.program.changes)
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Find the node that failed while the nodes are alive."""
+        """Find the node at which backward failed, while the nodes are alive."""
         if event.error is not None:
             live, order = event.live, event.live.ran.nodes or []
             fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
             node, computed = None, []
-            # The user's error must propagate, whatever reading the tensors raises.
+            # Our own errors are suppressed, so that the user's error propagates.
             with suppress(Exception):
                 computed = producers_of(live.named)
                 node = find_failing_node(
@@ -109,8 +107,9 @@ class Failures(Listener):
         self._inner = None
 
     def _rerun(self, live: LiveGraph) -> _Rerun:
-        """Return the segment that backward was about to run again: the first that has not run
-        completely.
+        """Return the checkpointed segment whose forward backward was about to run again.
+
+        This is the first segment of which a node has not run.
         """
         ran = set(live.ran.nodes or ())
         part = next((p for p in live.checkpoints.parts if not p.nodes <= ran), None)
@@ -118,7 +117,7 @@ class Failures(Listener):
         found = [
             (f"{path}.{name}" if path else name, change)
             for module, path in self.program.table.called_modules()
-            # PyTorch's own buffers, such as num_batches_tracked.
+            # Buffers of PyTorch's modules, such as num_batches_tracked, are not the cause.
             if not type(module).__module__.startswith("torch.")
             for name, buffer in module._buffers.items()
             if buffer is not None and (change := changes.last_write(buffer)) is not None
@@ -126,7 +125,7 @@ class Failures(Listener):
         return _Rerun(None if part is None else part.position, found)
 
     def on_block_error(self, event: BlockRaised) -> None:
-        """Find the source of the exception: a call, a backward, or neither."""
+        """Find out whether a call, a backward, or something else raised the exception."""
         error, place = event
         known = Error.create(error)
         failed = self._call
@@ -153,7 +152,7 @@ class Failures(Listener):
         own = self._failed.get(backward.position)
         if backward.position == self._position:
             failed = self._block
-        else:  # the program caught it
+        else:  # the program caught the exception of this backward, if there was one
             failed = None if own is None else FailedCall(own.error, "backward", backward.call.place)
         if failed is None:
             return graph

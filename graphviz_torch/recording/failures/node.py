@@ -1,4 +1,4 @@
-"""Find the node at which a backward failed, and the changes of its saved tensors."""
+"""Find the node at which a backward failed, and the in-place changes of its saved tensors."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class FailingNode:
     """The node at which a backward failed."""
 
     node: int
-    saved: TensorMeta | None = None  # its saved tensor that was changed in place
+    saved: TensorMeta | None = None  # the node's saved tensor that was changed in place
     leaf: int | None = None  # node of the leaf that shares memory with `saved`
     changes: list[Change] = field(default_factory=list)  # in-place changes of `saved`
-    freed: bool = False  # True if an earlier backward freed its saved tensors
+    freed: bool = False  # True if an earlier backward freed the node's saved tensors
 
 
 def find_failing_node(
@@ -44,14 +44,14 @@ def find_failing_node(
     changes: Changes,
     ran_before: Callable[[int], bool],
 ) -> FailingNode | None:
-    """Return the node at which a backward failed; None if not certain.
+    """Return the node at which a backward failed; None if this is not certain.
 
     Args:
         fns: the live nodes that backward may run, by id.
         order: ids of the nodes that received gradients, in order; empty if unknown.
         error: the exception that the engine raised.
         changes: recorded in-place changes.
-        ran_before: returns True if an earlier backward ran a node.
+        ran_before: returns True if an earlier backward ran the node with an id.
     """
     message = str(error)
     if not _is_from_node(error):
@@ -77,7 +77,7 @@ def find_failing_node(
 def find_node_in_checkpoint(
     fns: Mapping[int, GradFn], error: BaseException, changes: Changes
 ) -> FailingNode | None:
-    """Return the node at which the backward of a reentrant checkpoint failed; None if not
+    """Return the node at which the backward of a reentrant checkpoint failed; None if this is not
     certain.
     """
     found, said = (
@@ -93,7 +93,9 @@ def find_node_in_checkpoint(
 def _node_of_message(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
 ) -> FailingNode | None:
-    """Return the node that saved the tensor in PyTorch's message; None if there are several."""
+    """Return the node that saved the tensor to which PyTorch's message refers; None unless there is
+    exactly one.
+    """
     found: dict[int, Tensor] = {}
     for node in _candidates(fns, order):
         for attribute, tensor in _saved_tensors(fns[node]):
@@ -110,8 +112,8 @@ def _node_of_message(
 
 
 def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int]:
-    """Yield the nodes that may have failed: the last one given gradients, then the others in the
-    engine's order.
+    """Yield the nodes that may have failed: first the last node that received gradients, then those
+    that received none, in the engine's order.
     """
     ran = set(order)
     yield from order[-1:]
@@ -120,8 +122,9 @@ def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int
 
 
 def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
-    """Yield a node's saved tensors with the attribute that unpacks each; None for a freed
-    tensor.
+    """Yield a node's saved tensors, each after the attribute that unpacks it.
+
+    The tensor is None if it was freed. Tensors that hooks packed are left out.
     """
     for raw_name, name in SAVED_NAMES[type(fn)]:
         attribute = f"_saved_{name}" if name else "saved_tensors"
@@ -136,7 +139,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
 
 
 def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
-    """Return the node of the leaf that a tensor is or shares memory with; None if there is none."""
+    """Return the node of the leaf with which a tensor shares memory; None if there is none."""
     for node, fn in fns.items():
         if type(fn).__name__ == "AccumulateGrad" and same_memory(fn.variable, tensor):
             return node
@@ -149,7 +152,7 @@ def _is_freed(fn: GradFn) -> bool:
 
 
 def _error(fn: GradFn, attribute: str) -> str:
-    """Return the message of the error when a saved tensor is read; "" if there is none."""
+    """Return the message of the error that reading a saved tensor raises; "" if it raises none."""
     try:
         getattr(fn, attribute)
     except RuntimeError as error:
@@ -158,9 +161,9 @@ def _error(fn: GradFn, attribute: str) -> str:
 
 
 def _is_from_node(error: BaseException) -> bool:
-    """Return True if an error came from a node of this backward, and not from a hook.
+    """Return True if a node of this backward raised an error, and not a hook or a nested backward.
 
-    For errors from C++, which have no frames, messages about a hook's result count as well.
+    An error from C++ has no Python frame, so it is recognized by its message.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -171,7 +174,7 @@ def _is_from_node(error: BaseException) -> bool:
             if trace.tb_frame.f_code is not BackwardCFunction.apply.__code__:
                 return False
             break
-    while trace is not None:  # a nested backward?
+    while trace is not None:  # the frames are searched for a nested backward
         code, trace = trace.tb_frame.f_code, trace.tb_next
         if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
             return False

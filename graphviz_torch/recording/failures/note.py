@@ -1,4 +1,4 @@
-"""The note that is added to an exception that leaves a recording: its cause, and what to try."""
+"""Add a note with the cause and a remedy to an exception that leaves a recording."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...graph.text import printable
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
-    """Add the diagnosis to the exception as a note; on Python 3.10, which shows no notes,
-    print it.
+    """Add the diagnosis to an exception as a note, or print it on Python 3.10, which shows no
+    notes.
 
-    An exception that leaves several recordings gets one note; one that ends the program on purpose
-    (SystemExit, KeyboardInterrupt) gets none. Errors of this function never reach the user.
+    An exception that leaves several recordings gets one note. Exceptions that end the program on
+    purpose (SystemExit, KeyboardInterrupt) get none. Errors of this function never reach the user.
     """
     with suppress(Exception):
         from ...findings import diagnosis  # imported late: the rules are slow to load

@@ -1,4 +1,4 @@
-"""The operands of the call that ended a recording."""
+"""Record the operands of the call whose exception ended a recording."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from ...tracing.nodes import GradFn, grad_fn_of
 
 @dataclass(slots=True)
 class OperandRecord:
-    """A tensor given to the failing call."""
+    """A tensor that was passed to the call that raised."""
 
     label: str
     tensor: TensorMeta
-    fn: GradFn | None  # its maker; None if it has no autograd node
+    fn: GradFn | None  # the node that created the tensor; None if it has no autograd node
     output_nr: int = 0
     number: int | None = None  # sequence number of `fn`; None for a leaf
     node: int | None = None  # id of `fn` in the graph up to the failure
 
 
 class Error(NamedTuple):
-    """The identity of an exception, without a reference to it and its frames."""
+    """The identity of an exception, without a reference to the exception and its frames."""
 
-    key: int  # id()
+    key: int  # id() of the exception
     kind: str
     message: str
 
@@ -43,23 +43,23 @@ class Error(NamedTuple):
         """Create the identity of a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))
-        except Exception:  # the user's __str__ raised
+        except Exception:  # raised by the user's __str__
             return cls(id(error), type(error).__name__, "")
 
 
 @dataclass(slots=True)
 class FailedCall:
-    """A call, or the block, that raised."""
+    """An exception of a call or of the block, with the operands of the call."""
 
     error: Error
     operation: str = ""
     place: CodePosition | None = None
     operands: list[OperandRecord] = field(default_factory=list)
-    # The user's line inside backward, such as in a custom Function.
+    # The user's line that raised inside backward, such as a line of a custom Function.
     raised: CodePosition | None = None
 
     def with_node_ids(self, ids: Mapping[GradFn, int]) -> FailedCall:
-        """Return a copy whose operands have node ids in place of their `grad_fn`s."""
+        """Return a copy whose operands have node ids instead of references to nodes."""
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 
@@ -91,22 +91,23 @@ class FailedCall:
 
 
 def operand(label: str, tensor: Tensor) -> OperandRecord:
-    """Return the record of a tensor that a failing call was given.
+    """Return the record of a tensor that was passed to a call that raised.
 
-    Without a label, its name is the expression in the user's code: "self.scale", "batch['y']".
+    If `label` is "", the tensor is named after an expression in the user's code, such as
+    "self.scale" or "batch['y']".
     """
     meta = tensor_meta(tensor)
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
     try:
         fn = grad_fn_of(tensor)
-    except RuntimeError:  # PyTorch refuses grad_fn of a no_grad view that was changed in place
+    except RuntimeError:  # raised for a view that was taken under no_grad and changed in place
         fn = None
     number = None if fn is None or hasattr(fn, "variable") else fn._sequence_nr()
     return OperandRecord(label, meta, fn, tensor.output_nr, number)
 
 
 def refused_operands(error: BaseException) -> list[OperandRecord]:
-    """Return the tensor that an optimizer refused, from the frame that raised; [] if there is
+    """Return the tensor that an optimizer refused, found in the frame that raised; [] if there is
     none.
     """
     trace = error.__traceback__
@@ -120,8 +121,8 @@ def refused_operands(error: BaseException) -> list[OperandRecord]:
 
 
 def _expression(tensor: Tensor, frame: FrameType | None) -> str:
-    """Return the expression of a tensor in the user's frame or an outer one; "" if none is
-    found.
+    """Return an expression whose value is the tensor, in the user's frame or an outer frame; "" if
+    none is found.
     """
     while frame is not None:
         for name, value in local_variables(frame).items():
@@ -136,7 +137,9 @@ def _expression(tensor: Tensor, frame: FrameType | None) -> str:
 
 
 def _items_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a container or the attributes of an object, without running its code."""
+    """Yield expression and value of each item of a container, or of each attribute of an object,
+    without running the object's code.
+    """
     kind = type(value)
     if issubclass(kind, dict):
         items: Iterable[tuple[Any, Any]] = dict.items(value)

@@ -1,1 +1,1 @@
-"""Statistics of every gradient, and the duration of every node in backward."""
+"""Record statistics of every gradient, and how long each node takes in backward."""

@@ -1,8 +1,8 @@
-"""Statistics of gradients on devices other than the CPU, reduced on the device.
+"""Compute statistics of gradients on other devices than the CPU.
 
-Gradients are stacked into rows of equal width, and all rows are reduced together, so many gradients
-need no more operators than one. A large gradient is reduced in blocks of wide rows; the results per
-row are copied later and combined on the CPU.
+Gradients are stacked into rows of equal width, and all rows are reduced together. Many gradients
+therefore need as few operators as one. A large gradient is reduced in blocks of wide rows. The
+results of the rows are copied to the CPU later, and combined there.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from ...internals.tensors.memory import Elements
 from .cpu import SMALL_GRADIENT, Row, end_to_end
 
 WIDTH = 1024  # elements in a row, when several gradients are stacked
-_WIDEST = 1 << 16  # elements in a row of a large gradient; float32 counts them exactly
-_BLOCK = 1 << 24  # elements of one gradient reduced at a time: 64 MB of float32
+_WIDEST = 1 << 16  # most elements in a row of a large gradient; float32 can count them exactly
+_BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB of float32
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """Gradients, partially reduced on their device."""
+    """The partial results of a reduction of several gradients, on their device."""
 
-    numbers: Tensor  # 1-D: [7 * rows], then the values of small gradients
-    counts: list[int]  # rows of each gradient
-    elements: list[int]  # elements of each gradient, including zeros of a sparse one
-    values: list[int]  # values of each gradient in `numbers`; 0 if it is not small
+    numbers: Tensor  # 1-D: seven numbers for each row, then the values of small gradients
+    counts: list[int]  # number of rows of each gradient
+    elements: list[int]  # number of elements of each gradient, with the zeros of a sparse one
+    values: list[int]  # number of values of each gradient in `numbers`; 0 for large gradients
 
 
 def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
     """Reduce gradients of one dtype and device as far as possible on the device.
 
-    Seven numbers are computed per row, in float64 if the device has it: variance and mean of the
-    elements divided by the largest absolute value (so that no square overflows), that value, and
-    the counts of non-zero, finite, non-NaN and all elements.
+    For each row seven numbers are computed: the variance and the mean of the elements divided by
+    the row's largest absolute value, which keeps squares from overflowing; this largest value; the
+    number of non-zero elements, of finite ones and of not-NaN ones among them; the row's width.
 
     Args:
         gradients: the readable elements of each gradient.
-        dense: True if these are all elements of the gradient, in row-major order.
+        dense: True if the elements of each gradient are complete and in row-major order.
     """
     flats = [end_to_end(gradient.tensors) for gradient in gradients]
     blocks = (
@@ -70,8 +70,8 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
 
 
 def _numbers(flats: Sequence[Tensor]) -> Tensor:
-    """Return the seven numbers of each row, [7, rows], in few passes over the data."""
-    if flats[0].dtype.itemsize < 2:  # one of the 8-bit floats has no zero
+    """Return the seven numbers of each row as a tensor [7, rows], in few passes over the data."""
+    if flats[0].dtype.itemsize < 2:  # 8-bit floats; one of their formats has no zero
         flats = [TensorBase.float(row) for row in flats]
     rows = _in_rows(flats)
     clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
@@ -87,7 +87,7 @@ def _numbers(flats: Sequence[Tensor]) -> Tensor:
 
 
 def _in_rows(flats: Sequence[Tensor]) -> Tensor:
-    """Stack gradients into rows, padded with zeros; a single one is only reshaped if possible."""
+    """Stack gradients into rows, padded with zeros. A single gradient is reshaped if possible."""
     if len(flats) == 1 and flats[0].shape[0]:
         width = math.gcd(flats[0].shape[0], _WIDEST)
         if width >= WIDTH:
@@ -102,7 +102,12 @@ def _in_rows(flats: Sequence[Tensor]) -> Tensor:
 
 @np.errstate(all="ignore")  # norms may overflow
 def combine(reduced: Reduction, here: Any) -> list[Row]:
-    """Return the statistics of each gradient. `here` is `reduced.numbers` as a NumPy array."""
+    """Return the statistics of each gradient.
+
+    Args:
+        reduced: the reduction.
+        here: `reduced.numbers`, copied to the CPU as a NumPy array.
+    """
     rows = sum(reduced.counts)
     columns = here[: 7 * rows].reshape(7, rows).astype(np.float64)
     variance, mean, high, nonzero, finite, no_nan, size = columns

@@ -1,7 +1,7 @@
-"""Statistics of gradients on the CPU.
+"""Compute statistics of gradients on the CPU.
 
-Small gradients are concatenated and reduced together; a large one is read once, in blocks that fit
-into the cache.
+Small gradients are concatenated and reduced together. A large gradient is read once, in blocks that
+fit into the cache.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase, foreach_norm
 
-SMALL_GRADIENT = 16  # elements; gradients up to this size also keep their values
+SMALL_GRADIENT = 16  # gradients with at most this many elements keep their values, too
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
-_LANES = 128  # flags summed into one byte; must be below 256
+_LANES = 128  # flags that are summed into one byte; must be below 256
 
-_MAX_STORAGES = 1024  # tensors in one reduction
-_SHORT = 512  # elements; shorter tensors are cheaper to concatenate than to reduce one by one
+_MAX_STORAGES = 1024  # most tensors in one reduction
+_SHORT = 512  # tensors with at most this many elements are concatenated, then reduced together
 _PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
 # norm, max_abs, mean, zero_fraction, nan, inf
 Numbers = tuple[float, float, float, float, int, int]
-Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]  # last: the values
-# Identity of a dense tensor's elements, whatever its shape: address, count, negative bit.
+# `Numbers`, and the values of a small gradient.
+Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]
+# Identifies the elements of a dense tensor of any shape: address, count, negative bit.
 _Key = tuple[int, int, bool]
 
 
 class _Memory(threading.local):
-    """Reusable scratch memory of a few megabytes per thread: allocating it costs more than
-    reducing.
+    """Buffers of a few megabytes for each thread.
+
+    They are used again and again, since their allocation would take longer than a reduction.
     """
 
     def __init__(self) -> None:
@@ -55,10 +57,11 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """Return the elements of a dense tensor as one contiguous dimension; complex ones as absolute
-    values.
+    """Return the elements of a dense tensor, or their absolute values if complex, as a contiguous
+    1-D tensor.
 
-    In row-major order if values are kept; else in memory order if there are no gaps.
+    A small tensor's elements are in row-major order, since its values are kept. Those of a larger
+    tensor are in memory order if it has no gaps.
     """
     row = TensorBase.detach(gradient)
     row = row if TensorBase.is_contiguous(row) else _in_order(row)
@@ -82,7 +85,12 @@ def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def repeat_row(row: Row, times: int) -> Row:
-    """Return the statistics of a gradient that repeats a smaller one `times` times."""
+    """Return the statistics of a gradient that contains the elements of another one `times` times.
+
+    Args:
+        row: the statistics of the other gradient.
+        times: the number of repetitions.
+    """
     if times == 1:
         return row
     norm, high, mean, zeros, nan, inf, _ = row
@@ -90,7 +98,7 @@ def repeat_row(row: Row, times: int) -> Row:
 
 
 def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
-    """Return the elements of dense tensors, each flattened by `flat`, concatenated."""
+    """Return the elements of several dense tensors, concatenated into a 1-D tensor."""
     rows = list(map(flat, tensors))
     return rows[0] if len(rows) == 1 else torch.cat(rows)
 
@@ -101,7 +109,7 @@ def _outermost_first(strides: tuple[int, ...]) -> list[int]:
 
 
 def sums_up(tensor: Tensor) -> bool:
-    """Return True if the sum of a dense tensor is finite, so all its elements are."""
+    """Return True if the sum of a dense tensor, and so each of its elements, is finite."""
     return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))
 
 
@@ -109,7 +117,7 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
     """Return the statistics of one gradient.
 
     Args:
-        row: its elements, 1-D.
+        row: the gradient's elements, 1-D.
         elements: number of elements, including zeros that a sparse gradient leaves out.
     """
     squares = high = total = 0.0
@@ -129,7 +137,7 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
 
 
 def _nonzero(block: Tensor) -> int:
-    """Return the number of non-zero elements of a block, three times as fast as `count_nonzero`."""
+    """Return the number of non-zero elements of a block, faster than `count_nonzero` does."""
     size = block.shape[0]
     flags = _memory.row("beside", -(-size // _LANES) * _LANES, torch.bool)
     TensorBase.copy_(torch.narrow(flags, 0, 0, size), block)
@@ -141,16 +149,16 @@ def _nonzero(block: Tensor) -> int:
 class Joined:
     """Dense CPU gradients, concatenated and reduced together.
 
-    Many of them are views of the same memory, because a backward that only transposes or views
-    passes its gradient on; each memory is read once.
+    Many of them are views of the same memory, because the backward of a view or transpose passes on
+    the gradient that it received. Each piece of memory is read once.
 
     Args:
-        groups: gradients of one real dtype (16-bit or known to NumPy), grouped by shape; fewer than
-            2 ** 24 elements in all, and none empty.
+        groups: gradients grouped by shape. They have the same real dtype, which is 16-bit or known
+            to NumPy, together fewer than 2 ** 24 elements, and none of them is empty.
     """
 
     def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
-        self._keys: list[_Key] = []  # identity of each gradient
+        self._keys: list[_Key] = []  # identifies the elements of each gradient
         blocks: list[dict[_Key, Tensor]] = []
         rest: dict[_Key, Tensor] = {}
         for group in groups:
@@ -161,7 +169,7 @@ class Joined:
             keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
             self._keys += keys
             pairs = list(zip(keys, rows, strict=True))
-            if _is_block(group):  # `_in_order` may have changed the shape of the others
+            if _is_block(group):  # without the gradients whose shape `_in_order` may have changed
                 blocks.append(dict(compress(pairs, whole)))
                 pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
             rest.update(pairs)
@@ -175,22 +183,22 @@ class Joined:
         self._row = _concatenate([list(block.values()) for block in blocks], rest.values())
 
     def numbers(self) -> list[Row]:
-        """Return the statistics of each gradient, in the order of the groups, with values if
-        small.
+        """Return the statistics of each gradient in the order of the groups, with the values of
+        small gradients.
         """
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)
         spare = _memory.row("beside", ends[-1], dtype)
         row, beside = TensorBase.numpy(self._row), TensorBase.numpy(spare)
-        with np.errstate(all="ignore"):  # overflow and NaN are recomputed below
+        with np.errstate(all="ignore"):  # rows with overflow and NaN are computed again below
             squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
             no_zeros = beside.min() > 0
             high = np.maximum.reduceat(row, starts)
             high = np.abs(np.maximum(high, -np.minimum.reduceat(row, starts)))
             mean = np.add.reduceat(row, starts) / count
             zeros = np.zeros(len(count))
-            if not no_zeros:  # or NaN
+            if not no_zeros:  # there are zeros or NaN
                 torch.eq(self._row, 0, out=spare)
                 zeros = np.add.reduceat(beside, starts) / count
         columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
@@ -210,8 +218,10 @@ class Joined:
 
 
 def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
-    """Return True if all elements of tensors (grouped as in `Joined`) are certainly finite: their
-    norm is.
+    """Return True if all elements of some tensors are certainly finite, because their norm is.
+
+    Args:
+        groups: the tensors, grouped as for `Joined`.
     """
     blocks = [group for group in groups if _is_block(group)]
     row = _concatenate(blocks, [t for group in groups if not _is_block(group) for t in group])
@@ -221,10 +231,11 @@ def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
 def each_finite(tensors: Sequence[Tensor]) -> bool:
     """Return True if all elements of floating-point tensors are certainly finite.
 
-    Many tensors of a dtype share one reduction. It may overflow, so False does not prove NaN or
-    Inf.
+    Many tensors of a dtype share one reduction. The reduction may overflow, so False does not prove
+    that there are NaN or Inf.
     """
-    alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)  # each memory once
+    # By dtype, one tensor for each piece of memory.
+    alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)
     memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
     for tensor, memory in zip(tensors, memories, strict=True):
         alike[tensor.dtype][memory] = tensor
@@ -247,17 +258,19 @@ def each_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_block(group: Sequence[Tensor]) -> bool:
-    """Return True if a group of equal shapes is worth its own call: more than three matrices."""
+    """Return True if tensors of equal shape are concatenated by a call of their own.
+
+    This is faster for more than three tensors of at least two dimensions.
+    """
     return len(group) > 3 and TensorBase.dim(group[0]) > 1
 
 
 def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> Tensor:
-    """Return the elements of tensors concatenated in reused memory, with as few calls as
-    possible.
+    """Return the concatenated elements of tensors, in a buffer that the next call overwrites.
 
     Args:
-        blocks: groups of tensors with equal shapes of at least two dimensions.
-        rest: the other tensors, which follow.
+        blocks: groups of tensors that have the same shape of at least two dimensions.
+        rest: the other tensors, whose elements follow.
     """
     flats = [row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in rest]
     sizes = [sum(map(TensorBase.numel, block)) for block in (*blocks, flats)]
@@ -268,15 +281,16 @@ def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> 
             continue
         try:
             torch.cat(list(part), out=TensorBase.view(place, -1, *part[0].shape[1:]))
-        except RuntimeError:  # a hook of the program returned a gradient of another shape
+        except RuntimeError:  # the shapes differ: a hook of the program changed a gradient
             torch.cat(list(map(torch.ravel, part)), out=place)
     return row
 
 
 def _in_order(gradient: Tensor) -> Tensor:
-    """Return the elements of a dense tensor, contiguous.
+    """Return a contiguous tensor with the elements of a dense tensor.
 
-    In memory order if there are no gaps; in row-major order if the values are kept.
+    A small tensor's elements are in row-major order, since its values are kept. Those of a larger
+    tensor are in memory order if it has no gaps.
     """
     if TensorBase.numel(gradient) > SMALL_GRADIENT:
         gradient = torch.permute(gradient, _outermost_first(TensorBase.stride(gradient)))
@@ -289,11 +303,11 @@ def _blocks(row: Tensor) -> Iterable[Any]:
 
 @np.errstate(all="ignore")  # norms may overflow
 def _robust_numbers(blocks: Iterable[Any], elements: int) -> Numbers:
-    """Return the statistics of a gradient with non-finite elements, or whose squares overflow or
-    vanish.
+    """Return the statistics of a gradient with non-finite elements, or with elements whose squares
+    overflow or underflow.
 
     Args:
-        blocks: its elements, as arrays.
+        blocks: the gradient's elements, as NumPy arrays.
         elements: number of elements, including zeros that a sparse gradient leaves out.
     """
     norm = high = 0.0
@@ -321,6 +335,6 @@ def _wide(rows: Tensor) -> Tensor:
 
 @cache
 def _min_squares(dtype: torch.dtype) -> float:
-    """Return the sum of squares below which digits are lost, because squares underflow."""
+    """Return the smallest sum of squares that is precise; in a smaller sum, squares underflow."""
     info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
     return info.tiny / info.eps

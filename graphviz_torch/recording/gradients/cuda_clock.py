@@ -1,10 +1,10 @@
-"""Durations of the nodes of a backward on CUDA, from events on their streams.
+"""Measure how long each node of a backward takes on CUDA, with events on the nodes' streams.
 
-An event is recorded when a node receives its gradients, and again when the next node of the same
-engine thread does. The time between them contains the node's work, its hooks, the accumulation of
-its gradients, and any wait of the device for Python or another stream. A node has no duration if
-the stream changed in between; nor has the last node of a device on which several streams ran nodes.
-`stop` may end a node earlier.
+An event is recorded when a node receives its gradients, and another one when the next node of the
+same engine thread receives its own. The time between them contains the node's work, the node's
+hooks, the accumulation of its gradients, and any time in which the device waits for Python or for
+another stream. A node has no duration if the stream changed between the two events, or if it was
+the last node of a device on which several streams ran nodes. `stop` may end a node earlier.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class CudaClock:
     """CUDA events around the nodes of one backward."""
 
     def __init__(self) -> None:
-        # By thread: the running node, its device and stream, and its start event.
+        # The running node, its device and stream, and its start event, by thread.
         self._running: dict[int, tuple[int, int, int, Any]] = {}
-        self._streams: dict[int, set[int]] = {}  # by device: the streams that ran nodes
-        self._spans: list[tuple[int, Any, Any]] = []
+        self._streams: dict[int, set[int]] = {}  # streams that ran nodes, by device
+        self._spans: list[tuple[int, Any, Any]] = []  # node, start event, end event
 
     def stop(self) -> Any:
-        """End this thread's running node, if any, and return the event."""
+        """End this thread's running node, and return its end event; None if there is none."""
         return self._stop(get_ident())
 
     def start(self, node: int, event: Any) -> None:
-        """Begin this thread's next node.
+        """Begin the next node of this thread.
 
         Args:
-            node: its id.
-            event: an event recorded just before on the same stream, or None.
+            node: id of the node.
+            event: an event that was just recorded on the same stream, or None.
         """
         device = current_device()  # the engine sets it to the node's device
         if event is None or event.device.index != device:
@@ -47,8 +47,9 @@ class CudaClock:
             self._running[get_ident()] = node, device, stream, event
 
     def finish(self) -> None:
-        """End the backward. The engine has made the caller's streams wait for those of the
-        nodes.
+        """End the last node of each device on which all nodes ran on one stream.
+
+        The engine calls this when the caller's streams already wait for the nodes' streams.
         """
         for thread, (_, device, _, _) in list(self._running.items()):
             if len(self._streams[device]) == 1:
@@ -60,7 +61,7 @@ class CudaClock:
         self._running.clear()
 
     def seconds(self) -> dict[int, float]:
-        """Return the duration of each timed node, in seconds. Waits for the events."""
+        """Return the durations in seconds by node, after waiting for the events."""
         found = {}
         for node, start, end in self._spans:
             with suppress(RuntimeError):
@@ -82,7 +83,7 @@ class CudaClock:
 
 
 def _record_event(device: int) -> Any:
-    """Return an event recorded on the current stream of a device; None if CUDA has failed."""
+    """Record an event on the current stream of a device, and return it; None if CUDA fails."""
     with suppress(RuntimeError):
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(device))

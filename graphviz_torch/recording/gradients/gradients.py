@@ -1,10 +1,10 @@
-"""The gradient at every node of a backward, the order in which the nodes ran, and their
-durations.
+"""Record the gradient at every node of a backward, the nodes' order, and their durations.
 
-`seconds` of a CPU node is the time from when it has its gradients until the engine has passed the
-next node its own: the node's work, its hooks, and the accumulation of its gradients. On CUDA it is
-the same time between events on the node's stream. In a graph with several devices it ends with the
-node's hooks, and CPU nodes have None, because the engine's threads overlap. On other devices None.
+`Node.seconds` on the CPU is the time between our hook on the node and our hook on the next node. It
+contains the node's work, the node's hooks, and the accumulation of its gradients. On CUDA it is the
+time between events that are recorded at the same moments on the node's stream. If a graph has nodes
+on several devices, the engine's threads overlap: the time of a CUDA node then ends with the node's
+hooks, and CPU nodes have no time. Nodes on other devices have no time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,12 @@ class GradientHooks:
 
     Args:
         nodes: the nodes in the order of `Graph.nodes`, and the outputs of each.
-        ran: list to which each node that runs appends three values: its id, its start time, and the
-            time after our hook (None if it is not timed on the CPU).
+        ran: list to which the hook of each node that runs appends three values: the node's id, the
+            time at which the hook began, and the time at which it ended (None if the node is not
+            timed on the CPU).
         devices: devices of the nodes.
-        finite: leave out finite gradients, and on the CPU durations and values of small gradients.
+        finite: True to leave out finite gradients. On the CPU, durations and the values of small
+            gradients are then left out as well.
     """
 
     def __init__(
@@ -66,7 +68,8 @@ class GradientHooks:
         self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        # Keyed by id(): equal single outputs are the same object, and hashing them is slower.
+        # The keys contain id() of the outputs, since equal outputs of one tensor are the same
+        # object, and their hash would be slower.
         recipes: dict[tuple[type, int], tuple[Any, ...]] = {}
         hooks = []
         for node, (fn, outputs) in enumerate(self._nodes):
@@ -83,11 +86,11 @@ class GradientHooks:
     def __exit__(self, *_: object) -> None:
         self._hooks.remove()
         self._on_engine_end()
-        self._descriptions.describe_all()  # gradients that arrived after the callback
+        self._descriptions.describe_all()  # gradients that arrived after `_on_engine_end`
         self._nodes.clear()
 
     def _on_engine_end(self) -> None:
-        """Record the time at which the engine has run all nodes, before its final callbacks."""
+        """Record the time at which all nodes have run, before the engine's other callbacks."""
         if self._ran and self._ran[-3] >= 0:
             self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:
@@ -95,7 +98,7 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Handle that the backward failed: its last node did not end."""
+        """Handle that the backward raised: the node that ran last has no duration."""
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
@@ -106,7 +109,11 @@ class GradientHooks:
         self._hooks.remove()
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
-        """Describe gradients that no hook received, given as (node, output_nr, gradient)."""
+        """Describe gradients of nodes whose hooks did not run.
+
+        Args:
+            given: node id, output_nr and gradient of each.
+        """
         ran = set(self._ran[::3])
         for node, output_nr, gradient in given:
             if gradient is not None and node not in ran:
@@ -114,7 +121,9 @@ class GradientHooks:
                 self._descriptions.see((node, output_nr), gradient, kind)
 
     def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """Return the prehook for nodes of a class with these outputs, and its extra arguments."""
+        """Return the prehook for nodes of class `of` with these outputs, and the arguments that the
+        prehook takes after the node's id.
+        """
         kind_of = self._descriptions.kind
         kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])
         leaf, custom = of.__name__ == "AccumulateGrad", is_custom(of)
@@ -126,11 +135,10 @@ class GradientHooks:
     def _make_fast_prehook(
         self, kind: GradientClass, batch: PendingBatch, leaf: bool
     ) -> Callable[..., None]:
-        """Return a faster `_prehook` for nodes with one gradient that is queued on the CPU, as for
-        most nodes.
+        """Return a faster `_prehook` for nodes whose only gradient is queued on the CPU.
 
-        The gradient is identified by its node alone. Lookups are done once, outside of the
-        function.
+        Most nodes are such nodes. The key of the gradient is the node's id without an output_nr.
+        Attributes are looked up once, outside of the returned function.
         """
         slow, describe = self._prehook, self._descriptions.describe
         ran, waiting = self._ran, kind.waiting.rows
@@ -155,7 +163,7 @@ class GradientHooks:
                 version = None
             waiting.extend((node, version, gradient))
             base = gradient._base
-            # A view keeps its whole base alive.
+            # While a view is queued, its whole base stays alive.
             batch.elements += elements if base is None else max(elements, TensorBase.numel(base))
             if batch.elements >= limit:
                 describe(batch)
@@ -172,14 +180,16 @@ class GradientHooks:
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
-        # The first node, or the first after a nested backward.
+        # This is the first node, or the first node after a nested backward.
         if not self._ran or self._ran[-3] < 0:
             with suppress(RuntimeError):  # compiled autograd has no callbacks
                 queue_callback(self._on_engine_end)
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False
-        if leaf:  # AccumulateGrad steals a gradient only if it is the tensor's only owner
+        # AccumulateGrad takes over a gradient only if nothing else refers to the tensor, so an
+        # alias of the gradient is queued.
+        if leaf:
             gradients = tuple(None if given is None else alias(given) for given in gradients)
         for output_nr, gradient in enumerate(gradients):
             if gradient is not None:
@@ -198,15 +208,16 @@ class GradientHooks:
         self._ran.extend((node, entered, left))
 
     def _posthook(self, *_: object) -> None:
-        # The device's next node may wait for another device.
+        # The node's time ends here, because the next node may wait for another device.
         if self._clock is not None:
             self._clock.stop()
 
     def statistics(
         self, outputs: Sequence[Sequence[object]]
     ) -> dict[int, tuple[GradientStats | None, ...]]:
-        """Return `grad_outputs` by node id, for the nodes that backward reached. One copy from each
-        device.
+        """Return `Node.grad_outputs` by node id, after one copy from each device.
+
+        Nodes that backward did not reach are left out.
 
         Args:
             outputs: the outputs of each node.
@@ -229,13 +240,11 @@ class GradientHooks:
         return found | {node: tuple(row) for node, row in rows.items()}
 
     def changed_nodes(self) -> set[int]:
-        """Return the nodes with a gradient that changed in place before it could be
-        described.
-        """
+        """Return the nodes of which a gradient was changed in place while it was queued."""
         return {each if type(each) is int else each[0] for each in self._descriptions.changed}
 
     def seconds(self) -> dict[int, float]:
-        """Return the duration of each timed node, in seconds. Waits for the CUDA events."""
+        """Return the durations in seconds by node, after waiting for the CUDA events."""
         found = {} if self._clock is None else self._clock.seconds()
         if not self._brief:
             for node, left, ended in zip(*(self._ran[k::3] for k in (0, 2, 4)), strict=False):
@@ -245,9 +254,7 @@ class GradientHooks:
 
 
 class Gradients(Listener):
-    """Listener that records the gradient at every node; in a light recording only non-finite
-    ones.
-    """
+    """Listener that records the gradient at every node, or non-finite gradients only."""
 
     needs = ("with_gradients",)
 
@@ -279,7 +286,7 @@ class Gradients(Listener):
         try:
             if event.error is not None:
                 hooks.fail()
-            # autograd.grad returns these without running their nodes.
+            # `autograd.grad` returns the gradients of its inputs without running the inputs' nodes.
             ids = event.live.ids
             pairs = zip(self._asked, event.gradients, strict=False)
             hooks.add([(ids[fn], nr, gradient) for (fn, nr), gradient in pairs if fn in ids])

@@ -1,15 +1,16 @@
-"""Statistics of gradients (`GradientStats`), computed while backward runs.
+"""Compute the statistics of gradients (`GradientStats`) while backward runs.
 
-They are reduced on the gradient's own device, and copied once from each device. Norms of float32
-gradients are float32 sums; 16-bit gradients are summed in float32. Small gradients are queued to be
-reduced together, up to 2 MB on the CPU and 16 MB on another device, so they live longer. A complex
-gradient is described by its absolute values, a sparse one as the equal dense tensor; coalescing it
-makes backward wait for a CUDA device.
+A gradient is reduced on its own device, and the results of each device are copied once. Gradients
+of 16 and 32 bits are summed in float32. Small gradients are queued, up to 2 MB on the CPU and 16 MB
+on another device, and reduced together; they therefore live longer than without a recording. The
+statistics of a complex gradient are those of its absolute values. The statistics of a sparse
+gradient are those of the equal dense tensor; the sparse gradient is coalesced, for which backward
+waits for a CUDA device.
 
-Not described: gradients without readable values (meta, fake, batched by vmap, wrapper subclasses),
-gradients of dtypes without a norm, and gradients that a hook changed in place while they were
-queued. For a DTensor only the local part is described, for a TwoTensor both tensors together;
-`extent` says so.
+These gradients have no statistics: gradients without readable values (meta, fake, batched by vmap,
+wrapper subclasses), gradients of dtypes without a norm, and gradients that a hook changed in place
+while they were queued. The statistics of a DTensor cover its local part, those of a TwoTensor both
+tensors together. `GradientStats.extent` names what is covered.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from .cpu import (
     without_repeats,
 )
 
-_MAX_QUEUED = 1 << 17  # elements; larger gradients are described at once
+_MAX_QUEUED = 1 << 17  # gradients with more elements are described at once
 _QUEUE_CPU = 1 << 19  # elements queued on the CPU: 2 MB of float32
 _QUEUE_DEVICE = 1 << 22  # elements queued on another device: 16 MB of float32
 _QUEUED_DTYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
@@ -58,30 +59,33 @@ _QUEUED_DTYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
 _version = attrgetter("_version")
 _new: Any = tuple.__new__  # creates GradientStats without a Python-level call
 
-Where = Any  # the caller's key of a gradient, such as (node, output_nr)
-# A reduction on a device; keys, tensors and repeat counts of its gradients.
+Where = Any  # the key that the caller chose for a gradient, such as (node, output_nr)
+# A reduction on a device; then key, metadata and number of repetitions of each of its gradients.
 _Reduced = tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]], list[int]]
 
 _Group = tuple[TensorMeta, list[Where], list[Tensor]]  # gradients with equal metadata
 
 
 class PendingGradients:
-    """Queued gradients with equal metadata.
+    """A queue of gradients with equal metadata.
 
-    They are stored in one flat list, because Python's garbage collector would visit thousands of
-    tuples. One `extend` call adds three values atomically: the engine has several threads.
+    The queue is one flat list, because thousands of tuples would slow down Python's garbage
+    collector. Three values are added by one call of `extend`, which is atomic: the engine has
+    several threads.
     """
 
     __slots__ = ("meta", "rows")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
-        # Three values per gradient: key, version on arrival (None if it has none), gradient.
+        # Three values per gradient: its key, its version when it was queued (None for an inference
+        # tensor), and the gradient.
         self.rows: list[Any] = []
 
     def take(self, changed: set[Where]) -> tuple[list[Where], list[Tensor]]:
-        """Return and remove the queued gradients, except those changed in place, which are added to
-        `changed`.
+        """Empty the queue, and return the keys and gradients.
+
+        The keys of gradients that were changed in place are added to `changed` instead.
         """
         rows = self.rows[:]
         del self.rows[: len(rows)]  # in place: hooks refer to the list
@@ -99,7 +103,7 @@ class PendingGradients:
 
 
 class PendingBatch:
-    """Queued gradients of one device and dtype, to be described together."""
+    """The queued gradients of one device and dtype, which are reduced together."""
 
     __slots__ = ("cpu", "cuda", "elements", "groups", "limit", "stream")
 
@@ -118,7 +122,7 @@ class PendingBatch:
 
 
 class GradientClass:
-    """The class of gradients with equal shape, dtype and device."""
+    """The common data of all gradients with one shape, dtype and device."""
 
     __slots__ = ("batch", "cpu", "cuda", "elements", "meta", "waiting")
 
@@ -136,7 +140,7 @@ class Descriptions:
     """Statistics of the gradients of one backward.
 
     Args:
-        finite: leave out CPU gradients that are certainly finite.
+        finite: True to leave out CPU gradients that are certainly finite.
     """
 
     def __init__(self, *, finite: bool = False) -> None:
@@ -146,7 +150,7 @@ class Descriptions:
         self._kinds: dict[TensorMeta, GradientClass] = {}
         self._batches: dict[tuple[str, str], PendingBatch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
-        self._streams: set[tuple[int, int]] = set()  # devices and streams of CUDA
+        self._streams: set[tuple[int, int]] = set()  # CUDA devices and streams of gradients
         self._reduced: dict[torch.device, list[_Reduced]] = {}
 
     def kind(self, meta: TensorMeta) -> GradientClass:
@@ -163,7 +167,13 @@ class Descriptions:
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: GradientClass) -> None:
-        """Describe a gradient, now or before `describe_all` returns."""
+        """Describe a gradient now, or queue the gradient so that `describe_all` describes it.
+
+        Args:
+            where: key of the gradient.
+            gradient: the gradient.
+            kind: class of the gradient, from `self.kind`.
+        """
         batch = kind.batch
         if kind.cuda is not None:
             stream = current_stream(kind.cuda)
@@ -171,8 +181,9 @@ class Descriptions:
             if batch is not None and batch.stream != stream:
                 self.describe(batch)
                 batch.stream = stream
-        # Sparse gradients are not queued: AccumulateGrad steals them if it is the only owner. Nor
-        # are wrapper subclasses: in-place changes of the wrapped tensor would go unnoticed.
+        # Sparse gradients are not queued, because AccumulateGrad takes over such a gradient only if
+        # nothing else refers to it. Wrapper subclasses are not queued, because an in-place change
+        # of the wrapped tensor would go unnoticed.
         if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
         else:
@@ -181,23 +192,25 @@ class Descriptions:
     def _wait(
         self, where: Where, gradient: Tensor, kind: GradientClass, batch: PendingBatch
     ) -> None:
-        """Queue a dense gradient to be described together with others."""
+        """Queue a dense gradient, which is then described together with others."""
         try:
             version = gradient._version
-        except RuntimeError:  # an inference tensor's
+        except RuntimeError:  # raised for an inference tensor
             version = None
         kind.waiting.rows.extend((where, version, gradient))
         size, base = kind.elements, gradient._base
-        if base is not None:  # a view keeps its whole base alive
+        if base is not None:  # while a view is queued, its whole base stays alive
             size = max(size, TensorBase.numel(base))
-        if not batch.cpu:  # rows are padded there
+        if not batch.cpu:  # the reduction on a device pads rows
             size += -size % WIDTH
         batch.elements += size
         if batch.elements >= batch.limit:
             self.describe(batch)
 
     def fetch(self, gradient: Tensor, device: int) -> None:
-        """Make a gradient readable on the current stream of a CUDA device."""
+        """Make the current stream of a CUDA device wait until a gradient of another device is
+        readable.
+        """
         with _hide_operators():
             fetch(gradient, device)
 
@@ -214,7 +227,7 @@ class Descriptions:
             return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
-        else:  # the current stream does not wait for the kernels that compute them
+        else:  # the gradients are computed on another stream, which is used for the reduction
             with on_stream(cuda, stream):
                 self._describe_here(batch)
 
@@ -257,8 +270,9 @@ class Descriptions:
             self._found.update(zip(wheres, map(_new, repeat(GradientStats), rows), strict=True))
 
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
-        """Describe gradients of one class and device; one by one if some have no readable
-        elements.
+        """Describe gradients of one tensor class and device.
+
+        They are described one by one if any of them has no readable elements.
         """
         self.times += 1
         with _hide_operators(), unseen_operators():
@@ -277,7 +291,7 @@ class Descriptions:
         if self._finite and all(one.is_cpu and sums_up(one) for one in found.tensors):
             return
         times = [1] * len(known)
-        if dense:  # an expanded gradient may be far larger than its memory
+        if dense:  # the elements that `expand` repeats are read once
             known, times = map(list, zip(*map(_without_repeats, known), strict=True))
             found = known[0]
         if found.numel == 0:
@@ -293,7 +307,7 @@ class Descriptions:
             self._reduced.setdefault(found.tensors[0].device, []).append(reduced)
 
     def collect(self) -> dict[Where, GradientStats]:
-        """Return all statistics by key, with one copy from each device."""
+        """Return all statistics by key, after one copy from each device."""
         for reduced in self._reduced.values():
             row: Any = None
             with _hide_operators():
@@ -302,7 +316,7 @@ class Descriptions:
                 row = TensorBase.numpy(
                     TensorBase.cpu(torch.cat([part.numbers for part, *_ in reduced]))
                 )
-            if row is None:  # the device has failed
+            if row is None:  # the copy raised, since the device failed
                 continue
             at = 0
             for part, wheres, of, times in reduced:
@@ -316,7 +330,7 @@ class Descriptions:
 
 
 class _hide_operators:
-    """A context that hides our operators from graphs and modes, and suppresses their exceptions."""
+    """A context in which graphs and modes do not see our operators, and exceptions are ignored."""
 
     __slots__ = ("_calls", "_enabled", "_watched")
 
@@ -335,24 +349,27 @@ class _hide_operators:
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
-    """Return the elements of a dense gradient without repetition, and the repeat count."""
-    if found.numel <= SMALL_GRADIENT:  # the values are kept, too
+    """Return the elements of a dense gradient without the copies that `expand` adds, and the number
+    of copies.
+    """
+    if found.numel <= SMALL_GRADIENT:  # all elements are needed as values
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
     return (found, 1) if times == 1 else (Elements([tensor], found.numel // times), times)
 
 
 def _meta_and_extent(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
-    """Return the metadata of the described tensor, and its extent: which part of the gradient it
-    is.
+    """Return the metadata of the tensor that is described, and which part of the gradient this
+    tensor is.
     """
     local = found.extent == "local part" and len(found.tensors) == 1
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 
 
 def alias(gradient: Tensor) -> Tensor:
-    """Return a tensor that shares a dense gradient's memory and version; others are returned as
-    they are.
+    """Return another tensor with the memory and version of a dense gradient.
+
+    A gradient that is not dense is returned itself.
     """
     with unseen_calls():
         if not is_dense(gradient):

@@ -23,7 +23,7 @@ _PATIENCE = 3  # steps in which the program may still add new parameters to an o
 _LOOK_UP_EVERY = 100  # steps between comparisons of the whole model
 
 
-class _Replaced(NamedTuple):
+class _ReplacedParameters(NamedTuple):
     step: int  # the step in which the replacement was found
     gone: set[int]  # id() of the old parameters
     new: list[int]  # positions of the new parameters
@@ -41,7 +41,7 @@ class ModelParameters:
         self.tensors: list[tuple[str, Tensor]] = []
         self.version = 0  # incremented when parameters were replaced or added
         self._numbers: dict[str, int] = {}
-        self._replaced: list[_Replaced] = []
+        self._replaced: list[_ReplacedParameters] = []
         self._links: list[tuple[list[Any], list[str], list[Any]]] = []
         self._part = 0
         self._look_up(0)
@@ -102,7 +102,7 @@ class ModelParameters:
                 self.tensors.append((name, tensor))
         if new and gone and known:
             numbers = [self._numbers[name] for name, _ in new]
-            self._replaced.append(_Replaced(step, gone, numbers))
+            self._replaced.append(_ReplacedParameters(step, gone, numbers))
         self.version += bool(new or gone)
         links = [
             (holder, key, value)

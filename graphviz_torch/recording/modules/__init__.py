@@ -1,1 +1,1 @@
-"""Modules and their calls: modes, arguments, forwards, and updates of weights."""
+"""Record the calls of modules: their modes, arguments and forwards, and updates of weights."""

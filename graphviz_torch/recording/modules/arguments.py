@@ -1,13 +1,13 @@
-"""Plain arguments of calls as node attributes: the 2 of `x + 2`, the p of a dropout.
+"""Show plain arguments of calls at the nodes, such as the 2 of `x + 2` and the p of a dropout.
 
-Recorded for calls that created one node: numbers, strings, dtypes, and short lists of numbers. No
-object of the user is kept or printed. For a call that created several nodes it is unknown to which
-node an argument belongs; the exception is the dropout of attention, which is the product of a
-softmax.
+Numbers, strings, dtypes, and short lists of numbers are recorded as attributes of the node, if the
+call created one node. No object of the user is kept or printed. If a call created several nodes, it
+is unknown to which of them an argument belongs. The dropout of attention is an exception: its node
+is the product of a softmax.
 
-A sum, difference, product or quotient may have an operand without a gradient. Its name and shape
-are an attribute, too: `ratio - old` has "data=old f32[64]". If a difference or quotient begins with
-that operand, as in `target - x`, it has no such attribute.
+If one operand of a sum, difference, product or quotient requires no gradient, the operand's name
+and shape are an attribute, too: the node of `ratio - old` has "data=old f32[64]". The attribute is
+missing if this operand is the first of a difference or quotient, as in `target - x`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from ..backward import Backward
 from ..listener import Columns, Listener
 from ..program import Program
 
-Attributes = tuple[str, ...]  # "name=value", as `Node.attributes` has them
+Attributes = tuple[str, ...]  # of the form "name=value", as in `Node.attributes`
 
-_MAX_LIST = 8  # numbers in one list
-_MAX_TEXT = 40  # characters in one string
+_MAX_LIST = 8  # most numbers in a recorded list
+_MAX_TEXT = 40  # most characters in a recorded string
 _MAX_CACHED = 10_000  # cached combinations of argument types
 _FUNCTIONS = frozenset(
     (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -47,7 +47,7 @@ _FUNCTIONS = frozenset(
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
-# Functions of two operands; True if they are commutative.
+# Functions of two operands. The value is True for commutative functions.
 _PAIRS: dict[Any, bool] = {
     getattr(space, form.format(name)): name in ("add", "mul")
     for space in (torch, torch.Tensor)
@@ -61,16 +61,18 @@ _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.de
 
 
 class CallArguments(Listener):
-    """Listener that records plain arguments of calls, by sequence number of the created node."""
+    """Listener that records plain arguments of calls as attributes of the nodes."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Function, positions of arguments that may be plain, and their values; formatted on demand.
+        # By sequence number of the node: function, positions of arguments that may be plain, and
+        # the arguments. They are formatted later.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
-        self._dropouts: list[tuple[int, int, float]] = []  # of attention calls: node range, and p
-        # Operand without a gradient: name, shape.
+        # For each attention call with dropout, its nodes start <= number < end, and p.
+        self._dropouts: list[tuple[int, int, float]] = []
+        # By sequence number of the node, name and metadata of the operand that needs no gradient.
         self._data: dict[int, tuple[str, TensorMeta]] = {}
 
     def on_call_end(self, event: Called) -> None:
@@ -97,17 +99,20 @@ class CallArguments(Listener):
             if type(value) in _KINDS:
                 places.append(key)
                 values.append(value)
-        if places:  # copy lists: they may contain tensors, or change later
+        if places:  # lists are copied, because they may contain tensors, or change later
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
     def _look_at_pair(
         self, number: int, pair: tuple[Tensor, Tensor], frame: FrameType, *, either: bool
     ) -> None:
-        """Record the operand without a gradient.
+        """Record the operand that requires no gradient, if there is one.
 
         Args:
-            either: True if it may be the first operand.
+            number: sequence number of the node.
+            pair: the two operands.
+            frame: the frame of the call, in which the operand is named.
+            either: True if either operand may be recorded; False: only the second one.
         """
         one, other = pair
         if other.requires_grad:
@@ -120,7 +125,7 @@ class CallArguments(Listener):
         self._calls, self._dropouts, self._data = {}, [], {}
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return the attributes of nodes, with those that autograd keeps first."""
+        """Return the attributes of nodes: first those that autograd keeps, then arguments."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
@@ -128,7 +133,7 @@ class CallArguments(Listener):
         for i, number in enumerate(backward.numbers):
             if number in self._calls:
                 func, places, values = self._calls[number]
-                # Repr(), because 1, 1.0 and True are equal.
+                # The key contains the repr() of the values, because 1, 1.0 and True are equal.
                 key = func, places, repr(values), known[i]
                 if key not in texts:
                     if func not in names:
@@ -146,8 +151,9 @@ class CallArguments(Listener):
         return {"attributes": found}
 
     def _products(self, backward: Backward) -> Iterator[tuple[int, float]]:
-        """Yield the nodes that multiply an attention's softmax by its dropout mask (CPU),
-        with p.
+        """Yield the nodes at which attention multiplies the softmax by a dropout mask, with p.
+
+        Only attention on the CPU has such a node.
         """
         if not self._dropouts:
             return
@@ -160,11 +166,11 @@ class CallArguments(Listener):
 
 
 class _Plain(NamedTuple):
-    """Positions of arguments that may be plain, for a combination of argument types."""
+    """The arguments that may be plain, for one combination of argument types."""
 
-    places: tuple[int, ...]
-    lists: bool  # True if one of them is a list
-    take: Callable[[Any], tuple[Any, ...]]  # selects them from all arguments
+    places: tuple[int, ...]  # positions of these arguments
+    lists: bool  # True if any of these arguments is a list
+    take: Callable[[Any], tuple[Any, ...]]  # selects these arguments from all arguments
 
 
 class _Places(dict[tuple[type, ...], _Plain]):
@@ -175,7 +181,7 @@ class _Places(dict[tuple[type, ...], _Plain]):
         first = places[0] if places else 0
         take: Any = itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + 1))
         found = _Plain(places, not _LISTS.isdisjoint(kinds), take)
-        # No reference to the user's classes.
+        # Only PyTorch's and built-in types are cached, to keep no class of the user alive.
         if _KNOWN.issuperset(kinds) and len(self) < _MAX_CACHED:
             self[kinds] = found
         return found
@@ -202,14 +208,20 @@ def _is_short(value: Any) -> bool:
 def _texts(
     names: Sequence[str], plain: Iterable[tuple[int | str, Any]], known: Attributes
 ) -> Attributes:
-    """Return plain arguments as "name=value", without the attributes already known."""
+    """Return plain arguments in the form "name=value".
+
+    Args:
+        names: names of the function's positional arguments.
+        plain: position or keyword of each argument, and its value.
+        known: attributes that the node already has, which are left out.
+    """
     found: dict[str, Any] = {}
     for place, value in plain:
         if isinstance(place, str):
             found[place] = value
         elif place < len(names):
             found[names[place]] = value
-        elif names:  # the sizes of view(2, 3)
+        elif names:  # more values than names, such as the sizes of view(2, 3)
             before = found.get(names[-1], ())
             found[names[-1]] = (*(before if type(before) is tuple else (before,)), value)
     for attribute in known:
@@ -224,9 +236,9 @@ def _positional(func: Any) -> list[str]:
     """Return the names of a function's positional arguments; [] if unknown."""
     if func in _torch_names:
         return _torch_names[func]
-    # PyTorch's C functions have no signature; their testing overrides do.
+    # C functions of PyTorch have no signature, but PyTorch's testing overrides of them have one.
     stand_in = get_testing_overrides().get(func)
-    if stand_in is None:  # a function of the user: not cached
+    if stand_in is None:  # a function of the user, which the cache would keep alive
         return _parameters(func)
     return _torch_names.setdefault(func, _parameters(stand_in))
 

@@ -1,13 +1,14 @@
-"""How modules are called: train or eval mode, PyTorch's fast path, one call per sample.
+"""Record how modules are called: in train or eval mode, on PyTorch's fast path, once per sample.
 
 Fast path: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` compute
-a layer in one kernel in eval mode without gradients, but only if no function mode is active. So the
-recording's mode is left during such a layer, and the layer counts as one call.
+a layer in one kernel in eval mode without gradients, but only if no function mode is active. The
+recording therefore exits its own function mode during such a layer, and records the layer as one
+call.
 
-One call per sample: counted are consecutive calls of a module, with gradients and between two
-backwards, on single tensors that are adjacent slices of one memory. For inner modules only
-floating-point slices count, because decoders look up one token at a time. A module whose state
-changes between calls, such as a recurrent cell, is left out.
+One call per sample: a module is reported if the program, with gradients and between two backwards,
+calls it on one slice of a tensor after the other. Slices of integers count only in calls of an
+outermost module, because decoders look up one token at a time. A module whose state changes between
+its calls, such as a recurrent cell, is not reported.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Listener that leaves the function mode while a layer with a fast path runs."""
+    """Listener that exits our function mode while a layer on PyTorch's fast path runs."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._layer: nn.Module | None = None  # layer that runs without the mode
-        self._calls: CallWatch | None = None  # the mode that was left
+        self._layer: nn.Module | None = None  # the layer that runs without our function mode
+        self._calls: CallWatch | None = None  # the function mode that was exited
 
     def on_module_start(self, event: ModuleBegan) -> None:
         module = event.module
@@ -73,7 +74,7 @@ class FastPaths(Listener):
         ):
             if not _creates_no_node(module, event.frame):
                 return
-            # With another active mode, PyTorch would not take the fast path anyway.
+            # If another function mode is active, PyTorch does not take the fast path anyway.
             modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
             own = [mode for mode in modes if mode.program is self.program.key]
             if own and len(modes) == len(FUNCTIONS.now()):
@@ -96,19 +97,19 @@ class FastPaths(Listener):
 
 
 def _creates_no_node(layer: nn.Module, frame: FrameType) -> bool:
-    """Return True if no input or parameter of the layer requires a gradient, so no node is
-    created.
+    """Return True if a call of the layer creates no node: neither an input nor a parameter requires
+    a gradient.
     """
     given = tensors(*frame_variables(frame, "args", "kwargs"))
     if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
-        return False  # without a mask, each of its layers decides for itself
+        return False  # without a mask, each layer of the encoder decides about the fast path
     asked = [*given, *layer.parameters()] if torch.is_grad_enabled() else ()
     return not any(tensor.requires_grad for tensor in asked)
 
 
-_MIN_CALLS = 8  # calls on adjacent slices, for a report
-_MAX_MODULES = 64  # modules observed at once
-_CHANNELS = (1, 3)  # of an image; other three-dimensional slices may be batches
+_MIN_CALLS = 8  # fewer calls on adjacent slices are not reported
+_MAX_MODULES = 64  # modules whose calls are counted at the same time
+_CHANNELS = (1, 3)  # channels of an image; other three-dimensional slices may be batches
 
 State = tuple[tuple[int, int], ...]
 
@@ -117,11 +118,11 @@ State = tuple[tuple[int, int], ...]
 class _SliceCalls:
     """Consecutive calls of a module on adjacent slices."""
 
-    memory: int  # storage id
-    shape: tuple[int, ...]
+    memory: int  # storage id of the sliced tensor
+    shape: tuple[int, ...]  # shape of a slice
     next: int  # storage offset of the next slice
-    count: int = 1
-    state: State = ()  # of the module, before the second-last call
+    count: int = 1  # number of calls
+    state: State = ()  # the module's state before call number `_MIN_CALLS - 1`
 
 
 class SampleCalls(Listener):
@@ -132,7 +133,7 @@ class SampleCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._last: dict[int, _SliceCalls] = {}  # by id() of the module
-        self._slice: tuple[object, ...] = ()  # argument of the last reported outer call
+        self._slice: tuple[object, ...] = ()  # the slice that the last counted call took
 
     def on_module_start(self, event: ModuleBegan) -> None:
         args = event.args
@@ -144,7 +145,7 @@ class SampleCalls(Listener):
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
             number, memory = TensorBase.numel(args[0]), storage_id(args[0])
         if self._slice == (memory, shape, start) and not self.program.stack.is_outermost:
-            return  # the outer module, which passes it on, is counted
+            return  # an outer module passed the slice on, and its call was counted
         self._slice = memory, shape, start
         last = self._last.get(id(event.module))
         if last is None or (last.memory, last.shape, last.next) != (memory, shape, start):
@@ -165,7 +166,7 @@ class SampleCalls(Listener):
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._last, self._slice = {}, ()  # one backward per sample is intended
+        self._last, self._slice = {}, ()  # calls with a backward for each sample are intended
 
     def on_step_end(self, event: None) -> None:
         self._last, self._slice = {}, ()
@@ -176,7 +177,7 @@ class SampleCalls(Listener):
 
 
 def _is_sample(tensor: Tensor) -> bool:
-    """Return True for x[i] (a vector or image) or x[i:i+1] of a tensor x that is not a view."""
+    """Return True if a tensor is `x[i:i+1]`, or a vector or image `x[i]`, of another tensor `x`."""
     base, shape = tensor._base, tuple(tensor.shape)
     if base is None:
         return False
@@ -188,7 +189,7 @@ def _is_sample(tensor: Tensor) -> bool:
 
 
 def _state_of(event: ModuleBegan) -> State:
-    """Return id() and version of each tensor that a module stores beside its parameters or gets by
+    """Return id() and version of each tensor that a module has as attribute or buffer, or gets by
     keyword.
     """
     held = [frame_variables(event.frame, "kwargs")[0]]

@@ -1,7 +1,7 @@
-"""The first outermost module call and its losses, which `experiment` runs again.
+"""Keep the module call that `experiment` runs again, and the losses computed after it.
 
-It is the first call, with gradients enabled, of a module with parameters. Losses computed after it
-by functions of `torch.nn.functional` are kept, too.
+The first outermost call of a module with parameters is kept, if gradients are enabled. Calls of
+loss functions of `torch.nn.functional` after it are kept as well.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOSSES = {
     F.poisson_nll_loss,
     F.gaussian_nll_loss,
 }
-_BY_CLASS = (F.cross_entropy, F.nll_loss)  # inputs (samples, classes, positions)
-# Sharded modules: their forward gathers parameters, and prepares a backward.
+_BY_CLASS = (F.cross_entropy, F.nll_loss)  # their inputs are (samples, classes, positions)
+# Classes of sharded modules, whose forward gathers parameters and prepares a backward.
 _DIVIDED = {"FSDPModule", "FullyShardedDataParallel"}
-_MAX_OPERAND = 1 << 26  # bytes of one kept operand of a loss
+_MAX_OPERAND = 1 << 26  # most bytes of a loss's operand; a call with a larger one is not kept
 _MAX_LOSSES = 8
 
 
@@ -55,8 +55,8 @@ class Loss:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: CodePosition | None
-    # Sums of its input over the last dimension, or over the classes. They identify the positions of
-    # the module's output that the loss uses.
+    # Sums of the loss's input over the last dimension, or over the classes. They identify the
+    # positions of the module's output that the loss uses.
     rows: Tensor | None
 
 
@@ -65,18 +65,16 @@ class RecordedCall:
     """A recorded module call, with the nodes that it created and its losses."""
 
     call: ModuleCall
-    where: str  # the user's line
-    nodes: dict[int, int]  # node ids, by their order of creation
+    where: str  # the user's line that called the module
+    nodes: dict[int, int]  # node ids, by their number in the order of creation
     count: int  # number of nodes that the forward created
-    graph: int  # index of their graph in `Recording.graphs`
+    graph: int  # index in `Recording.graphs` of the graph with these nodes
     losses: tuple[Loss, ...]
-    outputs: tuple[Tensor, ...]  # sums over the last dimension of its floating-point outputs
+    outputs: tuple[Tensor, ...]  # each floating-point output, summed over the last dimension
 
 
 class FirstCall(Listener):
-    """Listener that keeps the first outermost call with gradients, for
-    `record(experiments=True)`.
-    """
+    """Listener that keeps the first outermost module call, for `record(experiments=True)`."""
 
     needs = ("experiments",)
 
@@ -87,11 +85,11 @@ class FirstCall(Listener):
         super().__init__(program)
         self._call: ModuleCall | None = None
         self._place: CodePosition | None = None
-        self._depth = 0  # depth of inner module calls
-        self._open = False
+        self._depth = 0  # number of module calls that run inside the kept call
+        self._open = False  # True while the kept call runs
         self._unfit = False  # True if the first call cannot be repeated
         self._end = -1
-        self._nodes: dict[int, dict[int, int]] = {}  # by backward
+        self._nodes: dict[int, dict[int, int]] = {}  # `RecordedCall.nodes` by graph
         self._losses: list[Loss] = []
         self._outputs: tuple[Tensor, ...] = ()
 
@@ -100,9 +98,8 @@ class FirstCall(Listener):
             self._depth += 1
         elif self._call is None and not self._unfit and torch.is_grad_enabled():
             module = event.module
-            if (
-                type(module).__name__ == "DistributedDataParallel"
-            ):  # its forward prepares a backward
+            # DDP is left out, because its forward prepares a backward.
+            if type(module).__name__ == "DistributedDataParallel":
                 return
             if next(module.parameters(), None) is not None:
                 args, kwargs = frame_variables(event.frame, "args", "kwargs")
@@ -147,7 +144,7 @@ class FirstCall(Listener):
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Remember the ids of the nodes that the call created; return no columns."""
+        """Keep the ids of the nodes that the call created, and return no columns."""
         if self._call is not None:
             start, end = self._call.start, self._end
             self._nodes[backward.position] = {
@@ -161,7 +158,7 @@ class FirstCall(Listener):
         self._nodes = {}
 
     def persistent_state(self, graphs: Sequence[Graph]) -> RecordedCall | None:
-        """Return the call, with the nodes of the graph that contains most of them."""
+        """Return the call, with its nodes in the graph that contains most of them."""
         if self._call is None:
             return None
         position = max(self._nodes, key=lambda key: len(self._nodes[key]), default=0)
@@ -181,9 +178,9 @@ class FirstCall(Listener):
 
 
 def _unfit(module: Module, args: Any, kwargs: Any) -> str:
-    """Return why the call cannot be repeated; "" if it can."""
+    """Return why the call cannot be repeated; "" if it can be repeated."""
     if {name for m in module.modules() for name in _classes(m)} & _DIVIDED:
-        return "ranks divide the module"
+        return "the module is sharded across ranks"
     given = [*tensors(args, kwargs), *module.parameters(), *module.buffers()]
     if any(map(has_no_values, given)):
         return "the module has tensors without values (meta, fake, freed)"

@@ -1,8 +1,8 @@
-"""Outermost forwards through which no backward runs, and forwards that repeat an earlier one.
+"""Find forwards through which no backward runs, and forwards that repeat an earlier one.
 
-A forward is identified by the source lines that lead to it, and by the sequence numbers of its
-nodes. A weak reference to its result's hook dictionary shows when its graph is freed. Only then is
-it judged, because a later step may run backward through a retained graph.
+Only outermost forwards are observed. A forward is identified by the call stack's lines, and by the
+sequence numbers of its nodes. A weak reference to the hook dictionary of its result shows when its
+graph is freed. Until then the forward is pending, because a later step may run backward through it.
 
     forward ─► pending ─► a backward contains its nodes ─► used
                   └────► its graph is freed without a backward ─► discarded
@@ -37,8 +37,8 @@ from ..program import Program
 
 _Lines = tuple[CodePosition, ...]  # call stack of a forward, outermost first
 _MAX_PENDING, _MAX_LINES = 64, 256
-_MIN_FORWARDS = 2  # discarded forwards of a line, for a report
-_PLAIN = (bool, int, float, str, type(None))  # arguments compared by value
+_MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
+_PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 
 
 class _ArgumentKey(NamedTuple):
@@ -54,22 +54,23 @@ class _Forward:
 
     module: str
     lines: _Lines
-    start: int  # its nodes: start <= sequence number < end
+    start: int  # the forward created the nodes start <= sequence number < end
     end: int
-    graph: weakref.ref[Any]
-    training: bool
+    graph: weakref.ref[Any]  # hook dictionary of the result's node; None if the graph was freed
+    training: bool  # True if the module was in train mode
     given: _ArgumentKey
-    cuts: int  # number of cuts in the program when it ended
-    was_read: bool = False  # True if a value was read into Python after it
+    cuts: int  # number of cuts in the program when the forward ended
+    was_read: bool = False  # True if the program read a value into Python after the forward
 
 
 @dataclass(slots=True)
 class _LineForwards:
-    """The forwards of one call stack."""
+    """The forwards with one call stack."""
 
     module: str = ""
-    used: bool = False
-    counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)  # by was_read, training
+    used: bool = False  # True if a backward ran through any of them
+    # Number of discarded forwards, by `was_read` and `training` of `_Forward`.
+    counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
 
 
 class Forwards(Listener):
@@ -82,7 +83,7 @@ class Forwards(Listener):
         self._began = -1  # sequence number at the start of the running forward
         self._argument_key = _ArgumentKey()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
-        self._last: _Forward | None = None  # the latest; its result may still be read
+        self._last: _Forward | None = None  # latest forward, whose result may still be read
         self._lines: dict[_Lines, _LineForwards] = {}
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
@@ -101,7 +102,7 @@ class Forwards(Listener):
             args = event.args if args is None else args
             self._argument_key = _argument_key(args, kwargs)
             if any(each.grad_fn is not None for each in tensors(args, kwargs)):
-                self._began = -1  # a head on another module's result
+                self._began = -1  # ignored: this module takes another module's result, as a head
 
     def _on_outermost_end(self, event: ModuleEnded) -> None:
         if self._began < 0:
@@ -171,16 +172,17 @@ class Forwards(Listener):
         return known
 
     def _look_at_last(self) -> None:
-        """Note whether the program read a value into Python since the last forward, perhaps of its
-        result.
+        """Update `was_read` of the last forward: did the program read a value into Python since?
+
+        It is assumed that the value was computed from the forward's result.
         """
         if self._last is not None:
             self._last.was_read = self._last.was_read or self.program.cuts > self._last.cuts
 
 
 def _first_difference(first: _Lines, second: _Lines) -> int:
-    """Return the index of the first difference of two call stacks; of the last line if there is
-    none.
+    """Return the index of the first line in which two call stacks differ; if none differs, the
+    index of the last line.
     """
     pairs = zip(first, second, strict=False)
     differ = next((i for i, (a, b) in enumerate(pairs) if a != b), len(first))
@@ -188,9 +190,14 @@ def _first_difference(first: _Lines, second: _Lines) -> int:
 
 
 def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
-    """Return the line that leads to a discarded forward, and to no used one.
+    """Return a line of a discarded forward's call stack that no used forward has.
 
-    That is the forward's own line, or, if used forwards share it, the outermost line that differs.
+    This is the line that calls the module. If used forwards have this line, too, it is the
+    outermost line that distinguishes the call stack from theirs.
+
+    Args:
+        lines: call stack of the discarded forward.
+        used: call stacks of used forwards.
     """
     if all(lines[-1] != other[-1] for other in used):
         return lines[-1]
@@ -198,7 +205,7 @@ def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
 
 
 def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:
-    """Return the identity of a forward's arguments: of tensors their memory and version."""
+    """Return a key of a forward's arguments, which contains memory and version of each tensor."""
     key: list[Any] = []
     storages = []
     for value in (*args, *(kwargs or {}).items()):

@@ -1,10 +1,10 @@
-"""Weights that steps leave unchanged, and weights whose rows stay equal.
+"""Find weights that steps do not change, and weights whose rows stay equal.
 
-A few elements of some weights are compared before and after each step: of weights that are 16-bit
-or not contiguous, and of one other weight in turn. An element counts if gradient times learning
-rate is large enough to change it; in 16 bits, if it has a gradient. Weights with a master copy or a
-rounding remainder in the optimizer's state are left out. Rows are compared after the first step,
-and later only if they were equal.
+At each step a few elements of some weights are compared before and after the step: weights that are
+16-bit or not contiguous, and one other weight in turn. An element counts only if gradient times
+learning rate is large enough to change it, or in 16 bits if its gradient is not zero. Weights with
+a master copy or a rounding remainder in the optimizer's state are left out. The rows of a weight
+are compared after the first step, and after later steps as long as they are equal.
 """
 
 from __future__ import annotations
@@ -33,15 +33,17 @@ from ..backward import Backward
 from ..listener import Listener
 from ..program import Program
 
-_MAX_ELEMENTS = 64  # compared elements of a weight
-_SUSPECTS_PER_STEP = 2  # 16-bit or non-contiguous weights
-_STEPS_PER_SUSPECT = 4  # consecutive steps in which a suspect is sampled
-_MIN_ELEMENTS = 16  # compared elements, for a report
-_UNCHANGED_SHARE = 0.9  # fraction of them that must be unchanged
-# Tolerance between equal rows, of weights and of gradients, relative to the largest value.
+_MAX_ELEMENTS = 64  # most compared elements of a weight
+_SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that a step compares
+_STEPS_PER_SUSPECT = 4  # consecutive steps that compare the same of these weights
+_MIN_ELEMENTS = 16  # a weight of which fewer elements were compared is not reported
+_UNCHANGED_SHARE = 0.9  # fraction of compared elements that must be unchanged for a report
+# Rows of weights, and of gradients, are equal if they differ by less than this fraction of the
+# largest value.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4
 _MAX_OPTIMIZERS, _MAX_WEIGHTS = 64, 64
-# Names of optimizer state with a more precise copy of the weight, or with a rounding remainder.
+# Names of entries in an optimizer's state that contain a more precise copy of the weight, or a
+# rounding remainder.
 _WIDER = re.compile("master|param|comp|kahan|shift|error|resid|copy")
 
 
@@ -49,9 +51,9 @@ class _ElementSample(NamedTuple):
     """A few elements of a weight before a step."""
 
     parameter: Tensor
-    view: Tensor
-    before: Tensor
-    learns: Tensor  # mask of elements that the step should change
+    view: Tensor  # view of the sampled elements
+    before: Tensor  # copy of these elements before the step
+    learns: Tensor  # mask of the elements that the step should change
 
 
 @dataclass(slots=True)
@@ -63,7 +65,7 @@ class _Count:
     place: CodePosition | None
     rate: float
     steps: int = 0
-    elements: Tensor | None = None  # [compared, unchanged]
+    elements: Tensor | None = None  # [number of compared elements, number of unchanged elements]
 
     def fetch(self) -> tuple[int, int]:
         """Return the number of compared and of unchanged elements."""
@@ -78,8 +80,8 @@ class Updates(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._suspects: dict[int, list[int]] = {}  # by optimizer: positions of its parameters
-        self._steps: dict[int, int] = {}  # by optimizer
+        self._suspects: dict[int, list[int]] = {}  # positions of parameters, by id() of optimizer
+        self._steps: dict[int, int] = {}  # number of steps, by id() of the optimizer
         self._samples: list[_ElementSample] = []
         self._counts: dict[int, _Count] = {}  # by id() of a parameter
         self._rows: set[str] | None = None  # names of weights whose rows were equal so far
@@ -176,7 +178,7 @@ class Updates(Listener):
             start += len(own)
 
     def _look_at_rows(self) -> None:
-        """Report weights whose rows all have equal values and equal gradients."""
+        """Report weights of which all rows have equal values and equal gradients."""
         known = self._rows
         if known is not None and not known:
             return
@@ -204,7 +206,9 @@ def _keeps_more(state: Any) -> bool:
 
 
 def _sample(parameter: Tensor, rate: float) -> _ElementSample | None:
-    """Return a sample of elements at equal distances in memory; None if they cannot be compared."""
+    """Return a sample of a weight's elements at equal distances in memory; None if they cannot be
+    compared.
+    """
     gradient = parameter.grad
     if gradient is None or not (may_be_read(parameter) and may_be_read(gradient)):
         return None
@@ -223,7 +227,7 @@ def _sample(parameter: Tensor, rate: float) -> _ElementSample | None:
 
     view, slope = some(parameter), some(gradient)
     learns = torch.ne(slope, 0)
-    if parameter.dtype.itemsize > 2:  # a smaller update is lost in rounding
+    if parameter.dtype.itemsize > 2:  # updates that are lost in rounding do not count
         least = torch.mul(torch.abs(view), 4 * torch.finfo(view.dtype).eps)
         learns = torch.gt(torch.mul(torch.abs(slope), rate), least)
     return _ElementSample(parameter, view, torch.clone(view), learns)
@@ -251,7 +255,12 @@ def _with_equal_first_rows(weights: dict[str, Tensor]) -> Iterator[str]:
 
 
 def _has_equal_rows(tensor: Tensor, within: float) -> bool:
-    """Return True if all rows are equal up to rounding, and not zero."""
+    """Return True if all rows of a tensor are equal within a tolerance, and the tensor is not zero.
+
+    Args:
+        tensor: the tensor.
+        within: largest difference, as a fraction of the largest absolute value.
+    """
     values = TensorBase.detach(tensor)
     largest = TensorBase.item(torch.amax(torch.abs(values)))
     apart = torch.sub(values, torch.narrow(values, 0, 0, 1))

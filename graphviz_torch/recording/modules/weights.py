@@ -1,4 +1,4 @@
-"""The parameter table of a graph: metadata, norms, gradients and steps of each parameter."""
+"""Record for each parameter its metadata, its norm, and whether it got a gradient and a step."""
 
 from __future__ import annotations
 
@@ -31,19 +31,20 @@ class Weights(Listener):
         super().__init__(program)
         self._norms: dict[int, Norms] = {}  # by graph
         self._reached: set[int] = set()  # id() of leaves that any backward reached
-        self._optimized: set[int] | None = None  # id() of parameters that any optimizer holds
-        self._waiting: set[int] | None = None  # the same, of optimizers that did not step
-        # By id() of a parameter: the first backward after it was listed.
+        self._optimized: set[int] | None = None  # id() of parameters that any optimizer has
+        # The id() of each parameter of an optimizer that did not step.
+        self._waiting: set[int] | None = None
+        # Position of the first backward after a parameter was listed, by id() of the parameter.
         self._since: dict[int, int] = {}
         self._got: set[str] = set()  # names of parameters that got a gradient
-        self._looked_at = False  # True if all gradients were examined, so the others got none
-        self._grads: dict[str, GradientStats] = {}  # of sharded parameters
-        self._learned: dict[str, bool] = {}  # requires_grad when backward began
+        self._looked_at = False  # True if all gradients were read, so `_got` is complete
+        self._grads: dict[str, GradientStats] = {}  # gradients of sharded parameters, by name
+        self._learned: dict[str, bool] = {}  # `requires_grad` when backward began, by name
         # Names of parameters with a gradient at the last step.
         self._with_grad: set[str] | None = None
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Read the data that the optimizer or the program changes before the step is over."""
+        """Read data of the parameters that the program may change later in the step."""
         listed = self.program.table.listed_parameters()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         for _, tensor in listed:
@@ -69,8 +70,8 @@ class Weights(Listener):
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
         noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
-        # With gradients="finite", finite gradients are not recorded: a node that ran got a
-        # gradient.
+        # With gradients="finite", finite gradients are not recorded. It is then assumed that every
+        # parameter whose node ran got a gradient.
 
         self._looked_at = any(stats is not None and not stats.nan + stats.inf for stats in noted)
         self._got = {
@@ -98,12 +99,12 @@ class Weights(Listener):
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table
-        # Module calls inside a compiled region are unknown if it was not traced.
+        # If a compiled region was not traced, the module calls inside are unknown.
         closed = any(f"{REGION}:" in note for note in set(columns["note"]))
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed_parameters()
-        if not listed:  # no module was called: list the leaves that are cut off
+        if not listed:  # no module was called, so leaves that do not reach the loss are listed
             named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
             return tuple(
                 Parameter(label, meta, True, node, got_gradient=key in self._reached)
@@ -114,7 +115,7 @@ class Weights(Listener):
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
         node_of, position = backward.parameters, backward.position
-        if backward.ran is not None:  # leave out modules that were first called after this backward
+        if backward.ran is not None:  # modules first called after this backward are left out
             since, never = self._since, math.inf
             listed = [
                 (name, tensor)
@@ -159,7 +160,7 @@ class Weights(Listener):
 
 
 def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
-    """Return parameter rows, built without a Python loop: there may be thousands.
+    """Return parameter rows, built without a Python loop, since there may be thousands.
 
     Args:
         count: number of rows.
@@ -173,12 +174,12 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
 
 
 def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
-    """Return, for each key, whether it is in the set; None if the set is None."""
+    """Return for each key whether the set contains it, or None for each if the set is None."""
     return [None] * len(keys) if known is None else [key in known for key in keys]
 
 
 def _sharded_gradients(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
-    """Return statistics of this rank's shard of sharded gradients, by parameter name."""
+    """Return the statistics of sharded gradients, computed from this rank's shard, by name."""
     grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
     divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
     descriptions = Descriptions()
