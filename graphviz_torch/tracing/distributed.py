@@ -24,7 +24,8 @@ from ..internals.tensors.pytree import flatten
 from .tracer import iter_grad_fns
 
 _POLL_SECONDS = 0.05  # seconds between two checks for new graphs
-# Number of gathers so far, by group: keeps the calls of different gathers apart.
+# Number of calls of `gather_graphs` so far, by group. It is part of the keys, so that different
+# calls use different keys.
 _GATHER_COUNTS: dict[str, int] = {}
 
 
@@ -33,19 +34,19 @@ def gather_graphs(
 ) -> list[Graph] | None:
     """Return the graphs of all ranks, in order of ranks, on rank 0 of the group.
 
-    Other ranks return None. Every rank of the group has to call it equally often. Without a process
-    group, there is one rank.
+    Other ranks return None. Every rank of the group has to call this function equally often.
+    Without a process group, there is one rank.
 
     Args:
         graph: this rank's graph.
-        timeout: seconds that rank 0 waits for the others. The others do not wait.
+        timeout: seconds that rank 0 waits for the other ranks, which do not wait.
         group: a process group; by default the group of all ranks.
 
     Raises:
-        TimeoutError: on rank 0, with the ranks that sent nothing: they died, or did not call
-            `gather_graphs`.
-        ValueError: on rank 0, with a rank whose graph cannot be read, as that of another version;
-            on a rank that is not in the group.
+        TimeoutError: on rank 0, if other ranks sent no graph in time, because they died or did not
+            call `gather_graphs`. The message names them.
+        ValueError: on rank 0, if the graph of a rank cannot be read, for example because the rank
+            has another version of this package; and on a rank that is not in the group.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -111,10 +112,10 @@ def _key(call: int, rank: int) -> str:
 
 
 def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dict[int, bytes]:
-    """Return the bytes that each rank of the group but 0 sent.
+    """Return the bytes that each rank of the group except rank 0 sent.
 
     Raises:
-        TimeoutError: if some are missing after `timeout` seconds.
+        TimeoutError: if any rank sent nothing within `timeout` seconds.
     """
     missing = list(range(1, len(ranks)))
     arrived: dict[int, bytes] = {}

@@ -1,8 +1,9 @@
 """Infer modules and backward's device copies for a graph that was traced without recording.
 
-A node's module is inferred only if the names of parameters make it certain: every parameter that
-the node uses, directly or after a transpose, view or cast, belongs to one module, and no other node
-could have borrowed it, because the node uses two parameters of the module or is the only user.
+The module of a node is inferred only if the names of parameters make it certain. All parameters
+that the node uses, directly or after a transpose, view or cast, have to belong to one module. And
+the node has to use two parameters of this module, or to be the only user of its parameter, since
+otherwise another module might use the parameter.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..graph import Edge, Transfer, TransferKind
 from ..internals.tensors.metadata import Outputs
 
-# Nodes that pass a parameter on: its shape, order or dtype changes, the values stay.
+# Operations whose result has the values of their operand, in another shape, order or dtype.
 _CARRIERS = frozenset(("t", "transpose", "permute", "view", "expand", "unsqueeze", "to_copy"))
 COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy between devices
 
@@ -20,15 +21,16 @@ COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy 
 def infer_modules(
     edges: Iterable[Edge], operations: Sequence[str], owners: Mapping[int, set[str]]
 ) -> dict[int, str]:
-    """Return the module path of each node for which it is certain, by node id.
+    """Return the module path by node id, for those nodes of which the module is certain.
 
     Args:
         edges: all edges, in order of their targets.
         operations: name of the forward operation of each node.
         owners: paths of the modules that have each parameter, by id of the parameter's leaf.
     """
-    carried = {leaf: leaf for leaf in owners}  # node id -> id of the leaf whose values it passes on
-    users: dict[int, set[int]] = {leaf: set() for leaf in owners}
+    # The leaf whose values a node has, by node id. It contains the leaves themselves.
+    carried = {leaf: leaf for leaf in owners}
+    users: dict[int, set[int]] = {leaf: set() for leaf in owners}  # nodes that use each leaf
     uses: dict[int, list[int]] = {}  # leaves that each node uses
     for source, target, _, _ in edges:
         leaf = carried.get(source)
@@ -46,7 +48,8 @@ def infer_modules(
             continue
         if len(set(leaves)) > 1 or len(users[leaves[0]]) == 1:
             (found[node],) = paths
-    # A leaf and the nodes that pass it on are in the module if all users of the leaf are.
+    # If all users of a leaf are in its module, the leaf is in the module, too, and so are the nodes
+    # that have the leaf's values.
     inside = {leaf for leaf in owners if {found.get(user) for user in users[leaf]} == owners[leaf]}
     for carrier, leaf in carried.items():
         if leaf in inside:
@@ -64,7 +67,7 @@ def backward_copies(
     found = []
     for edge in edges:
         name = names[edge.target]
-        # The first input of copy_ is overwritten, so its gradient is not copied.
+        # `copy_` overwrites its first input, so only the gradient of the second input is copied.
         if name == "ToCopyBackward0" or (name == "CopyBackwards" and edge.input_nr == 1):
             after = next((meta for meta in outputs[edge.target] if meta is not None), None)
             before = outputs[edge.source][edge.output_nr]
@@ -72,7 +75,7 @@ def backward_copies(
                 kind: TransferKind = "DtoD"
                 if "cpu" in (after.device, before.device):
                     kind = "HtoD" if after.device == "cpu" else "DtoH"
-                # A cast of the gradient runs on the CPU as well: see `transfers`.
+                # A cast of the gradient runs on the CPU, so the CPU's dtype is copied.
                 moved = before if kind == "HtoD" else before._replace(dtype=after.dtype)
                 found.append(
                     Transfer(

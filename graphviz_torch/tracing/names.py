@@ -1,7 +1,7 @@
 """Find names of tensors in the caller's variables, a dict or a module, and class names of modules.
 
-Class names contain sizes: "Linear(4, 16)". The caller's objects are read without running their
-code: a lazy container loads nothing, and an object that raises loses only its names.
+Class names contain sizes, as in "Linear(4, 16)". The caller's objects are read without running
+their code. A lazy container therefore loads nothing, and an object that raises only has no names.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_PER_CONTAINER = 1000  # tensors of one list or dict that get a name
 
 
 class ParameterName(str):
-    """Name of a parameter that starts with the path of its module: "encoder.fc1.weight"."""
+    """A parameter's name, which begins with its module's path, such as "encoder.fc1.weight"."""
 
     __slots__ = ()
 
 
 class BufferName(ParameterName):
-    """Name of a buffer that starts with the path of its module."""
+    """A buffer's name, which begins with the path of the buffer's module."""
 
     __slots__ = ()
 
@@ -42,11 +42,12 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
     """Return (name, tensor) pairs; for a tensor with several names, the preferred one comes first.
 
     Args:
-        names: a dict (a module among its values contributes its parameters as "key.parameter"), a
-            module, or `{}` for no names. None reads the variables of the first caller outside this
-            package, in the order in which they were bound, and those of the user's frames above it:
-            an argument has the name that its caller gave it.
-        outputs: the traced outputs; their keys and fields name tensors too, after the names above.
+        names: a dict, a module, or `{}` for no names. If a value of the dict is a module, the
+            module's parameters are named "key.parameter". None: the variables of the first caller
+            outside this package are read, in the order in which they were bound, and then those of
+            the user's outer frames. An argument gets the name that the caller used for it.
+        outputs: the traced outputs, whose keys and fields are names, too. They come after the names
+            above.
 
     Raises:
         TypeError: if `names` is none of these, or a dict without tensors and modules.
@@ -81,7 +82,7 @@ def _outwards_names(
     """Return (name, tensor) pairs found in the variables of several frames, one list per reader.
 
     Args:
-        frames: innermost first.
+        frames: the frames, innermost first.
         readers: each returns (name, tensor) pairs found in the variables of a frame.
     """
     found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
@@ -95,13 +96,13 @@ def _outwards_names(
 def with_outer(
     named: list[tuple[str, Tensor]], outer: list[tuple[str, Tensor]], given: Container[str]
 ) -> list[tuple[str, Tensor]]:
-    """Return the pairs of a frame followed by those of the frames around it.
+    """Return the (name, tensor) pairs of a frame, followed by those of the outer frames.
 
     Args:
         named: pairs of the frame.
-        outer: pairs of the frames around it.
-        given: names of the frame's arguments; an argument gets the name that its caller gave it, if
-            there is one.
+        outer: pairs of the outer frames.
+        given: names of the frame's arguments. If an outer frame has a name for an argument, the
+            argument gets this name.
     """
     renamed = [k for k, (name, _) in enumerate(named) if name in given] if outer else []
     if renamed:
@@ -113,13 +114,13 @@ def with_outer(
 
 
 class _Variables:
-    """Reader of tensors, and of parameters of modules, in the variables of frames.
+    """A reader of the tensors, and of the modules' parameters, in the variables of frames.
 
-    A module in several variables is read once: its pairs are the same objects.
+    A module in several variables is read once, and yields the same pair objects each time.
     """
 
     def __init__(self) -> None:
-        # Pairs by id() of the module and prefix.
+        # The (name, tensor) pairs of a module, by id() of the module and prefix of the names.
         self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
@@ -156,7 +157,10 @@ class _Variables:
         return pairs
 
     def _prefixes(self, modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
-        """Return each module's prefix: its variable if a parameter's name is ambiguous, or ""."""
+        """Return the prefix of each module's names, by variable.
+
+        The prefix is the variable if another module has a parameter of the same name, else "".
+        """
         prefixes = {name: "" for name, _ in modules}
         if len({id(module) for _, module in modules}) < 2:
             return prefixes
@@ -190,15 +194,15 @@ def _container_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _output_names(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
-        if path.strip("[]0123456789"):  # skip paths of indices only
+        if path.strip("[]0123456789"):  # a path of indices alone is not used as a name
             yield path, tensor
 
 
 def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
-    """Return the same pairs as `named_parameters` and `named_buffers`, with every name of a tensor.
+    """Return the pairs of `named_parameters` and `named_buffers`, with all names of each tensor.
 
-    Takes a third of their time, as they visit each module's members several times. A wrapped module
-    has the name of its wrapper.
+    This takes a third of the time of the two methods, which visit each module several times. A
+    wrapped module has the name of its wrapper.
     """
     found: list[tuple[str, Tensor]] = []
     stack = [(prefix, module)]
@@ -224,7 +228,7 @@ def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tenso
             for name, child in reversed(module._modules.items()):
                 if child is not None:
                     stack.append((path if is_wrapped_child(module, name) else start + name, child))
-        except Exception:  # a module that was never initialized
+        except Exception:  # raised for a module whose __init__ did not run
             continue
     return found
 
@@ -260,20 +264,20 @@ def class_of(module: nn.Module) -> str:
     if kind in _SIZES:
         try:
             return _with_sizes(kind.__name__, *map(module.__dict__.__getitem__, _SIZES[kind]))
-        except (LookupError, TypeError):  # never initialized, or with sizes of another type
+        except (LookupError, TypeError):  # __init__ did not run, or a size has another type
             return kind.__name__
     return kind.__name__.replace("/", "|")
 
 
-@lru_cache(typed=True)  # a model has many equal modules
+@lru_cache(typed=True)  # a model has many modules of equal class and sizes
 def _with_sizes(name: str, *sizes: object) -> str:
     return f"{name}({', '.join(map(_text, sizes))})"
 
 
 def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]:
-    """Return for each module path the classes along it, outermost first, as in `Node.module_class`.
+    """Return for each module path the classes along the path, as in `Node.module_class`.
 
-    The root's class is only at the key "".
+    The outermost class comes first. The class of the root is only given for the path "".
     """
     own = {path: class_of(module) for path, module in modules}
     found = {"": own.get("", "")}

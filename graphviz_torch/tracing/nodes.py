@@ -1,6 +1,6 @@
 """Read names, shapes and attributes of live autograd nodes, and build a `Graph` from them.
 
-Attributes of nodes are read in a way that a custom Function cannot shadow.
+A custom Function may have attributes with the same names; they do not disturb the reading.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .names import BufferName, ParameterName
 from .region_reader import region_of
 from .regions import UNKNOWN_INSIDE, Region
 
-# Any: torch's C++ and Python node classes have no common public base class.
+# The type is Any, because torch's C++ and Python node classes have no common public base class.
 GradFn = Any
 Ids = dict[GradFn, int]  # ids of live nodes, in order of ids
 GradientEdge = tuple[GradFn, int]  # a live node and the index of its output
@@ -47,9 +47,9 @@ _FIELDS = frozenset(Node._fields)
 
 @lru_cache(maxsize=4096)
 def operation(name: str) -> str:
-    """Return the forward's name of an autograd node: "AddmmBackward0" -> "addmm".
+    """Return the name of the forward operation of an autograd node: "addmm" for "AddmmBackward0".
 
-    A leaf's name is "".
+    For a leaf it is "".
     """
     if name == _ACCUMULATE:
         return ""
@@ -58,7 +58,7 @@ def operation(name: str) -> str:
 
 
 def _kind(kind: type) -> tuple[str, str, str]:
-    """Return (name, operation, note), which all nodes of a class share."""
+    """Return (name, operation, note), which are the same for all nodes of a class."""
     name = kind.__name__
     if not is_custom(kind):
         return name, operation(name), ""
@@ -108,7 +108,7 @@ class NodeData:
         return Graph(nodes, self.edges, self.ends, transfers)
 
     def modules(self) -> list[str]:
-        """Return the module of each node as far as the names of parameters show it, else ""."""
+        """Return the module of each node, if the names of parameters show it, or else ""."""
         found = [""] * len(self.columns["id"])
         if self.owners:
             operations = self.columns["operation"]
@@ -131,7 +131,7 @@ def read_nodes(
         ends: node and output_nr of each output.
         named: (name, tensor) pairs; the first name of a tensor is used.
     """
-    # Hide the reads from function modes and tensor subclasses.
+    # Function modes and tensor subclasses do not see these reads.
     with unseen_calls():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
@@ -185,7 +185,7 @@ def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
-    """Return the outputs of each node, with None for an output that autograd left undefined."""
+    """Return the metadata of each node's outputs, with None for outputs that are undefined."""
     outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
@@ -202,14 +202,16 @@ def _labels(
     leaves: dict[int, int],
     named: Iterable[tuple[str, Tensor]],
 ) -> tuple[list[str], dict[int, set[str]], set[int]]:
-    """Return labels by node, owning modules by leaf, and the leaves that are buffers.
+    """Return labels by node, paths of the modules that have each leaf, and the leaves that are
+    buffers.
+
+    The first name of an output is used. The label of a node with several named outputs contains all
+    of their names.
 
     Args:
         ids: ids of the nodes.
         leaves: ids of the leaves' nodes, by id() of the leaf.
         named: (name, tensor) pairs.
-
-    The first name of an output is used; a node with several named outputs shows all of their names.
     """
     labels = [""] * len(ids)
     several: dict[int, dict[int, str]] = {}  # names by output_nr
@@ -232,10 +234,13 @@ def _labels(
 
 
 def is_stale(tensor: Tensor) -> bool:
-    """Return True if reading the tensor's node may create one, as for a view of a mutated base."""
+    """Return True if reading the tensor's `grad_fn` may create a node.
+
+    PyTorch does so for a view after an in-place change of its base.
+    """
     try:
         return TensorBase._is_view(tensor) and tensor._version > 0
-    except Exception:  # a subclass may refuse to answer
+    except Exception:  # raised by a tensor subclass
         return True
 
 
@@ -248,18 +253,18 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 def is_alive(fn: GradFn) -> bool:
     """Return True if a node still exists.
 
-    A custom Function's Python object may outlive it (up to 2.12).
+    Up to 2.12, the Python object of a custom Function's node may outlive the node.
     """
     try:
         return fn.next_functions is not None
-    except (AttributeError, RuntimeError):  # released or freed
+    except (AttributeError, RuntimeError):  # raised if the node was freed
         return False
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
     """Return the live node that created a tensor, or a leaf's own node; None if there is none.
 
-    There is none for a tensor that does not require gradients, and none inside a compiled region.
+    A tensor that requires no gradient has no node, and neither has a tensor in a compiled region.
     """
     with unseen_calls():
         fn = tensor.grad_fn

@@ -27,7 +27,7 @@ _MAX_ARGUMENT_LENGTH = 100  # characters of an argument
 
 Program = ExportedProgram | GraphModule | FxGraph
 Leaf = tuple[LeafKind, str]  # kind of an input, and its name in the model
-Shorten = Callable[[set[str]], Mapping[str, str]]  # returns the shown name of each file
+Shorten = Callable[[set[str]], Mapping[str, str]]  # returns a short name for each file
 
 
 def program_graph(program: Program, shorten: Shorten) -> Graph:
@@ -36,7 +36,7 @@ def program_graph(program: Program, shorten: Shorten) -> Graph:
     Args:
         program: the result of `torch.export.export`, or a graph of `torch.fx` as created by
             tracers, Dynamo and AOTAutograd.
-        shorten: returns the shown names of source files.
+        shorten: returns a short name for each of the given source files.
 
     >>> def square(x):
     ...     return (x * x).sum()
@@ -99,7 +99,7 @@ def _node(number: int, op: FxNode, leaves: Mapping[str, Leaf], program: Program)
 
 
 def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
-    """Yield the name of each input's node, with its kind and its name in the model."""
+    """Yield the name of each input's fx node, with the kind and the model's name of the input."""
     signature = getattr(program, "graph_signature", None)
     kinds: tuple[tuple[LeafKind, str], ...] = (
         ("parameter", "inputs_to_parameters"),
@@ -116,20 +116,20 @@ def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
             yield op.name, named.get(op.name, ("tensor", str(op.target)))
         elif op.op == "get_attr" and isinstance(program, GraphModule):
             value = operator.attrgetter(str(op.target))(program)
-            if isinstance(value, torch.Tensor):  # otherwise a graph, of a branch or a loop
+            if isinstance(value, torch.Tensor):  # otherwise the graph of a branch or a loop body
                 own = isinstance(value, torch.nn.Parameter)
                 yield op.name, ("parameter" if own else "buffer", str(op.target))
 
 
 def _operands(op: FxNode) -> list[FxNode]:
-    """Return the nodes among the arguments in order; a node used twice is included twice."""
+    """Return the fx nodes among the arguments, in order. A node that is used twice occurs twice."""
     found: list[FxNode] = []
     map_arg((op.args, op.kwargs), found.append)
     return found
 
 
 def _picked_index(op: FxNode) -> int | None:
-    """Return the index of the result that a `getitem` picks, or None for other operations."""
+    """Return the index of the result that a `getitem` selects; None for other operations."""
     if op.target is not operator.getitem or not isinstance(op.args[1], int):
         return None
     source = op.args[0]
@@ -138,7 +138,9 @@ def _picked_index(op: FxNode) -> int | None:
 
 
 def _value(op: FxNode) -> Any:
-    """Return the example result in the metadata: fake tensors, or None."""
+    """Return the example result in an operation's metadata, such as fake tensors; None if there
+    is none.
+    """
     return op.meta.get("val", op.meta.get("example_value"))
 
 
@@ -157,7 +159,7 @@ def _outputs(op: FxNode) -> tuple[TensorMeta | None, ...]:
 
 
 def _arguments(op: FxNode) -> tuple[str, ...]:
-    """Return the arguments that are not results of other nodes, as "name=value"."""
+    """Return the arguments that are no results of other fx nodes, in the form "name=value"."""
     schema = getattr(op.target, "_schema", None)
     names = [] if schema is None else [argument.name for argument in schema.arguments]
     names += [f"argument {i}" for i in range(len(names), len(op.args))]

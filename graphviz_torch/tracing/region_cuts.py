@@ -1,7 +1,7 @@
-"""Remove cuts in a compiled region if nothing uses the cut tensor.
+"""Remove the cuts of a compiled region whose result is not used.
 
-Nodes that lead only to such cuts are removed as well. The graph of the eager program contains
-neither these cuts nor these nodes.
+Nodes whose results are only used by such cuts are removed as well. The graph of the eager program
+contains neither these cuts nor these nodes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .regions import END, Region, RegionCut, RegionEvent
 
 
 def without_unused_cuts(region: Region) -> Region:
-    """Return the region without its unused cuts and the nodes that only they need."""
+    """Return the region without unused cuts, and without nodes that only unused cuts need."""
     inputs: dict[int, list[int]] = {}
     for edge in region.edges:
         inputs.setdefault(edge.target, []).append(edge.source)

@@ -1,11 +1,11 @@
 """Read the nodes inside a compiled region, given the class of the region's autograd node.
 
 If the region was compiled during a recording, its nodes were read while Dynamo traced it. Otherwise
-they are read from the graph of its backward. Each operation there has the sequence number of the
-autograd node it belongs to, as in eager mode; the operations with one number form one node. Data
-flows between two nodes if a gradient flows back. Missing from such a graph are operations whose
-backward computes nothing (an addition), operations that the loss does not depend on, and detached
-ones.
+they are read from the graph of the region's backward. Each operation in this graph has the sequence
+number of the autograd node to which it would belong in eager mode, and the operations with the same
+number form one node. There is an edge between two nodes if a gradient flows back between them. This
+graph does not contain operations whose backward computes nothing, such as an addition, operations
+on which the loss does not depend, and detached operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..internals.frames import LIBRARY, OWN, code_owner
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, FileLine, Origin, Region, RegionNode
 
-# The forward operation for the name of a Python function or of a substitute operation.
+# Names of forward operations, by name of a Python function or of an operation that replaces them.
 _NAMES = {
     "truediv": "div",
     "iadd": "add",
@@ -35,14 +35,14 @@ _NAMES = {
     "nll_loss2d_forward": "nll_loss2d",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }
-# Operations whose backward is another operation: backward's name -> forward's name.
+# Forward operations whose backward is another operation, by name of the backward operation.
 _INVERSE = {"sum": "expand", "expand": "sum"}
 _MOVES = frozenset(
     ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
 )
 
-# Regions whose node class is not known yet: (start, end, region), for the sequence number of the
-# node.
+# Regions whose node class is not known yet: the region's node will get a sequence number from start
+# to end - 1.
 _expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
 _regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by class of the node
 
@@ -72,7 +72,9 @@ def region_of(fn: Any) -> Region | None:
 
 
 def _expected_region(fn: Any) -> Region | None:
-    """Return the expected region for the number of this node, the latest one first."""
+    """Return the region that was expected last for the sequence number of this node; None if there
+    is none.
+    """
     number, count = fn._sequence_nr(), len(fn.next_functions)
     for start, end, region in reversed(_expected):
         if start <= number < end and len(region.users) == count:
@@ -82,15 +84,15 @@ def _expected_region(fn: Any) -> Region | None:
 
 def _read_region(graph: Any) -> Region | None:
     """Return the contents of a region from the graph of its backward, or None."""
-    # Nodes that computed each value that depends on a gradient.
+    # For each value that depends on a gradient, the nodes that computed it.
     makers: dict[Any, frozenset[int]] = {}
-    groups: dict[int, list[Any]] = {}  # operations by the number of their node
-    # Gradients used by each node, with the nodes that computed them.
+    groups: dict[int, list[Any]] = {}  # operations by sequence number of their node
+    # For each node the gradients that it uses, with the nodes that computed them.
     flows: dict[int, dict[Any, frozenset[int]]] = {}
     numbered = [
         op for op in graph.nodes if "seq_nr" in op.meta and _aten_name(op) not in ("", "detach")
     ]
-    # Forward operations, saved or recomputed.
+    # Forward operations whose results were saved, or that backward computes again.
     forward = {op.meta["seq_nr"]: op for op in numbered if "from_node" in op.meta}
     backward = {op.meta["seq_nr"] for op in numbered if "from_node" not in op.meta}
     for op in graph.nodes:
@@ -135,10 +137,15 @@ def _read_region(graph: Any) -> Region | None:
 
 
 def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
-    """Return the number of the addition whose operands both get this gradient, or None.
+    """Return the sequence number of the addition whose operands both get this gradient; None if
+    there is none.
 
-    An addition has no backward operation, so it is known only if its result was saved. Its sequence
-    number is the one after that of its later operand.
+    The backward of an addition contains no operation, so an addition is found only if its result
+    was saved. Its sequence number is that of its later operand plus one.
+
+    Args:
+        gradient: the gradient's node in the graph of backward.
+        forward: the forward operations in this graph, by sequence number.
     """
     users = {
         op.meta.get("seq_nr") if op.op == "call_function" else -1
@@ -162,7 +169,7 @@ def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
 def _inputs(
     groups: Mapping[int, Any], flows: Mapping[int, Mapping[Any, frozenset[int]]]
 ) -> dict[int, list[int]]:
-    """Return for each node the nodes that it takes data from."""
+    """Return for each node the nodes from which it takes data, by sequence number."""
     found: dict[int, list[int]] = {number: [] for number in sorted(groups)}
     for number in sorted(groups):
         for by in flows[number].values():
@@ -182,14 +189,16 @@ def _region_node(ops: Sequence[Any], taken: Mapping[Any, Any], forward: Any) -> 
 
 
 def origin(meta: Mapping[str, Any]) -> Origin:
-    """Return the origin of an operation of a graph."""
+    """Return the source lines and modules of an operation, from its `meta` in an fx graph."""
     place, library = _source_lines(meta.get("fwd_stack_trace") or meta.get("stack_trace") or "")
     modules = tuple((int(key), path, kind) for key, path, kind in modules_of(meta) if key.isdigit())
     return Origin(place, library, modules)
 
 
 def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (key, path, class) of the modules around an operation of a graph, outermost first."""
+    """Return (key, path, class) of the modules around an operation of an fx graph, outermost
+    first.
+    """
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
     return [
         (str(key).partition("@")[0], _path(path), _class_name(kind))
@@ -202,8 +211,9 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
 
     Args:
         ops: the operations of its backward.
-        forward: its forward operation if the graph contains it, else "".
-        called: the function that Python called, as "linear", which may be several operations.
+        forward: ATen's name of the forward operation if the graph contains it, else "".
+        called: name of the function that Python called, such as "linear", which may consist of
+            several operations.
     """
     names = list(dict.fromkeys(_aten_name(op) for op in ops))
     for name in names:
@@ -221,7 +231,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
 
 
 def _aten_name(op: Any) -> str:
-    """Return the ATen operation before decomposition, as "addmm", or ""."""
+    """Return the name of the ATen operation before decomposition, as "addmm"; "" if unknown."""
     target = op.meta.get("original_aten")
     packet = getattr(target, "overloadpacket", None)
     return "" if packet is None else str(packet).rpartition(".")[2]
@@ -232,14 +242,14 @@ def _class_name(kind: Any) -> str:
 
 
 def _path(source: str) -> str:
-    """Return the path of a module in the region, from Dynamo's name of it."""
+    """Return the path of a module in the region, given Dynamo's name for the module."""
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", source)
     path = re.sub(r"^[A-Z]\['[^']*'\]", "", path).replace("._orig_mod", "")
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")
 
 
 def _source_lines(trace: str) -> tuple[FileLine | None, FileLine | None]:
-    """Return the user's line in a stack trace, and the library's line that it called."""
+    """Return the user's innermost line in a stack trace, and the library's line that it called."""
     lines = re.findall(r'File "([^"]+)", line (\d+)', trace)
     return innermost([(file, int(line)) for file, line in lines])
 

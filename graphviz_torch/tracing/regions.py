@@ -1,6 +1,6 @@
-"""Show the inside of compiled regions: a node for each operation of forward, as in eager mode.
+"""Show the operations inside compiled regions as nodes, as in eager mode.
 
-The region's own node stays, after the inner ones, with the data that was recorded for the whole.
+The region's own node is kept after the inner nodes, with the data recorded for the whole region.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
 
 UNKNOWN_INSIDE = (
-    "what is inside is not known: it ran before the recording, or could not be traced again"
+    "its operations are unknown: it ran before the recording, or could not be traced again"
 )
 
 FileLine = tuple[str, int]  # file and line
@@ -29,7 +29,8 @@ class Origin(NamedTuple):
 
     place: FileLine | None  # the user's line
     library: FileLine | None  # the library's line that the user's line called
-    modules: tuple[tuple[int, str, str], ...]  # modules around it: id(), path in the region, class
+    # The id(), path in the region, and class of each module around the node, outermost first.
+    modules: tuple[tuple[int, str, str], ...]
 
 
 class RegionNode(NamedTuple):
@@ -40,22 +41,22 @@ class RegionNode(NamedTuple):
     outputs: tuple[TensorMeta | None, ...]
     origin: Origin
     attributes: tuple[str, ...] = ()
-    runs: bool = True  # False if it is upstream of a cut, so that no gradient reaches it
+    runs: bool = True  # False if it is only upstream of cuts, so that no gradient reaches it
 
 
 class RegionCut(NamedTuple):
-    """A cut inside a region: the fields of `Cut`, and the region's input that it cut off."""
+    """A cut inside a region: the fields of `Cut`, and its relation to the region's boundary."""
 
     how: str
     tensor: TensorMeta
     before: int | None
     after: tuple[int, ...]
     origin: Origin
-    input: int | None
+    input: int | None  # the region's input that is the cut's operand, if any
     inputs: tuple[int, ...] = ()  # inputs of the region upstream of the cut
     results: tuple[int, ...] = ()  # results of the region computed from the cut's result
-    shown: bool = True  # True if it is shown even if nothing outside used those results
-    outside: tuple[int, ...] = ()  # nodes outside that used them, by id before the region is opened
+    shown: bool = True  # True if the cut is shown even if no node outside uses these results
+    outside: tuple[int, ...] = ()  # nodes outside that use them, by their id before inlining
 
 
 class RegionEvent(NamedTuple):
@@ -63,25 +64,25 @@ class RegionEvent(NamedTuple):
 
     event: Event  # without its line, nodes and operands
     nodes: tuple[int, ...]
-    operands: tuple[tuple[TensorMeta, int | None], ...]  # with the node that created each operand
+    operands: tuple[tuple[TensorMeta, int | None], ...]  # metadata, and the node that created each
     origin: Origin
 
 
 @dataclass(frozen=True)
 class Region:
-    """The contents of a region; node ids are positions in `nodes`, inputs before users."""
+    """The contents of a region. Node ids are positions in `nodes`, in topological order."""
 
     nodes: tuple[RegionNode, ...]
     edges: tuple[Edge, ...]
-    # Nodes that use each input of the region; -1 is the region's own node.
+    # For each input of the region, the nodes that use it; -1 is the region's own node.
     users: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]  # nodes that compute the region's results
     cuts: tuple[RegionCut, ...] = ()
     events: tuple[RegionEvent, ...] = ()
-    # For each input of the region and each of its users, the index among the user's inputs. None if
-    # unknown; `edges` then have no such index either.
+    # For each input of the region, its index among the inputs of each of its users. None if
+    # unknown; `edges` then have no input_nr either.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
-    from_inputs: tuple[tuple[int, ...], ...] = ()  # the inputs that each result was computed from
+    from_inputs: tuple[tuple[int, ...], ...] = ()  # for each result, the inputs it depends on
 
 
 def inline_regions(
@@ -94,11 +95,11 @@ def inline_regions(
     """Return the graph with the inner nodes of its regions, each before the region's own node.
 
     Args:
-        graph: the graph as autograd has it.
+        graph: the graph, in which each region is one node.
         regions: contents of regions, by id of the region's node.
-        short: returns the shown name of a file.
+        short: returns a short name for a source file.
         known: classes along the path of each module, as in `Node.module_class`.
-        path: returns the path of the module with this id() and class, or None.
+        path: returns the path of a module, given its id() and class; None if unknown.
     """
     first = {}  # id of the first inner node
     ids, count = [], 0
@@ -142,7 +143,7 @@ def inline_regions(
 
 
 def _drop_unreached_orders(graph: Graph) -> Graph:
-    """Remove the order of nodes that lead nowhere, or only to nodes upstream of cuts."""
+    """Remove the order of nodes that do not run: outputs depend on them only through cuts."""
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}
     for node in graph.nodes[::-1]:
@@ -157,7 +158,7 @@ def _running(region: Region) -> int:
 
 
 def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
-    """Return the execution order of each node, with room for the inner nodes of each region."""
+    """Return the execution order of each node, with free numbers for the inner nodes of regions."""
     runs = sorted(
         (node.order, _running(regions[i]))
         for i, node in enumerate(graph.nodes)
@@ -171,14 +172,14 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """Formatter of the source line and module of a node inside a region.
+    """A formatter of the source line and the module of nodes inside a region.
 
     Args:
-        short: returns the shown name of a file.
+        short: returns a short name for a source file.
         known: classes along the path of each module.
-        path: returns the path of the module with this id() and class.
+        path: returns the path of a module, given its id() and class.
         region: the region's own node.
-        shared: True if the code was compiled for other modules, and these modules reuse it.
+        shared: True if the region was compiled for other modules than those that run it now.
     """
 
     short: Callable[[str], str]
@@ -188,7 +189,7 @@ class _Origins:
     shared: bool = False
 
     def relative_path(self, origin: Origin) -> str:
-        """Return the path of the module, relative to the module in which the region runs."""
+        """Return the path of a node's module, relative to the module in which the region runs."""
         if not origin.modules:
             return ""
         key, text, kind = origin.modules[-1]
@@ -199,12 +200,14 @@ class _Origins:
         return path[len(above) :].lstrip(".")
 
     def module(self, origin: Origin) -> tuple[str, str]:
-        """Return the path of the module, and the classes along it."""
+        """Return the path of a node's module, and the classes along the path."""
         module = ".".join(filter(None, (self.region.module, self.relative_path(origin))))
         return module, self.known.get(module) or "/".join(kind for _, _, kind in origin.modules)
 
     def source(self, origin: Origin) -> str:
-        """Return the source line; for a library's line, also the user's line that called it."""
+        """Return a node's source line, and for a line of a library also the user's line that called
+        it.
+        """
         source, library = (
             "" if place is None else f"{self.short(place[0])}:{place[1]}"
             for place in (origin.place, origin.library)
@@ -216,7 +219,7 @@ class _Origins:
 def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
     """Return True if the region was compiled for other modules than those whose parameters it gets.
 
-    This happens for repeated blocks of a model, which reuse the code of the first one.
+    This happens for the repeated blocks of a model, which use the code of the first block.
     """
     found = False
     for edge in inputs:
@@ -273,7 +276,14 @@ def _event(each: RegionEvent, first: int, nodes: list[Node], origins: _Origins) 
 
 
 def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
-    """Return the edges into the inner nodes, between them, and to the region's own node."""
+    """Return the edges that end at the inner nodes or at the region's own node.
+
+    Args:
+        region: the contents of the region.
+        inputs: edges that end at the region's node in the graph with closed regions.
+        ids: new id of each node of this graph.
+        by: new id of the region's first inner node.
+    """
     own = by + len(region.nodes)
     known = region.input_nrs
     rows = []
@@ -288,7 +298,7 @@ def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -
     rows += [Edge(by + inside, own, 0, END) for inside in region.ends]
     counts: dict[int, int] = {}
     found = []
-    # Sorted by target, as autograd's edges are.
+    # Edges are sorted by target, as in graphs without regions.
     for edge in sorted(rows, key=itemgetter(1, 3) if known else itemgetter(1)):
         count = counts[edge.target] = counts.get(edge.target, -1) + 1
         nr = edge.input_nr if known and edge.target != own else count

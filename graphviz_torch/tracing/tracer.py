@@ -3,16 +3,15 @@
 Nothing is run again, no saved tensor is unpacked, no hook is left, and no reference to a tensor or
 node remains after `trace` returns.
 
-A walk must not make a deep graph impossible to free. PyTorch frees a graph node by node without
-recursion, but it keeps the Python object of each node that Python has seen, and freeing those takes
-about 200 bytes of stack per node. The process crashes when a chain of about 40,000 such nodes is
-dropped in a thread with 8 MB of stack (seen on 2.13 and 2.15). A walk creates those objects, so it
-has to ensure that the graph can be freed.
+A walk creates a Python object for each node, and these objects make a deep graph dangerous to free.
+PyTorch frees a graph without such objects node by node, without recursion. Freeing the objects is
+recursive, and takes about 200 bytes of stack per node. The process crashes when a chain of about
+40,000 such nodes is freed in a thread with 8 MB of stack (seen on 2.13 and 2.15).
 
-For this, `brace` attaches a Brace to nodes at every few hundred levels of depth. A Brace keeps the
-nodes below its node alive, so that the node can be freed alone, and then releases them in a loop.
-It is stored in the node's own `metadata`, dies with the node, and keeps nothing alive that the node
-does not keep alive anyway.
+To prevent this, `brace` attaches a Brace to nodes at every few hundred levels of depth. A Brace
+refers to the nodes that follow its node. When the node is freed, the Brace releases them in a loop
+instead of by recursion. The Brace is stored in the node's `metadata`, is freed with the node, and
+keeps nothing alive that the node does not keep alive anyway.
 """
 
 from __future__ import annotations
@@ -36,24 +35,27 @@ from ..internals.tensors.small_values import small_values
 from .names import Names, caller_names, classes_along
 from .nodes import GradFn, Ids, NodeData, grad_fn_of, read_nodes
 
-_SPAN = 256  # levels freed by recursion: 50 KB of stack, twice that at the bottom
-_MAX_SAFE_DEPTH = 2000  # levels; PyTorch frees a shallower graph safely
+_SPAN = 256  # levels that are freed by recursion, with 50 KB of stack (100 KB for the last ones)
+_MAX_SAFE_DEPTH = 2000  # a graph with fewer levels is freed safely without Braces
 _METADATA_KEY = "graphviz_torch.deep"
 
 
 class _State(threading.local):
-    waiting: list[dict[Any, None]] | None = None  # nodes still to be released by this thread
+    waiting: list[dict[Any, None]] | None = None  # nodes that this thread has yet to release
 
 
 class Brace:
-    """Owner of the nodes below a node, which it releases in a loop when the node is freed."""
+    """An object that refers to the nodes that follow its own node.
+
+    When its own node is freed, it releases these nodes in a loop.
+    """
 
     __slots__ = ("below",)
 
     def __init__(self) -> None:
         self.below: dict[Any, None] = {}
 
-    # The state is a default argument because globals may be gone when the interpreter exits.
+    # The state is a default argument, because globals may be deleted when the interpreter exits.
     def __del__(self, state: _State = _State()) -> None:  # noqa: B008
         if state.waiting is not None:
             state.waiting.append(self.below)
@@ -73,7 +75,7 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
     """Make the graph of these live nodes safe to free.
 
     Args:
-        ids: id of each node, in order, inputs before users.
+        ids: id of each node, in topological order.
         edges: the edges, in order of their targets.
     """
     if len(ids) < _MAX_SAFE_DEPTH:
@@ -86,7 +88,7 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
         return
     fns = list(ids)
     for source, target, _, _ in edges:
-        # Nodes of the lowest span need no brace: fewer levels than a span are below them.
+        # Nodes of the lowest span need no Brace, because fewer levels than a span follow them.
         if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
             fn = fns[target]
             fn.metadata.setdefault(_METADATA_KEY, Brace()).below[fns[source]] = None
@@ -98,7 +100,7 @@ _new: Any = tuple.__new__  # creates an Edge without a Python-level call
 
 
 def iter_grad_fns(outputs: Any) -> list[GradFn]:
-    """Return the live nodes behind `outputs`, inputs first, in the order of `trace(outputs).nodes`.
+    """Return the live nodes behind `outputs`, in the topological order of `trace(outputs).nodes`.
 
     Drop the list soon: it keeps the graph, and all tensors that the graph saved, alive.
 
@@ -116,7 +118,7 @@ def iter_grad_fns(outputs: Any) -> list[GradFn]:
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
     """Return (live node, output_nr) of each tensor in `outputs`, in order.
 
-    Tensors in containers that do not require gradients are skipped.
+    In containers, tensors that require no gradient are skipped.
 
     Raises:
         TypeError, ValueError: as for `trace`.
@@ -125,8 +127,8 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
     if not tensors:
         if is_nesting(outputs):
             raise ValueError(
-                f"outputs holds no tensor: {shorten(repr(outputs), 60)}. "
-                "Pass what you would call backward() on."
+                f"outputs contains no tensor: {shorten(repr(outputs), 60)}. "
+                "Pass the tensors that you would call backward() on."
             )
         raise TypeError(
             f"outputs is {type_text(outputs)}, not a tensor: {shorten(repr(outputs), 60)}. "
@@ -148,24 +150,22 @@ def roots(outputs: Any) -> list[tuple[GradFn, int]]:
 def trace(outputs: Any, *, names: Names = None) -> Graph:
     """Return the autograd graph behind `outputs`, without running anything.
 
-    It can be called before and after `backward()`: nodes, edges and shapes outlive the saved
-    tensors that backward frees.
+    Call it before or after `backward()`, which frees saved tensors but no nodes. The current values
+    of small outputs, and of small leaves that are no parameters, are read. If they are on another
+    device than the CPU, this waits for the device.
 
     Args:
         outputs: a tensor, or nested lists, tuples, dicts and dataclasses of tensors.
-        names: names of tensors: a dict of tensors by name, an `nn.Module` (its parameters' names),
-            or `{}` for no names; None reads the caller's variables.
-
-    The values of small outputs, and of small leaves that are no parameters, are read as they are
-    now; where they are on another device than the CPU, that waits for it.
+        names: a dict of tensors by name; an `nn.Module`, which gives the names of its parameters;
+            `{}` for no names; or None to read the caller's variables.
 
     Returns:
-        A Graph with one node per autograd node, in topological order, inputs before users, which is
-        the same in every run. `module` is set where the parameters' names make it certain;
-        `transfers` are the copies between devices that backward will make.
+        A Graph with one node per autograd node, in a topological order that is the same in every
+        run. `Node.module` is set if the parameters' names make it certain. `Graph.transfers` are
+        the copies between devices that backward will make.
 
     Raises:
-        TypeError: if `outputs` contains no tensor and is no container, or if `names` is none of the
+        TypeError: if `outputs` is neither a tensor nor a container, or if `names` is none of the
             above.
         ValueError: if no tensor in `outputs` has an autograd graph.
 
@@ -187,14 +187,16 @@ def _graph(found: NodeData, names: Names, values: list[Any]) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
         return cut_paths(found.graph(module=modules, values=values))
-    # Nodes of the root itself cannot be distinguished from nodes outside of it.
+    # The root has no class, because its nodes cannot be distinguished from nodes outside of it.
     classes = {**classes_along(names.named_modules()), "": ""}
     kinds = [classes.get(m, "") for m in modules]
     return cut_paths(found.graph(module=modules, module_class=kinds, values=values))
 
 
 def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
-    """Return the column of values: of small outputs, and of small leaves that are no parameters."""
+    """Return the column `values`, with those of small outputs and of small leaves that are no
+    parameters.
+    """
     columns, fns = found.columns, list(ids)
     known: dict[tuple[int, int], Tensor] = {}
     with unseen_calls():
@@ -214,9 +216,9 @@ def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
 
 @with_gc_disabled
 def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """Return all live nodes behind `starts` with their ids, inputs before users, and their edges.
+    """Return the ids of all live nodes behind `starts`, in topological order, and their edges.
 
-    Makes the graph safe to free. The returned ids keep the nodes alive.
+    The graph is made safe to free. The returned ids keep the nodes alive.
     """
     ids, edges = _sort_topologically(starts)
     brace(ids, edges)
@@ -224,10 +226,12 @@ def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
 
 
 def _sort_topologically(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """Return nodes behind `starts`, inputs before users; edges by target and input_nr."""
-    # An explicit stack, since recursion fails at about 1,000 nodes. The nodes are kept alive here,
-    # as a node's Python object may otherwise die and its address be reused. The graph has no
-    # cycles, so a node that is met again is complete.
+    """Return the ids of the nodes behind `starts`, in topological order, and their edges, sorted by
+    target and input_nr.
+    """
+    # There is an explicit stack, because recursion fails at about 1,000 nodes. `order` keeps the
+    # nodes alive, because a node's Python object might otherwise be freed and its address reused.
+    # The graph has no cycles, so a node that is reached again has been visited completely.
     order: dict[GradFn, Sources] = {}
     stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
     for start in starts:
@@ -254,7 +258,7 @@ def _sort_topologically(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
         (ids[source], target, output_nr, input_nr)
         for target, sources in enumerate(order.values())
         for input_nr, (source, output_nr) in enumerate(sources)
-        if source is not None  # an input without gradient has no edge
+        if source is not None  # an input that requires no gradient has no edge
     ]
     return ids, tuple(map(_new, repeat(Edge), rows))
 

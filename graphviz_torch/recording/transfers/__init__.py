@@ -1,1 +1,1 @@
-"""Copies between devices: what operators copy, and where in the program."""
+"""Record the copies between devices, with the program's line of each copy."""

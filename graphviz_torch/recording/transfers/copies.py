@@ -1,14 +1,14 @@
-"""Copies between devices, each with its line, and the later use of its result.
+"""Record each copy between devices, with the line that made it and the later use of its result.
 
-Counted: every copy whose source and target devices differ, in forward, backward and outside of the
-graph; also reads of one number (`item`, `float`, `if tensor`), of the number of results (`x[mask]`,
-`nonzero`, `unique`), and CPU indices into a tensor on another device.
+Every copy whose source and target devices differ is counted, in forward, in backward and outside of
+the graph. Reads of one number (`item`, `float`, `if tensor`), reads of the number of results
+(`x[mask]`, `nonzero`, `unique`), and CPU indices into a tensor on another device are copies, too.
 
-Not counted: copies inside kernels, collectives, copies by other threads, and copies to the meta
-device, which moves no data.
+Copies inside kernels, collectives, copies by other threads, and copies to the meta device, which
+move no data, are not counted.
 
-`seconds` is measured on the device's stream; None if it could not be measured. It is never an
-estimate.
+`Transfer.seconds` is measured on the device's stream. It is None if it could not be measured, and
+it is never an estimate.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .profiler import Memcpy
 
 @dataclass(slots=True, eq=False)
 class CopyRecord:
-    """A copy during the recording. It is notified of later uses of its result."""
+    """A copy between devices, which is notified when the program uses or frees its result."""
 
     kind: TransferKind
     source: str
@@ -58,10 +58,10 @@ class CopyRecord:
     tensor: TensorMeta
     pinned: bool | None
     non_blocking: bool
-    numbers: range  # sequence numbers of the nodes that it created
-    data: int  # id of the copied data: equal for copies of the same values
+    numbers: range  # sequence numbers of the nodes that the copy created
+    data: int  # number of the copied data; copies of the same values have the same number
     node: int | None = None  # id of the node that backward was running
-    run: int = 0  # which backward was running, counted from 1; 0: none
+    run: int = 0  # number of the running backward in the step, from 1 on; 0 if none was running
     place: CodePosition | None = None
     module: str = ""
     in_forward: bool = False
@@ -69,8 +69,8 @@ class CopyRecord:
     operation: str = ""
     label: str = ""
     library: str = ""
-    memory: Any = None  # weak reference to the storage of its result
-    used: bool | None = None  # None: unknown
+    memory: Any = None  # weak reference to the storage of the copy's result
+    used: bool | None = None  # True if the program used the result; None if unknown
     seconds: float | None = None
 
     def locate(
@@ -81,11 +81,17 @@ class CopyRecord:
         self.in_forward, self.moment = in_forward, moment
 
     def attach_to_run(self, run: int, node: int | None) -> None:
-        """Note that a backward made the copy, at this node."""
+        """Record that the backward with number `run` made the copy while it ran `node`."""
         self.run, self.node = run, node
 
     def attach_to_call(self, operation: str, label: str, library: str) -> None:
-        """Note that a call of the user or a library copied a tensor with this name."""
+        """Record the call that made the copy.
+
+        Args:
+            operation: name of the call.
+            label: the program's name of the copied tensor.
+            library: the library that made the call; "" for the user's code.
+        """
         self.operation, self.label, self.library = operation, label, library
 
     def time(self, seconds: float) -> None:
@@ -93,18 +99,23 @@ class CopyRecord:
         self.seconds = seconds
 
     def on_use(self) -> None:
-        """Note that an operation read the copy."""
+        """Record that an operation read the copy's result."""
         self.used = True
 
     def on_free(self) -> None:
-        """Note that the copy was freed; if nothing read it, it is unused."""
+        """Record that the copy's result was freed. If no operation read it, the copy is unused."""
         self.used = bool(self.used)
 
     def transfer(self, node: int | None, where: str) -> Transfer:
-        """Return the plain value for a graph in which the copy belongs to `node`."""
+        """Return the copy as a plain value.
+
+        Args:
+            node: the node in the graph to which the copy belongs, if any.
+            where: the program's line that made the copy.
+        """
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
-            used = None  # another tensor, such as a parameter, shares its memory
+            used = None  # another tensor, such as a parameter, shares the result's memory
         return Transfer(
             self.kind,
             self.source,
@@ -136,10 +147,10 @@ class Transfers:
         self._numbers = 0
 
     def see(self, call: Dispatched) -> list[tuple[CopyRecord, Tensor, Tensor | None]]:
-        """Record the copies that a dispatched operator made between devices, and return each with
-        its source and result.
+        """Record the copies between devices that an operator made.
 
-        Returns what was noted, with the tensor that was copied and the tensor that the copy made.
+        Returns:
+            For each copy its record, the tensor that was copied, and the new tensor, if any.
         """
         noted = []
         for copy in dispatched_copies(call):
@@ -164,12 +175,12 @@ class Transfers:
         return noted
 
     def forget(self) -> None:
-        """Forget the copies of a step; the ids of live data are kept."""
+        """Forget the copies of a step, but keep the numbers of data that are still alive."""
         self.records = []
         self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
 
     def _number(self, source: Tensor | None) -> int:
-        if source is None:  # a count, which has no tensor
+        if source is None:  # a count, which the program has in no tensor
             self._numbers += 1
             return self._numbers - 1
         key = _identity(source)
@@ -196,8 +207,14 @@ def _identity(tensor: Tensor) -> tuple[Any, ...]:
 
 
 def match(records: Iterable[CopyRecord], copies: Iterable[Memcpy]) -> list[Transfer]:
-    """Assign measured durations to recorded copies, and return the events without a recorded
-    copy.
+    """Assign measured durations to recorded copies.
+
+    Args:
+        records: the recorded copies, in order.
+        copies: the profiler's copies, in order.
+
+    Returns:
+        The profiler's copies that match no recorded copy.
     """
     open_: dict[tuple[str, int | None], deque[CopyRecord]] = defaultdict(deque)
     for copy in records:
@@ -235,7 +252,7 @@ class Copies(Listener):
         self._backwards = 0  # number of backwards started
 
     def on_copies_timed(self, event: Sequence[Memcpy]) -> None:
-        """Take the profiler's copies with their durations."""
+        """Assign the profiler's durations to the copies."""
         self._unmatched = match(self._transfers.records, event)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -246,15 +263,17 @@ class Copies(Listener):
         self._live = None
 
     def on_operator(self, event: Dispatched) -> None:
-        live = self._live  # read once: the main thread may end the backward in between
+        live = self._live  # read once, because the main thread may end the backward meanwhile
         fn = running_node()
         ours = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ours:
-            return  # of another recording; a node of ours may run on a device thread of the engine
+            # It belongs to another recording. A node of this program's graph counts as this
+            # program's even in another thread, because the engine has threads of its own.
+            return
         for record, source, made in self._transfers.see(event):
             frame = user_frame(sys._getframe(1))
-            # The engine's threads have no user frames.
+            # The engine's threads run no user code, so the line that called backward is taken.
             place = program.place(frame) or (None if live is None else live.call.place)
             moment = program.origins.moments + self._backwards
             record.locate(place, program.module, program.in_forward, moment)
@@ -286,7 +305,7 @@ class Copies(Listener):
             copy.transfer(_node(copy, backward), line(copy.place))
             for copy in self._transfers.records
         ]
-        # Copies that `trace` expects from nodes which backward has not run.
+        # Copies are kept that `trace` predicted for nodes that backward has not run.
         ahead = [
             copy
             for copy in graph.transfers
@@ -306,8 +325,9 @@ def _operation(frame: FrameType) -> str:
 
 
 def _node(copy: CopyRecord, backward: Backward) -> int | None:
-    """Return the node of a copy: the one that backward was running, or the one that the copy
-    created.
+    """Return the node of a copy in this backward's graph; None if it has none.
+
+    It is the node that backward was running, or the node that the copy created.
     """
     if copy.run:
         return copy.node if copy.run == backward.position + 1 else None

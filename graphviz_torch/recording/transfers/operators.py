@@ -1,7 +1,7 @@
-"""Copies between devices made by PyTorch's operators: which tensors, and how many bytes.
+"""Find out which tensors and how many bytes a PyTorch operator copies between devices.
 
-Casts, broadcasts and lookups that PyTorch does before a copy are included as they happen. Each rule
-names the PyTorch source that does so (2.11 to 2.15).
+If PyTorch casts, broadcasts or converts a tensor before it copies it, the size is that of the
+converted tensor. Each rule here names the source file of PyTorch (2.11 to 2.15) that it follows.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class DispatchedCopy(NamedTuple):
     part: Tensor  # `source` itself, or one component of a sparse tensor
     target: torch.device
     moved: TensorMeta  # the data that was transferred
-    pinned: bool | None = None
+    pinned: bool | None = None  # True if the host memory is pinned; None if not applicable
     non_blocking: bool = False
-    made: Tensor | None = None  # the new tensor
-    is_count: bool = False  # True if only the number of results of `source` was read
+    made: Tensor | None = None  # the new tensor, if there is one
+    is_count: bool = False  # True if the operator only read how many results it has
 
 
 def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
@@ -72,8 +72,9 @@ def _copy(
     for part, into in pairs:
         after = tensor_meta(into)
         moved = tensor_meta(part)._replace(device=after.device)
-        # A blocking copy casts on the CPU, a non-blocking one on the accelerator (copy_kernel_cuda
-        # in ATen/native/cuda/Copy.cu). copy_ broadcasts a small source before the copy.
+        # A blocking copy casts on the CPU, a non-blocking copy on the accelerator (see
+        # copy_kernel_cuda in ATen/native/cuda/Copy.cu). `copy_` broadcasts a small source before it
+        # copies.
         if part.is_cpu != non_blocking:
             moved = moved._replace(dtype=after.dtype)
         if call.operator != "aten::_to_copy" and part is source:
@@ -82,7 +83,8 @@ def _copy(
         if part.is_cpu or into.is_cpu:
             host = part if part.is_cpu else into
             casts = part.dtype != into.dtype and not non_blocking
-            # A cast or a layout change on the host uses a temporary in pageable memory.
+            # For a cast or a layout change on the host, PyTorch uses a temporary tensor in pageable
+            # memory.
             direct = _have_same_layout(part, into) or (
                 TensorBase.is_contiguous(host) and host.shape == into.shape
             )
@@ -111,11 +113,16 @@ def _index_arguments(
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
 ) -> Iterator[DispatchedCopy]:
-    """Yield the copies of indexing a tensor on another device: CPU indices, and CPU values to
-    assign.
+    """Yield the copies that indexing a tensor on another device than the CPU makes.
 
-    For a mask on that device, the number of its true elements is read, to know the size of the
-    result.
+    CPU indices and CPU values to assign are copied to the device. For a mask on the device, the
+    number of true elements is copied to the CPU, because the result's size depends on it.
+
+    Args:
+        into: the indexed tensor.
+        indices: the indices.
+        values: the values to assign, if any.
+        accumulate: True if the values are added.
     """
     fills = values is not None and not accumulate and _is_fill(values, into, indices)
     for index in indices:
@@ -129,8 +136,8 @@ def _indexing(
         and torch.are_deterministic_algorithms_enabled()
     )
     if sorts and into.is_cuda:
-        # Indices are broadcast before the copy; a mask becomes one index per dimension
-        # (makeLinearIndex in ATen/native/cuda/Indexing.cu).
+        # Indices are broadcast before they are copied, and a mask becomes one index per dimension
+        # (see makeLinearIndex in ATen/native/cuda/Indexing.cu).
         known = [index for index in indices if index.is_cpu or not _is_mask(index)]
         lengths = [(_count(i),) if _is_mask(i) else tuple(i.shape) for i in known]
         shape = tuple(torch.broadcast_shapes(*lengths))  # type: ignore[no-untyped-call]
@@ -143,8 +150,8 @@ def _indexing(
         if not index.is_cpu:
             continue
         if _is_mask(index):
-            # A CPU mask is copied as the positions of its true elements, to a GPU through pinned
-            # memory (expandTensors in ATen/native/IndexingUtils.h).
+            # Instead of a CPU mask, the positions of its true elements are copied. Pinned memory is
+            # used for a GPU (see expandTensors in ATen/native/IndexingUtils.h).
             shape = (_count(index), TensorBase.dim(index))
             copy = _host_copy(index, into.device, shape, torch.int64)
             yield copy._replace(pinned=into.is_cuda, non_blocking=into.is_cuda)
@@ -153,10 +160,14 @@ def _indexing(
 
 
 def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
-    """Return the copy to the CPU by which an operator reads how many results it has found.
+    """Return the copy of one number to the CPU by which an operator reads how many results it has.
 
-    It is one number; CUDA copies an int32 through pinned memory. Sources: Nonzero.cu, Unique.cu and
-    UniqueCub.cu in ATen/native/cuda.
+    CUDA copies an int32 through pinned memory. See Nonzero.cu, Unique.cu and UniqueCub.cu in
+    ATen/native/cuda.
+
+    Args:
+        counted: the tensor whose elements are counted.
+        dtype: dtype of the number.
     """
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None
@@ -171,10 +182,11 @@ def _host_copy(
 
 
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
-    """Return True if a number is assigned where one mask is true: it is read, not copied.
+    """Return True if one number is assigned where a single mask is true, as in `x[mask] = 0`.
 
-    Source: canDispatchToMaskedFill in ATen/native/TensorAdvancedIndexingUtils.h. Python creates the
-    number on the CPU only for CUDA.
+    PyTorch then passes the number to a kernel and copies no tensor. See canDispatchToMaskedFill in
+    ATen/native/TensorAdvancedIndexingUtils.h. Only for CUDA does Python create the number on the
+    CPU.
     """
     number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
@@ -207,7 +219,7 @@ def _on_device(args: Any, result: Any) -> bool:
     return not args[0].is_cpu
 
 
-# Operators whose result size depends on values: position of the counted argument.
+# Operators whose result size depends on values, with the position of the argument that decides.
 _COUNTED = {
     "aten::nonzero": 0,
     "aten::masked_select": 1,
@@ -216,7 +228,7 @@ _COUNTED = {
     "aten::unique_consecutive": 0,
 }
 
-# Operators that may copy between devices, with a quick test whether a call did.
+# Operators that may copy between devices. The function returns True for calls that may have.
 OPERATORS: dict[str, Callable[..., bool]] = {
     "aten::_to_copy": _changes_device,
     "aten::copy_": _source_is_on_another_device,

@@ -1,12 +1,13 @@
-"""Durations of copies on the device, from the profiler's memcpy events.
+"""Measure how long copies take on the device, with the profiler's memcpy events.
 
-Each event is matched to the first unmatched copy of its kind and size, in the order in which the
-program issued both. Copies inside kernels match nothing, and are listed separately. Copies within
-one device are left out, as are those between two devices that ROCm names "Memcpy DtoD".
+Events and recorded copies are taken in the order in which the program issued them, and each event
+is matched to the first unmatched copy of the same kind and size. Copies inside kernels match no
+recorded copy, and are listed separately. Copies within one device are left out, and so are copies
+between two devices that ROCm names "Memcpy DtoD".
 
-The format is Kineto's: CuptiActivity.cpp names an event "Memcpy HtoD (Pinned -> Device)" and gives
-its bytes, its correlation id (the number of the issuing call), and its device, or both devices of a
-copy between two cards.
+The events have Kineto's format (see CuptiActivity.cpp): a name such as "Memcpy HtoD (Pinned ->
+Device)", the number of bytes, the correlation id, which is the number of the issuing call, and the
+device, or both devices of a copy between two cards.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ _KINDS: dict[str, TransferKind] = {
 
 
 class Memcpy(NamedTuple):
-    """A copy that a device made, from the profiler."""
+    """A copy that a device made, as the profiler reports it."""
 
     kind: TransferKind
     nbytes: int
     seconds: float
-    source: str  # device
-    target: str  # device
-    name: str  # the profiler's: "Memcpy HtoD (Pageable -> Device)"
+    source: str  # device that the data come from, such as "cuda:0"
+    target: str  # device that the data are copied to
+    name: str  # the profiler's name, such as "Memcpy HtoD (Pageable -> Device)"
 
 
 class Clock:
-    """A context manager that profiles CUDA copies. No other profiler can run at the same time."""
+    """A context manager that profiles CUDA copies; no other profiler can run at the same time."""
 
     def __init__(self) -> None:
         self.copies: list[Memcpy] = []
@@ -55,8 +56,9 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         for device in range(torch.cuda.device_count()):
-            if is_set_up(device):  # synchronizing another device would initialize it
-                with suppress(RuntimeError):  # the device has failed
+            # Other devices are left out, because `synchronize` would initialize them.
+            if is_set_up(device):
+                with suppress(RuntimeError):  # raised if the device has failed
                     torch.cuda.synchronize(device)
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +68,7 @@ class Clock:
 
 
 def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
-    """Return the copies between devices in a profiler trace, in the order of the calls."""
+    """Return the copies between devices in a profiler trace, in the order of the issuing calls."""
     copies = [event for event in events if event.get("cat") == "gpu_memcpy"]
     found = []
     for event in sorted(copies, key=_call_order):
@@ -89,5 +91,6 @@ def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
 
 
 def _call_order(event: dict[str, Any]) -> tuple[int, float]:
-    # Order of the calls: streams run at different speeds, so the device's order differs.
+    # Copies are sorted by their calls. Their order on the device differs if there are several
+    # streams.
     return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))

@@ -1,1 +1,1 @@
-"""Fingerprints and values of forward results and leaves."""
+"""Record fingerprints and values of forward results and leaves."""

@@ -1,8 +1,9 @@
-"""Detect views of data that swap the sizes of axes where a permute was meant.
+"""Detect views of data that exchange the sizes of two axes, where a permute was probably meant.
 
-Only views without a node, in the user's own code, are checked: for tensors with a history the graph
-knows more, and a library that splits heads may have equal sizes by chance. A view that swaps n and
-n + 1 is the relative shift of attention positions.
+Views in the user's own code that create no node are checked. Views of tensors that have a node are
+left to rules, for which the graph contains more information. Libraries are left out, because a
+library that splits heads may have equal sizes by chance. A view that exchanges n and n + 1 is left
+out, because it is the relative shift of attention positions.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..listener import Listener
 
 
 class DataViews(Listener):
-    """Listener that reports views of data with the same sizes in another order."""
+    """Listener that reports a view of data that has the same sizes in another order."""
 
     needs = ("every_call",)
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
@@ -41,7 +42,9 @@ class DataViews(Listener):
 
 
 def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:
-    """Return True if the sizes are a permutation of each other, ignoring sizes of 1.
+    """Return True if two shapes have the same sizes in another order, except for sizes of 1.
+
+    The exchange of two sizes n and n + 1 does not count.
 
     >>> _are_reordered((8, 32, 32, 3), (8, 3, 32, 32)), _are_reordered((8, 1, 32), (8, 32))
     (True, False)

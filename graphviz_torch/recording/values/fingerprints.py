@@ -1,8 +1,8 @@
-"""Fingerprints of tensors, computed on their own devices and copied in batches.
+"""Compute fingerprints of tensors on the tensors' own devices, and copy them in batches.
 
-Small tensors are cloned and queued, to be read together with others of their shape; a large one is
-read at once. 16-bit tensors are converted to float32, complex ones to real and imaginary parts.
-Matrix products are avoided, because the program may allow reduced precision for them.
+Small tensors are cloned and queued, and then read together with others of the same shape. A large
+tensor is read at once. 16-bit tensors are converted to float32, complex tensors to real and
+imaginary parts. Matrix products are avoided, because the program may allow them to be less precise.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from ...internals.probes import run_unobserved, unobserved
 from ...internals.tensors.memory import may_be_read
 from .vectors import Vectors, VectorTable
 
-_MAX_QUEUED = 1 << 14  # elements of a queued tensor; larger ones are read at once
-_QUEUE_SIZE = 1 << 20  # queued elements, on all devices together
-_BLOCK = 1 << 22  # elements read at a time; temporaries have the same size
-_MAX_ROWS = 1 << 14  # fingerprints kept on a device before they are copied
-_DIGITS = 9  # significant digits of a float32
+_MAX_QUEUED = 1 << 14  # tensors with more elements are not queued, but read at once
+_QUEUE_SIZE = 1 << 20  # most queued elements, on all devices together
+_BLOCK = 1 << 22  # elements that are read at a time; temporary tensors have this size, too
+_MAX_ROWS = 1 << 14  # fingerprints that are collected on devices before they are copied
+_DIGITS = 9  # number of significant digits that distinguishes all float32 values
 
 _new: Any = tuple.__new__  # creates a Fingerprint without a Python-level call
 Key = TypeVar("Key", bound=Hashable)
 
 
 class Fingerprints(Generic[Key]):
-    """Computes fingerprints of tensors, by key."""
+    """A collection of fingerprints by key, which are computed when tensors are added."""
 
     def __init__(self) -> None:
         self._vectors = VectorTable()
         self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by shape, dtype, device
         self._waiting = 0
-        # By device and dtype: keys, element counts, and [n, 12] numbers on the device.
+        # By device and dtype, keys, numbers of elements, and on the device twelve numbers for each
+        # tensor.
         self._rows: dict[Any, tuple[list[Key], list[int], list[Tensor]]] = {}
         self._count = 0
         self._found: dict[Key, Fingerprint] = {}
 
     def see(self, key: Key, tensor: Tensor) -> None:
-        """Read a tensor now; tensors without readable memory are skipped."""
+        """Read the current values of a tensor; a tensor without readable memory is skipped."""
         dtype = tensor.dtype
         if not may_be_read(tensor) or not (dtype.is_floating_point or dtype.is_complex):
             return
@@ -70,7 +71,7 @@ class Fingerprints(Generic[Key]):
                 self._read_copies()
 
     def fetch(self) -> dict[Key, Fingerprint]:
-        """Return all fingerprints, with one copy from each device."""
+        """Return all fingerprints by key, after one copy from each device."""
         with unobserved():
             self._wait()
             self._read_copies()
@@ -89,7 +90,7 @@ class Fingerprints(Generic[Key]):
             )
 
     def _large(self, tensor: Tensor) -> Tensor:
-        """Return the numbers of a large tensor, [1, 12], read in blocks of rows."""
+        """Return the twelve numbers of a large tensor as [1, 12], read in blocks of rows."""
         columns = tensor.shape[-1]
         rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
         vectors = self._vectors.for_shape(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
@@ -136,7 +137,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
-    """Return the numbers of n matrices [n, rows, columns] as [n, 12]."""
+    """Return twelve numbers for each of n matrices [n, rows, columns], as a tensor [n, 12].
+
+    These are projections on the vectors, norms, extremes, and the sum of cubes.
+    """
     both = (1, 2)
     return torch.cat(
         [
@@ -172,10 +176,10 @@ def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
 
 
 def _round(values: Any) -> Any:
-    """Return values rounded to nine significant digits; NaN becomes inf."""
+    """Return values rounded to nine significant digits, with inf in place of NaN."""
     power = np.floor(np.log10(np.abs(values)))
     scale = 10.0 ** (_DIGITS - 1 - power)
     short = np.round(values * scale) / scale
     short = np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))
-    # NaN != NaN, and equal fingerprints must compare equal.
+    # NaN is replaced, because NaN != NaN and equal fingerprints have to compare equal.
     return np.where(np.isnan(short), np.inf, short)

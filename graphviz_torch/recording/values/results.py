@@ -1,9 +1,9 @@
-"""Fingerprints of forward results and leaves, as node columns.
+"""Record fingerprints of forward results and leaves.
 
-Read when they are computed: results of calls that created nodes, results of modules, and roots of
-backward; leaves are read with their graph. Not read: tensors inside compiled regions, results
-without a node, and tensors without dense memory of their own. Of a large leaf every k-th row and
-column is read.
+Results of calls that created nodes, results of modules, and roots of backward are read when they
+are computed. Leaves are read together with their graph; of a large leaf, only every k-th row and
+column is read. Tensors inside compiled regions, results without a node, and tensors without dense
+memory of their own have no fingerprint.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from ..live import LiveGraph
 from ..program import Program
 from .fingerprints import Fingerprints
 
-# (sequence number, output_nr, False) of a result; (node id, position of the graph, True) of a leaf.
+# A result has the key (sequence number, output_nr, False), a leaf the key (node id, position of the
+# graph, True).
 _Key = tuple[int, int, bool]
-_MAX_LEAF = 1 << 18  # elements read of one leaf
+_MAX_LEAF = 1 << 18  # about this many elements of a larger leaf are read
 
 
 class ResultFingerprints(Listener):
@@ -55,7 +56,10 @@ class ResultFingerprints(Listener):
             self._see_each(result)
 
     def on_module_end(self, event: ModuleEnded) -> None:
-        """Read results that no observed call created: of compiled regions and custom Functions."""
+        """Read a module's results, unless an observed call returned them.
+
+        Compiled regions and custom Functions create results without an observed call.
+        """
         if event.output is not None:
             self._see_each(event.output, again=False)
 
@@ -107,7 +111,7 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 
 def _sample(leaf: Tensor) -> Tensor:
-    """Return a large leaf reduced to every k-th row and column; smaller ones as they are."""
+    """Return every k-th row and column of a large leaf; a smaller leaf is returned whole."""
     if not is_dense(leaf) or TensorBase.numel(leaf) <= _MAX_LEAF:
         return leaf
     step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _MAX_LEAF))

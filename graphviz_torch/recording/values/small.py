@@ -1,8 +1,8 @@
-"""Values of small results, of the loss and of small leaves, as node columns.
+"""Record the values of the loss, and of other small results and leaves.
 
-Read when they are computed: results of calls that created nodes, and roots of backward; leaves are
-read with their graph. Not read: results inside compiled regions, and results of calls without a
-node. With `gradients="finite"` calls are not observed.
+Results of calls that created nodes, and roots of backward, are read when they are computed. Leaves
+are read together with their graph. Results inside compiled regions, and results of calls that
+created no node, are not read. With `gradients="finite"` calls are not observed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from ..listener import BackwardBegan, Columns, Listener
 from ..live import LiveGraph
 from ..program import Program
 
-# (sequence number, output_nr, False) of a result; (node id, position of the graph, True) of a leaf.
+# A result has the key (sequence number, output_nr, False), a leaf the key (node id, position of the
+# graph, True).
 _Key = tuple[int, int, bool]
 
 
 class SmallResults(Listener):
-    """Listener that records small values, without waiting for a device until a graph is built."""
+    """Listener that records the values of small tensors; it waits for a device when a graph is
+    built.
+    """
 
     functions: Container[Any] | None
 
@@ -45,7 +48,7 @@ class SmallResults(Listener):
             return
         try:
             small = IS_SMALL[result.shape]
-        except (RuntimeError, TypeError):  # symbolic or nested sizes, as in `is_small`
+        except (RuntimeError, TypeError):  # raised for symbolic and nested sizes
             return
         if small and result.requires_grad:
             self._values.see((end - 1, result.output_nr, False), result)

@@ -1,10 +1,11 @@
-"""Projection vectors for fingerprints, equal on every machine and cached by size.
+"""Compute the projection vectors for fingerprints, which are equal on every machine.
 
-They are computed from cosines and squares of the index, never with a random generator.
+They are computed from cosines and squares of the index, without a random generator.
 
-    wave    cos and sin of a whole number of turns along a dimension: a cyclic shift of the
-            dimension rotates the pair of products, and keeps its length
-    noise   pseudo-random numbers: another order along the dimension changes the product
+    wave    cosine and sine of a whole number of turns along a dimension. A cyclic shift of the
+            dimension rotates the pair of the two products, and keeps its length.
+    noise   pseudo-random numbers. If elements are exchanged along the dimension, the product
+            changes.
 """
 
 from __future__ import annotations
@@ -20,15 +21,18 @@ from ...internals.functions import TensorBase
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROOT = math.sqrt(2) - 1
-_MAX_CACHED = 1 << 20  # cached elements, of all sizes together
+_MAX_CACHED = 1 << 20  # most elements in the cache, of all vectors together
 
 
 class Vectors(NamedTuple):
-    """The projection vectors of a shape, seen as rows of its last dimension."""
+    """The projection vectors for tensors of one shape, viewed as a matrix.
 
-    along: Tensor  # [3, columns]: ones, the wave along the last dimension
+    The columns are the last dimension, the rows are all other dimensions.
+    """
+
+    along: Tensor  # [3, columns]: ones, and the two waves along the last dimension
     columns: Tensor  # [columns]: noise
-    down: Tensor  # [3, rows]: the wave along the second-last dimension, noise along the first
+    down: Tensor  # [3, rows]: two waves along the second-last dimension, noise along the first
     rows: Tensor  # [rows]: noise
 
 
@@ -71,7 +75,7 @@ def _make_vectors(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
 
 def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
     turns = max(round(_GOLDEN**2 * size), 1)
-    while math.gcd(turns, size) > 1:  # else the wave would repeat itself
+    while math.gcd(turns, size) > 1:  # with a common divisor, the wave would repeat itself
         turns -= 1
     angles = places * turns % size * (2 * math.pi / size)
     return torch.cos(angles), torch.sin(angles)
