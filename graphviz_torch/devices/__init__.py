@@ -1,4 +1,4 @@
-"""Move tensors and models between devices, and measure how fast devices and copies are."""
+"""Move models and data to a device, simulate GPUs, and measure how fast devices and copies are."""
 
 from __future__ import annotations
 

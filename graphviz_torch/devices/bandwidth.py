@@ -1,7 +1,8 @@
-"""Measure the bandwidth of copies between the CPU and a GPU, pageable and pinned.
+"""Measure how fast copies between the CPU and a GPU are, from pageable and from pinned memory.
 
-Each time is the median of `torch.utils.benchmark` runs of one copy into allocated memory, from the
-call until the device has finished. So the time of a small copy is the cost of a call.
+Each time is a median of `torch.utils.benchmark` runs of one copy into memory that is already
+allocated. It is measured from the call until the device has finished, so that for a small copy it
+is mostly the cost of the call.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
 
 
 class Rate(NamedTuple):
-    """Seconds for one copy of a given size and kind."""
+    """The measured time of one copy, in seconds."""
 
     device: str
     kind: TransferKind
@@ -40,7 +41,7 @@ class Rate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Measured bandwidth of copies between the CPU and a GPU, by size.
+    """Measured bandwidth of copies between the CPU and a GPU, for several sizes.
 
     >>> from graphviz_torch.devices import measure_bandwidth
     >>> print(measure_bandwidth("cpu").table())
@@ -49,7 +50,7 @@ class Bandwidth:
     """
 
     rates: tuple[Rate, ...]
-    absent: tuple[tuple[str, str], ...] = ()  # device and why it was not measured
+    absent: tuple[tuple[str, str], ...] = ()  # (device, why it was not measured)
 
     _repr_pretty_ = print_text
 
@@ -57,7 +58,7 @@ class Bandwidth:
         return self.table()
 
     def table(self) -> str:
-        """Return the rates in GB/s as text, a row for each size."""
+        """Return a table of the rates in GB/s, with a row for each size."""
         columns = list(dict.fromkeys(map(_name, self.rates)))
         cells = {(rate.nbytes, _name(rate)): f"{rate.gigabytes:.2f}" for rate in self.rates}
         lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  in GB/s"]
@@ -68,11 +69,11 @@ class Bandwidth:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float | bool]]:
-        """Return the rates as dicts, for a data frame."""
+        """Return the rates as dicts: rows for a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
     def plot(self) -> SvgPicture:
-        """Return an SVG chart of GB/s by size."""
+        """Return a chart of the rates in GB/s over the size of a copy."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for rate in self.rates:
             lines.setdefault(_name(rate), []).append((float(rate.nbytes), rate.gigabytes))
@@ -87,14 +88,14 @@ def measure_bandwidth(
     sizes: Iterable[int] = SIZES,
     seconds: float = 0.1,
 ) -> Bandwidth:
-    """Measure copies to a GPU and back, from pageable and from pinned memory, by size.
+    """Measure copies of several sizes to a GPU and back, with pageable and with pinned memory.
 
-    A device that is absent, simulated or not a CUDA device is not measured, but listed in `absent`.
+    A device that is absent, simulated or not a CUDA device is not measured but listed in `absent`.
 
     Args:
         device: a CUDA device.
-        sizes: bytes of a copy, each at least 1.
-        seconds: minimum measuring time of each number.
+        sizes: sizes of the copies in bytes, each 1 or more.
+        seconds: minimum time in seconds for measuring one number.
 
     >>> measure_bandwidth("cpu").absent
     (('cpu', 'only a CUDA device has pinned memory to compare'),)

@@ -6,12 +6,12 @@ from ..graph import GraphLike, graph_of
 
 
 def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
-    """Return device and number of samples of each DataParallel replica, in order.
+    """Return the device and the number of samples of each `nn.DataParallel` replica, in order.
 
-    They are read from the last Gather of the graph, which concatenates the replicas' outputs.
+    Both are read from the graph's last Gather node, which concatenates the replicas' outputs.
 
     Raises:
-        ValueError: if the graph has no Gather, and so was not made by DataParallel.
+        ValueError: if the graph has no Gather node.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> halves = [Node(i, "ViewBackward0", (TensorMeta((4, 2), "float32", f"cuda:{i}"),))
@@ -25,8 +25,8 @@ def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
     gathers = [node for node in graph.nodes if node.name == "GatherBackward"]
     if not gathers:
         raise ValueError(
-            f"The graph ({len(graph.nodes)} nodes) has no GatherBackward: it was not made by "
-            "nn.DataParallel on several devices."
+            f"The graph ({len(graph.nodes)} nodes) has no GatherBackward: no model ran "
+            "in nn.DataParallel on several devices."
         )
     parts = [
         graph.nodes[edge.source].outputs[edge.output_nr] for edge in graph.inputs()[gathers[-1].id]
@@ -36,6 +36,6 @@ def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
     if whole is None or not whole.shape:
         return [(part.device, 1) for part in known]
     sizes = [part.shape or (1,) for part in known]
-    # The batch dimension is the one whose sizes add up to the size of the whole.
+    # In the batch dimension, the sizes of the replicas' outputs add up to the whole size.
     dim = next(d for d, n in enumerate(whole.shape) if sum(size[d] for size in sizes) == n)
     return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]

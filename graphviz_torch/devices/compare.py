@@ -1,9 +1,10 @@
-"""Time the same work on several devices, with the copies listed separately.
+"""Find out from which size on a GPU pays: time the same work, and its copies, on several devices.
 
-Times are the median of `torch.utils.benchmark` runs after a warm-up, on the CPU's clock, with the
-device synchronized before and after. For each device, `to_device` is the copy of the inputs from
-pageable memory, `work` the computation, and `to_cpu` the copy of the outputs. Creating the inputs
-and moving a model are not counted. A simulated device has no clock and is never timed.
+A time is a median of `torch.utils.benchmark` runs after a warm-up. It is measured on the CPU's
+clock, and the device is synchronized before and after each run. `to_device` is the time to copy the
+inputs from pageable memory, `work` the time of the computation, and `to_cpu` the time to copy the
+outputs. Not counted: creating the inputs, and moving a model. A simulated device has no clock and
+is never timed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Timing(NamedTuple):
-    """Seconds for one size on one device: both copies and the work."""
+    """Times in seconds for one size on one device: copy, work, and copy back."""
 
     device: str
     size: int
@@ -37,13 +38,13 @@ class Timing(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Seconds of the work and both copies together."""
+        """Sum of the three times, in seconds."""
         return self.to_device + self.work + self.to_cpu
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceComparison:
-    """Timings of the same work, by size and device.
+    """Times of the same work for several sizes and devices.
 
     >>> from graphviz_torch.devices import compare_devices
     >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8], seconds=0.001)
@@ -53,7 +54,7 @@ class DeviceComparison:
 
     work: str
     timings: tuple[Timing, ...]
-    absent: tuple[tuple[str, str], ...] = ()  # device and why it was not timed
+    absent: tuple[tuple[str, str], ...] = ()  # (device, why it was not timed)
     threads: int = 1  # number of CPU threads
 
     _repr_pretty_ = print_text
@@ -62,18 +63,19 @@ class DeviceComparison:
         return self.table()
 
     def timings_of(self, device: str) -> list[Timing]:
-        """Return the timings of one device, by size."""
+        """Return the timings of one device, in ascending order of sizes."""
         return sorted((t for t in self.timings if t.device == device), key=lambda t: t.size)
 
     def devices(self) -> list[str]:
-        """Return the devices that were timed, in order."""
+        """Return the devices that were timed, in the order of the timings."""
         return list(dict.fromkeys(timing.device for timing in self.timings))
 
     def break_even(self, device: str, *, copies: bool = True) -> int | None:
-        """Return the smallest size from which on the device is faster than the CPU, or None.
+        """Return the smallest size from which on the device is always faster than the CPU, or None.
 
         Args:
-            copies: include the copies to and from the device, not only the work.
+            device: a device that was timed.
+            copies: whether copies to and from the device count, in addition to the work.
 
         Raises:
             ValueError: if the device or the CPU was not timed.
@@ -81,7 +83,7 @@ class DeviceComparison:
         for name in (device, "cpu"):
             if name not in self.devices():
                 raise ValueError(
-                    f"{name} was not timed; timed were {', '.join(self.devices()) or 'none'}."
+                    f"{name} was not timed. Timed devices: {', '.join(self.devices()) or 'none'}."
                 )
         on_cpu = {timing.size: timing for timing in self.timings_of("cpu")}
         found = None
@@ -94,7 +96,7 @@ class DeviceComparison:
         return found
 
     def table(self) -> str:
-        """Return the times as text, a row for each size and device."""
+        """Return a table of the times, with a row for each size and device."""
         lines = [
             f"{self.work}, {self.threads} CPU thread{'s' * (self.threads != 1)}",
             f"{'size':>10}  {'device':8}{'to device':>11}{'work':>11}{'to cpu':>11}{'total':>11}"
@@ -123,11 +125,11 @@ class DeviceComparison:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """Return the times as dicts, for a data frame."""
+        """Return the times as dicts: rows for a data frame."""
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
     def plot(self) -> SvgPicture:
-        """Return an SVG chart of seconds by size, with and without copies."""
+        """Return a chart of the times over the size, with and without copies."""
         lines = {}
         for device in self.devices():
             timings = self.timings_of(device)
@@ -162,17 +164,21 @@ def compare_devices(
     inputs: Callable[[int], Tensors] = square,
     seconds: float = 0.1,
 ) -> DeviceComparison:
-    """Time the same work on each device, by size.
+    """Time the same work on each device, for several sizes.
 
     Args:
-        work: "matmul", "pinv" or "elementwise" on matrices of size x size, "training step" of an
-            MLP of that width on 64 samples; or a function of the tensors that `inputs` returns.
-        devices: devices that are absent or simulated are not timed, but listed in `absent`.
-        inputs: for a function: size -> a tuple of CPU tensors. By default one square matrix.
-        seconds: minimum measuring time of each number.
+        work: "matmul", "pinv" or "elementwise" of matrices with shape (size, size), "training step"
+            of an MLP of width `size` with 64 samples, or a function of the tensors that `inputs`
+            returns.
+        devices: the devices to compare. Devices that are absent or simulated are not timed but
+            listed in `absent`.
+        sizes: the sizes to time.
+        inputs: returns a tuple of CPU tensors for a size; used if `work` is a function. By default
+            one square matrix.
+        seconds: minimum time in seconds for measuring one number.
 
     Raises:
-        ValueError: if the name is unknown, or no device can be timed.
+        ValueError: if `work` is an unknown name, or no device can be timed.
 
     >>> compared = compare_devices("matmul", devices=["cpu"], sizes=[8, 16], seconds=0.001)
     >>> [timing.size for timing in compared.timings_of("cpu")]
@@ -181,8 +187,8 @@ def compare_devices(
     if isinstance(work, str):
         if work not in WORKS:
             raise ValueError(
-                f"compare_devices({work!r}): choose {', '.join(map(repr, WORKS))}, or pass a "
-                "function of tensors."
+                f"compare_devices({work!r}): unknown work. Pass {', '.join(map(repr, WORKS))}, or "
+                "a function of tensors."
             )
         name, chosen = work, WORKS[work]()
     else:
@@ -190,7 +196,7 @@ def compare_devices(
     present, absent = present_devices(devices)
     if not present:
         reasons = "; ".join(f"{device}: {why}" for device, why in absent)
-        raise ValueError(f"compare_devices: no device to time. {reasons}")
+        raise ValueError(f"compare_devices: no device can be timed. {reasons}")
     timings = []
     for size in sorted(set(sizes)):
         made = chosen.inputs(size)
@@ -206,7 +212,7 @@ def compare_devices(
 def present_devices(
     devices: Sequence[torch.device | str],
 ) -> tuple[list[torch.device], list[tuple[str, str]]]:
-    """Return the devices that can be timed, and the other ones with the reason."""
+    """Return the devices that can be timed; and the others, each with the reason why not."""
     present: list[torch.device] = []
     absent: list[tuple[str, str]] = []
     for device in devices:
@@ -244,15 +250,22 @@ def _time(
 def median_seconds(
     function: Callable[[], Any], seconds: float, device: torch.device | None = None
 ) -> float:
-    """Return the median time of a call after a warm-up, measured for at least `seconds`."""
+    """Return the median time of a call in seconds, after a warm-up.
+
+    Args:
+        function: the function to call.
+        seconds: minimum time in seconds for all calls together.
+        device: the device of the work. An accelerator other than CUDA is synchronized after each
+            call; CUDA always is.
+    """
 
     def run_and_synchronize() -> None:
         function()
         torch.accelerator.synchronize()
 
-    # The timer of `benchmark` synchronizes CUDA, but no other accelerator.
+    # `benchmark.Timer` synchronizes CUDA devices, but no other accelerator.
     synchronizes = device is None or device.type in ("cpu", "cuda")
-    from torch.utils import benchmark  # imports setuptools, so only when it is needed
+    from torch.utils import benchmark  # slow to import
 
     timer = benchmark.Timer(
         "function()",
@@ -271,7 +284,7 @@ def _two_squares(size: int) -> Tensors:
 
 
 def _training_step() -> _Work:
-    """Return the training step of an MLP; the model is moved to the device before timing."""
+    """Return a training step of an MLP; the first call, which is not timed, moves the model."""
     models: dict[tuple[torch.device, int], tuple[torch.nn.Module, torch.optim.Optimizer]] = {}
 
     def inputs(size: int) -> Tensors:

@@ -1,8 +1,8 @@
 """Walk and rebuild Python containers that contain tensors.
 
-Supported are dicts, lists, tuples, named tuples, sets, deques, dataclasses and plain namespaces. In
-dicts such as `globals()`, names that begin with two underscores and modules, classes and functions
-are skipped.
+Supported are dicts, lists, tuples, named tuples, sets, deques, dataclasses and namespaces. Dicts
+such as `globals()` also contain names that begin with two underscores, modules, classes and
+functions; these items are skipped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SKIPPED = (types.ModuleType, type, types.FunctionType, types.BuiltinFunctionTyp
 
 
 def join(path: str, name: str) -> str:
-    """Return the dotted path: `"a"`, `"b"` -> `"a.b"`; an empty path adds nothing."""
+    """Return `path` and `name` joined by a dot; only `name` if `path` is empty."""
     return f"{path}.{name}" if path else name
 
 
 def children(thing: Any) -> list[tuple[str, Any]] | None:
-    """Return name and value of each item of a container; None if `thing` is not a container."""
+    """Return the name and value of each item in a container; None if `thing` is not a container."""
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in _entries(thing)]
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):
@@ -42,7 +42,7 @@ def children(thing: Any) -> list[tuple[str, Any]] | None:
 
 
 def rebuild(thing: Any, values: list[Any]) -> Any:
-    """Return a copy of a container with `values` in place of its `children`, in their order."""
+    """Return a copy of a container with other items: `values`, in the order of `children`."""
     if isinstance(thing, dict):
         new = copy.copy(thing)
         for (key, _), value in zip(_entries(thing), values, strict=True):
@@ -58,14 +58,14 @@ def rebuild(thing: Any, values: list[Any]) -> Any:
             new[i] = value
         return new
     for (name, _), value in zip(children(thing) or [], values, strict=True):
-        object.__setattr__(new, name, value)  # a frozen dataclass refuses a plain assignment
+        object.__setattr__(new, name, value)  # frozen dataclasses refuse assignment
     return new
 
 
 def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of everything in a structure that is not a container itself.
+    """Yield the path and value of all objects in nested containers that are not containers.
 
-    A container that occurs twice, or contains itself, is entered once.
+    A container that occurs twice, or that contains itself, is entered once.
     """
     stack = [(name, tree)]
     entered: set[int] = set()
@@ -80,7 +80,7 @@ def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return path and tensor of each tensor in an object's attributes or a container's items."""
+    """Return the path and value of each tensor in a container or in an object's attributes."""
     parts = children(thing)
     if parts is None:
         parts = list(getattr(thing, "__dict__", {}).items())
@@ -93,7 +93,7 @@ def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def unmovable_reason(thing: Any) -> str:
-    """Return why tensors inside an object cannot be moved; "" if it contains none."""
+    """Return why `to_device` cannot move an object's tensors; "" if the object has no tensors."""
     kind = type(thing)
     if isinstance(thing, _SKIPPED):
         return ""

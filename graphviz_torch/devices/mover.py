@@ -1,8 +1,8 @@
-"""Move a structure of objects to a device, keep shared memory shared, report each move.
+"""Move nested containers of tensors to a device, so that shared memory stays shared.
 
-Tensors that share memory are copied once as one block of bytes, and become views of the copied
-block. A leaf that requires grad is a leaf on the device too; a result of an operation is copied
-within the graph, so that gradients flow through the copy.
+Tensors that share memory are copied once, as one block of bytes, and become views of the copied
+block. A leaf that requires grad becomes a leaf on the device. The result of an operation is copied
+within the autograd graph, so that gradients flow through the copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
 from .containers import children, join, rebuild, tensors_in, unmovable_reason, walk_structure
 
-_ALIGNMENT = 16  # bytes: a block starts at a multiple of the largest element, complex128
+_ALIGNMENT = 16  # bytes; size of the largest element, complex128
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class Move:
 
     name: str
     tensor: TensorMeta  # after the move
-    source: str  # the device it was on
-    nbytes: int  # bytes copied; 0 if another tensor's copy included its memory
-    shares: str = ""  # the name of that other tensor
+    source: str  # device before the move
+    nbytes: int  # copied bytes; 0 if another tensor's copy contains this one
+    shares: str = ""  # name of that other tensor
 
     def __str__(self) -> str:
         shared = f", shares memory with {self.shares}" if self.shares else ""
@@ -50,7 +50,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The report of `to_device`: tensors moved, and objects that stayed with the reason.
+    """The report of `to_device`: which tensors moved, and which objects stayed, with the reason.
 
     >>> import torch
     >>> from graphviz_torch import simulate_accelerator, to_device
@@ -61,13 +61,13 @@ class Moves:
     """
 
     moved: tuple[Move, ...] = ()
-    stayed: tuple[tuple[str, str], ...] = ()
+    stayed: tuple[tuple[str, str], ...] = ()  # (name, why it stayed)
 
     _repr_pretty_ = print_text
 
     @property
     def nbytes(self) -> int:
-        """Bytes copied; memory that several tensors share is counted once."""
+        """Number of copied bytes; memory that several tensors share counts once."""
         return sum(move.nbytes for move in self.moved)
 
     def __str__(self) -> str:
@@ -79,7 +79,10 @@ class Moves:
 
 
 class Loader:
-    """A DataLoader whose batches are moved to a device; other attributes are the loader's."""
+    """A wrapper of a DataLoader that moves each batch to a device.
+
+    Other attributes are those of the wrapped loader.
+    """
 
     def __init__(self, loader: Any, device: torch.device, numbers: bool = False) -> None:
         self.loader, self.device, self.numbers = loader, device, numbers
@@ -92,24 +95,24 @@ class Loader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # not set yet while `copy` or `pickle` creates an instance
+        if name == "loader":  # `copy` and `pickle` look up attributes before `loader` is set
             raise AttributeError(name)
         return getattr(self.loader, name)
 
 
 class Layout(NamedTuple):
-    """The position of a tensor's values in its storage."""
+    """The position of a tensor's elements in its storage; numbers count elements."""
 
     device: torch.device
     dtype: torch.dtype
     offset: int
     size: torch.Size
     stride: tuple[int, ...]
-    end: int  # offset after the last value
+    end: int  # offset of the last element, plus 1
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> Layout:
-        """Create from a tensor, before it is moved."""
+        """Return the layout of a tensor."""
         size, stride, offset = tensor.size(), tensor.stride(), int(tensor.storage_offset())
         last = int(sum((n - 1) * s for n, s in zip(size, stride, strict=True)))
         end = offset + (last + 1 if tensor.numel() else 0)
@@ -117,18 +120,28 @@ class Layout(NamedTuple):
 
 
 class Mover:
-    """One call of `to_device`, which moves an object once, however often it is referenced."""
+    """The state of one call of `to_device`. An object is moved once, even if it occurs repeatedly.
+
+    Args:
+        device: the target device.
+        numbers: whether Python numbers become tensors.
+    """
 
     def __init__(self, device: torch.device, numbers: bool = False) -> None:
         self.device, self.numbers = device, numbers
         self.moved: list[Move] = []
         self.stayed: list[tuple[str, str]] = []
         self._new: dict[int, Any] = {}  # id of an original object -> the moved one
-        self._originals: list[Any] = []  # keeps original objects alive, so ids are not reused
-        self._at_address: dict[int, list[tuple[str, torch.Tensor]]] = {}  # storage -> its tensors
+        self._originals: list[Any] = []  # alive, so that ids are not reused
+        self._at_address: dict[int, list[tuple[str, torch.Tensor]]] = {}  # storage -> tensors in it
 
     def move(self, tree: Any, name: str = "") -> Any:
-        """Return the same structure with its tensors on the device."""
+        """Return `tree` with all of its tensors on the device.
+
+        Args:
+            tree: a tensor, module, optimizer, DataLoader, or a container of these.
+            name: first part of the names in the report.
+        """
         things = list(walk_structure(tree, name))
         for path, thing in things:
             if isinstance(thing, torch.Tensor):
@@ -142,7 +155,7 @@ class Mover:
         return self._rebuild(tree, name)
 
     def report(self) -> Moves:
-        """Return everything moved so far, and everything that stayed."""
+        """Return which tensors have been moved so far, and which objects stayed."""
         return Moves(tuple(self.moved), tuple(self.stayed))
 
     # Modules and optimizers move in place.
@@ -172,7 +185,7 @@ class Mover:
                 self._parameter(name, parameter)
                 state = optimizer.state.get(parameter, {})
                 for key, value in state.items():
-                    # Optimizers keep the step counter on the CPU, as in load_state_dict.
+                    # Optimizers keep the step counter on the CPU, as `load_state_dict` does.
                     if isinstance(value, torch.Tensor) and not (key == "step" and stays):
                         state[key] = self._rebuild(value, join(path, f"state.{i}.{key}"))
 
@@ -198,7 +211,15 @@ class Mover:
         layout: Layout,
         sharing: list[tuple[str, torch.Tensor]],
     ) -> None:
-        """Record a tensor that was moved in place, and replace its views in the structure."""
+        """Report a tensor that was moved in place, and create views for tensors that shared memory.
+
+        Args:
+            name: name of the tensor in the report.
+            old: the tensor before the move.
+            new: the tensor after the move, often the same object.
+            layout: layout of `old` before the move.
+            sharing: (name, tensor) of the tensors that shared memory with `old`.
+        """
         self._remember(old, new)
         self._note(name, new, layout.device)
         for label, other in sharing:
@@ -232,14 +253,14 @@ class Mover:
             if reason:
                 self.stayed.append((name, reason))
             return thing
-        self._remember(thing, thing)  # ends the recursion for a container that contains itself
+        self._remember(thing, thing)  # otherwise a container that contains itself recurses forever
         values = [self._rebuild(part, join(name, key)) for key, part in parts]
         if all(new is old for new, (_, old) in zip(values, parts, strict=True)):
             return thing
         return self._remember(thing, rebuild(thing, values))
 
     def _call_to(self, name: str, thing: Any) -> Any:
-        """Move an object by its own method `to`: PackedSequence, BatchEncoding and others."""
+        """Move an object such as a PackedSequence or BatchEncoding by calling its method `to`."""
         sources = {key: tensor.device for key, tensor in tensors_in(thing)}
         try:
             new = thing.to(self.device)
@@ -268,7 +289,7 @@ class Mover:
             self._remember(tensor, tensor)
 
     def _result(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy the result of an operation within the graph; a view follows its base."""
+        """Copy the result of an operation within the graph; a view stays a view of its base."""
         base = tensor._base
         if base is not None and any(base is other for _, other in self._sharing_memory(tensor)):
             layout = Layout.from_tensor(base)
@@ -283,12 +304,16 @@ class Mover:
         self._remember(tensor, new)
 
     def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
-        """Move tensors that share memory: copy the bytes they span, and recreate each as a view."""
+        """Move tensors that share memory: copy the bytes once, and recreate each tensor as a view.
+
+        Args:
+            group: (name, tensor) of tensors in one storage.
+        """
         layouts = [Layout.from_tensor(tensor) for _, tensor in group]
         start = min(p.offset * p.dtype.itemsize for p in layouts) // _ALIGNMENT * _ALIGNMENT
         end = max(p.end * p.dtype.itemsize for p in layouts)
         whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
-        if whole is not None:  # one tensor spans all bytes: the others become views of its copy
+        if whole is not None:  # this tensor spans all bytes: copy it, not the bytes
             group.insert(0, group.pop(whole))
             layouts.insert(0, layouts.pop(whole))
             first = _without_grad(group[0][1]).to(self.device)
@@ -313,7 +338,7 @@ class Mover:
         shares: str = "",
         nbytes: int | None = None,
     ) -> torch.Tensor:
-        """Return `new` with the parameter class, requires_grad and grad of the leaf `old`."""
+        """Return `new` as a leaf like `old`: with its class, requires_grad and grad."""
         if isinstance(old, torch.nn.Parameter):
             new = torch.nn.Parameter(new, old.requires_grad)
         new.requires_grad_(old.requires_grad)
@@ -323,7 +348,7 @@ class Mover:
         return new
 
     def _sharing_memory(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return the structure's tensors in the same storage as `tensor`, each once."""
+        """Return (name, tensor) of all tensors to move that are in the same storage as `tensor`."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for name, other in self._at_address.get(_address(tensor), []):
             found.setdefault(id(other), (name, other))
@@ -354,7 +379,7 @@ class Mover:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    # Tensors without memory of their own (meta, sparse, empty, wrappers) share with no other.
+    # Tensors without memory (meta, sparse, empty, wrappers) share memory with no other tensor.
     found = elements(tensor) if tensor.layout is torch.strided else None
     if found is None or found.extent or not found.tensors:
         return id(tensor)
@@ -362,12 +387,12 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _without_grad(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor detached; the same object if it requires no grad."""
+    """Return `tensor.detach()` if the tensor requires grad, else the tensor itself."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the values if they are contiguous in some dimension order, else 0."""
+    """Return the number of bytes of a tensor that fills its memory without gaps; otherwise 0."""
     dense = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size != 1:
@@ -378,14 +403,19 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Return whether several elements share one value in memory, as after `expand`."""
+    """Return whether several elements have the same address, as after `expand`."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def _view(new: torch.Tensor, old: Layout, alias: torch.Tensor) -> torch.Tensor | None:
-    """Return the view of `new` that corresponds to `alias`, a view of the original tensor.
+    """Return a view of `new` for `alias`, a tensor that shares memory with the original of `new`.
 
-    Returns None if `alias` is outside of that layout or has another dtype.
+    Returns None if some elements of `alias` are not in `new`, or if the dtypes differ.
+
+    Args:
+        new: the moved tensor.
+        old: the layout of the original tensor.
+        alias: the other tensor in the original's storage.
     """
     layout = Layout.from_tensor(alias)
     inside = old.offset <= layout.offset and layout.end <= old.end and layout.dtype == old.dtype

@@ -1,4 +1,4 @@
-"""List devices, and move a whole structure of objects to one of them."""
+"""List the available devices, and move models, batches and optimizers to one of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .simulated.device_names import is_simulated, simulated_devices
 
 
 def available_devices() -> list[torch.device]:
-    """Return the CPU, all GPUs and, inside `simulate_accelerator()`, the simulated devices.
+    """Return the CPU, all GPUs, and the simulated devices inside `simulate_accelerator()`.
 
     >>> available_devices()[0]
     device(type='cpu')
@@ -35,19 +35,20 @@ def to_device(
     numbers: bool = False,
     report: Callable[[Moves], object] | None = None,
 ) -> Any:
-    """Return the same structure with its tensors on a device.
+    """Return `tree` with all of its tensors on a device.
 
-    A container is copied if something in it moved. Modules and optimizers move in place, as with
-    `nn.Module.to`, including gradients and the optimizer's state. References to one tensor, tied
-    weights and views still share memory afterwards. A leaf stays a leaf.
+    Modules and optimizers move in place, as by `nn.Module.to`, with their gradients and the
+    optimizer's state. A container is copied if an item of it moves. Tensors that share memory, such
+    as tied weights and views, share memory on the device, too. A leaf stays a leaf.
 
     Args:
-        tree: a tensor, module, optimizer, DataLoader (its batches will be moved), an object with a
-            method `to`, or dicts, lists, tuples, sets, dataclasses and namespaces of these. For all
+        tree: a tensor, module, optimizer, DataLoader (its batches will be moved), or object with a
+            method `to`; or a dict, list, tuple, set, dataclass or namespace of these. To move all
             variables of a script: `globals().update(to_device(globals(), "cuda"))`.
-        device: as for `Tensor.to`, or the name of a simulated device: "sim:0".
+        device: as for `Tensor.to`, or the name of a simulated device, such as "sim:0".
         numbers: also turn int, float, complex and bool into tensors.
-        report: called once with a `Moves`, which lists what moved and what stayed: `report=print`.
+        report: called once with a `Moves` object, which lists the tensors that moved and the
+            objects that stayed. `report=print` prints it.
 
     Raises:
         RuntimeError: if the device does not exist.
@@ -69,12 +70,19 @@ def to_device(
 
 
 def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> Moves:
-    """Move all local variables of the caller to a device, and rebind them.
+    """Move all local variables of the calling function to a device, and rebind them.
 
-    Variables of enclosing functions that the caller uses are rebound too.
+    Variables of enclosing functions that the caller uses are rebound, too.
+
+    Args:
+        device: as for `to_device`.
+        numbers: as for `to_device`.
+
+    Returns:
+        A report of the tensors that moved and of the objects that stayed.
 
     Raises:
-        RuntimeError: as `to_device`.
+        RuntimeError: if the device does not exist.
 
     >>> import torch
     >>> from graphviz_torch import simulate_accelerator
@@ -88,14 +96,14 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
     """
     frame = caller_frame()
     if frame is None:
-        raise RuntimeError("move_locals: no caller's variables to move.")
+        raise RuntimeError("move_locals: call it from Python code, whose variables it moves.")
     variables = frame.f_locals
     mover = Mover(find_device(device), numbers)
     before = dict(variables)
     for name, value in mover.move(before).items():
         if value is not before[name]:
             variables[name] = value
-    if sys.version_info < (3, 13):  # before 3.13, `f_locals` is a copy that must be written back
+    if sys.version_info < (3, 13):  # `f_locals` is a copy, to be written back
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return mover.report()
 
@@ -104,7 +112,8 @@ def find_device(device: torch.device | str | int) -> torch.device:
     """Return the device with this name: "cuda" is the current GPU, "sim:0" a simulated device.
 
     Raises:
-        RuntimeError: as torch does, and for a simulated device outside `simulate_accelerator()`.
+        RuntimeError: if torch does not know the name, or for a simulated device outside
+            `simulate_accelerator()`.
     """
     simulated = {label: place for place, label in DEVICE_LABELS.items()}
     found = simulated[device] if device in simulated else torch.device(device)
@@ -112,7 +121,7 @@ def find_device(device: torch.device | str | int) -> torch.device:
         return torch.device("cuda", torch.cuda.current_device())
     if is_simulated(found) and found not in simulated_devices():
         raise RuntimeError(
-            f"{device} is a simulated device: use it inside `with simulate_accelerator(...)`, "
-            "with a count that includes it."
+            f"{device} is a simulated device that does not exist here: use it inside "
+            "`with simulate_accelerator(count)`, with a larger count if needed."
         )
     return found

@@ -1,6 +1,7 @@
-"""Estimate memory and traffic of one rank of many, without GPU, network or memory.
+"""Estimate the memory and traffic of one rank of many, without GPUs and without a network.
 
-`rehearse` dry-runs a script; `try_plans` compares configurations; `draw_memory` draws the memory.
+`rehearse` runs a training step on tensors without values. `draw_memory` draws the rank's memory
+over the step. `try_plans` finds changes with which the step fits into a device.
 """
 
 from __future__ import annotations

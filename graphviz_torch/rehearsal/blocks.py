@@ -1,8 +1,8 @@
-"""Storages of a rehearsal: their lifetimes, roles and placement on device or host.
+"""Storages of a rehearsal: their lifetimes, their roles, and whether they are on device or host.
 
-All tensors of one operator are on the device or all on the host, so storages that an operator uses
-together are joined. If the program places one of them on the device, all joined storages count as
-on the device, from their creation on. Only copies connect the two.
+The tensors of one operator are either all on the device or all on the host. Therefore storages that
+an operator uses together are joined. If the program places one of them on the device, all joined
+storages count as on the device, also before that moment. Only copies connect device and host.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-LOOP = "the loop"  # phase of code that runs in no forward, backward or optimizer step
+LOOP = "the loop"  # phase of code outside of forward, backward and optimizer steps
 
 
 class Placement:
-    """Placement shared by some storages: device or host (a union-find set)."""
+    """The placement, device or host, of a set of joined storages: a node of a union-find forest."""
 
     __slots__ = ("_device", "_joined")
 
     def __init__(self) -> None:
         self._device = False
-        self._joined: Placement | None = None  # the set that this one was merged into
+        self._joined: Placement | None = None  # parent in the union-find forest
 
     def root(self) -> Placement:
-        """Return the root of the merged sets."""
+        """Return the placement that represents all joined placements."""
         side = self
         while side._joined is not None:
             if side._joined._joined is not None:
@@ -51,7 +51,15 @@ class Placement:
 
 
 class Block:
-    """A storage during the time in which its size is constant."""
+    """A storage, from the moment at which it gets its size until it is freed or resized.
+
+    Args:
+        nbytes: its size in bytes.
+        allocated_at: the moment, a number of changes of memory since the start.
+        phase: the phase in which it was allocated: "forward", "backward", "optimizer" or `LOOP`.
+        position: module and line that allocated it.
+        placement: whether it is on the device.
+    """
 
     __slots__ = (
         "allocated_at",
@@ -78,7 +86,7 @@ class Block:
 
 
 class Peak(NamedTuple):
-    """The largest number of bytes allocated at once."""
+    """The largest number of bytes that were allocated at the same moment."""
 
     nbytes: int
     moment: int
@@ -86,7 +94,7 @@ class Peak(NamedTuple):
 
 
 def peak_of(blocks: Iterable[Block], first: int) -> Peak:
-    """Return the peak from moment `first` on. There is one change per moment."""
+    """Return the peak of memory from moment `first` on."""
     total, changes = 0, []
     for block in blocks:
         if block.allocated_at > first:
@@ -109,7 +117,7 @@ def at_moment(blocks: Iterable[Block], moment: int) -> list[Block]:
 
 
 def totals(blocks: Iterable[Block], by: str) -> Sequence[tuple[str, int]]:
-    """Return bytes by a field of the blocks, largest first."""
+    """Return the bytes of the blocks for each value of a field, such as "role"; largest first."""
     found: Counter[str] = Counter()
     for block in blocks:
         found[getattr(block, by)] += block.nbytes

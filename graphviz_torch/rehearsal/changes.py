@@ -1,4 +1,4 @@
-"""One context manager per plan; each overrides arguments that the script passes to PyTorch."""
+"""Context managers that change arguments which the script passes to PyTorch, one for each plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from ..internals.tensors.pytree import map_tensors
 
-_MIN_BLOCKS = 2  # a list with at least so many blocks of one class is checkpointed
+_MIN_BLOCKS = 2  # least number of blocks in a list that is checkpointed
 _BF16 = torch.bfloat16
 
 Change = Callable[[], AbstractContextManager[None]]
@@ -31,7 +31,7 @@ Change = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def fused_optimizers() -> Iterator[None]:
-    """Use the fused kernels of Adam and AdamW, which need no lists of intermediate tensors."""
+    """Use the fused kernels of Adam and AdamW, which allocate no intermediate tensors."""
     with ExitStack() as opened:
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             init = _with_arguments(kind.__init__, fused=True, foreach=None)
@@ -41,7 +41,10 @@ def fused_optimizers() -> Iterator[None]:
 
 @contextmanager
 def checkpoint_blocks() -> Iterator[None]:
-    """Checkpoint each block in lists of blocks, from the first call of the outermost module on."""
+    """Checkpoint each module in lists of modules of one class, such as a transformer's layers.
+
+    The modules are found when the outermost module is called for the first time.
+    """
     seen: set[int] = set()
     changed: list[Module] = []
 
@@ -79,7 +82,7 @@ def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shard_with(**values: Any) -> Change:
-    """Return a change that passes other arguments to `fully_shard`."""
+    """Return a context manager in which `fully_shard` gets other arguments."""
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -109,7 +112,7 @@ def bf16_parameters() -> Iterator[None]:
         for each in [module] if isinstance(module, Module) else module:
             each.to(_BF16)
         policy = kwargs.get("mp_policy", fsdp.MixedPrecisionPolicy())
-        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # casts the inputs of modules
+        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # casts the modules' inputs
         return shard(module, *args, **kwargs)
 
     @wraps(init)
@@ -138,7 +141,12 @@ def _cast(_: Module, args: Any, kwargs: Any) -> Any:
 
 
 def split_batches(count: int) -> Change:
-    """Return a change that divides each DataLoader's batch and steps after `count` of the parts."""
+    """Return a context manager in which batches are divided, and gradients are accumulated.
+
+    Args:
+        count: number of micro-batches in each batch of a DataLoader. The optimizer steps after
+            each `count` micro-batches.
+    """
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -153,12 +161,12 @@ def split_batches(count: int) -> Change:
 
 
 class _MicroBatches:
-    """Counts micro-batches for each optimizer."""
+    """A counter of micro-batches, which skips optimizer steps and zero_grad between batches."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._divided = False  # True if a loader's batch was divided
-        self._calls = WeakKeyDictionary[Any, int]()  # number of calls of step, by optimizer
+        self._divided = False  # whether the batch of a DataLoader was divided
+        self._calls = WeakKeyDictionary[Any, int]()  # optimizer -> calls of `step`
 
     def loader(self) -> Callable[..., None]:
         load = DataLoader.__init__

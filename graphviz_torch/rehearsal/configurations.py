@@ -1,7 +1,7 @@
-"""Plans that make a training need less memory, which a rehearsal can try without changing the code.
+"""Plans: changes that save memory, which a rehearsal can try without a change of the script.
 
-A plan is a context manager around the script that changes arguments passed to PyTorch. Its text
-says which code to write to adopt it.
+A plan has a context manager, which changes arguments that the script passes to PyTorch, and a text,
+which says how to change the script.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from .order import ordinal
 
 
 class Plan(NamedTuple):
-    """A change of a training."""
+    """A change that may save memory."""
 
-    advice: str  # the code to write to adopt it
+    advice: str  # code to write in the script
     change: Change
 
 
-_MESH, _MICRO = "mesh=", "micro-batches="  # followed by sizes: mesh=16x4, micro-batches=2
-_MAX_MICRO_BATCHES = 64  # micro-batches at most
+_MESH, _MICRO = "mesh=", "micro-batches="  # as in mesh=16x4, micro-batches=2
+_MAX_MICRO_BATCHES = 64  # largest number that is tried
 _BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 PLANS = {
     "fused": Plan("AdamW(..., fused=True)", fused_optimizers),
@@ -62,10 +62,10 @@ PLANS = {
 
 
 def plans() -> tuple[tuple[str, str], ...]:
-    """Return (name, code to write) of each plan that a rehearsal can try.
+    """Return the plans that a rehearsal can try: for each, its name and the code to write.
 
-    The number of micro-batches can be larger: "micro-batches=4". A mesh has a plan for each choice
-    of its sizes, such as "mesh=16x4", which is not listed here.
+    Other numbers of micro-batches are plans as well: "micro-batches=4". Not listed are plans that
+    change the sizes of the script's mesh, such as "mesh=16x4".
 
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'
@@ -78,7 +78,7 @@ def plan_of(name: str) -> Plan:
     """Return the plan with this name.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if no plan has this name.
 
     >>> plan_of("mesh=16x4").advice
     'init_device_mesh(..., (16, 4))'
@@ -99,19 +99,24 @@ def plan_of(name: str) -> Plan:
             )
             return Plan(advice, split_batches(int(text)))
     known = ", ".join([*PLANS, f"{_MICRO}2", f"{_MESH}16x4"])
-    raise ValueError(f"plans={[name]}: pass some of {known}.")
+    raise ValueError(f"plans={[name]}: this plan is unknown. Pass some of {known}.")
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a plan; only one plan of a kind can be used at a time.
+    """Return the kind of a plan. Plans of the same kind exclude each other.
 
-    The kind of "mesh=16x4" is "mesh", and that of both bf16 plans is "bf16".
+    "mesh=16x4" is of the kind "mesh"; both "bf16" and "bf16-parameters" are of the kind "bf16".
     """
     return name.partition("=")[0].removesuffix("-parameters")
 
 
 def ladders(mesh: Sequence[int]) -> list[list[str]]:
-    """Return lists of plans to try in order while each helps more: micro-batches, other meshes.
+    """Return lists of plans. Each plan of a list is tried only if the plan before it helped.
+
+    A list has one plan, or plans with growing sizes: more micro-batches, or other meshes.
+
+    Args:
+        mesh: sizes of the script's mesh, innermost last.
 
     >>> ladders([2])[0], ladders([4, 2])[-2:]
     (['fused'], [['mesh=2x4', 'mesh=1x8'], ['mesh=8x1']])
@@ -124,7 +129,7 @@ def ladders(mesh: Sequence[int]) -> list[list[str]]:
 
 
 def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
-    """Return, for each pair of dimensions, meshes in which one gives its factors to the other."""
+    """Return lists of meshes in which more and more ranks move from one dimension to another."""
     found = []
     for giver in range(len(mesh)):
         for taker in range(len(mesh)):
@@ -140,7 +145,7 @@ def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
 
 @contextmanager
 def apply_plans(names: Sequence[str]) -> Iterator[None]:
-    """Context manager in which some plans are in effect.
+    """Context manager in which PyTorch gets the arguments of some plans.
 
     >>> with apply_plans(("fused",)):
     ...     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])

@@ -1,7 +1,7 @@
 """Compare two rehearsals: how a change of the script affects memory, traffic and operations.
 
-Numbered modules such as the blocks of a list are counted together. Collectives are compared without
-their line, which moves when the script is edited.
+Numbered modules, such as the layers of a list, are counted together. Collectives are compared
+without their lines, because lines move when the script is edited.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
 Report = Mapping[str, Any]  # the result of `Rehearsal.to_dict()`
-_ROWS, _MORE = 8, "    and {:,} more"  # rows of a list
+_ROWS, _MORE = 8, "    and {:,} more"  # largest number of rows in a list
 _SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
 _FIGURES = (
     ("peak", "peak_bytes"),
@@ -25,12 +25,12 @@ _FIGURES = (
     ("operations", "flops"),
     ("on the wire", "wire_bytes"),
 )
-_PLACES = ("kind", "group", "module")  # texts of a collective
+_PLACES = ("kind", "group", "module")  # keys of a collective whose values are texts
 _LARGEST = 1 << 63
 
 
 class FigureChange(NamedTuple):
-    """A figure that differs."""
+    """A number that differs between two rehearsals."""
 
     name: str
     before: int
@@ -39,11 +39,11 @@ class FigureChange(NamedTuple):
 
 @dataclass(frozen=True)
 class RehearsalDiff:
-    """The differences between two rehearsals; each list has the largest differences first.
+    """The differences between two rehearsals. Each list begins with the largest difference.
 
-    `figures` are in bytes, except for "operations". `at_peak` is in bytes by role, `activations` in
-    bytes by module. `collectives` are bytes on the wire by kind, group and module, and `counts`
-    their numbers.
+    `figures` are totals in bytes, except for "operations". `at_peak` has the bytes of each role of
+    memory at the peak, and `activations` the bytes of each module. `collectives` has the bytes on
+    the wire for each kind, group and module, and `counts` the number of these collectives.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import compare_rehearsals, rehearse
@@ -66,7 +66,7 @@ class RehearsalDiff:
         return any((self.figures, self.at_peak, self.activations, self.collectives, self.counts))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the differences as JSON values: [before, after] of each figure."""
+        """Return the differences as JSON values: a list [before, after] for each number."""
         lists = ("figures", "at_peak", "activations", "collectives", "counts")
         rows = {name: getattr(self, name) for name in lists}
         return {
@@ -83,7 +83,7 @@ class RehearsalDiff:
         return self.to_text()
 
     def to_text(self) -> str:
-        """Return the differences as text."""
+        """Return the differences as text, one per line."""
         return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
@@ -126,10 +126,11 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
     """Return the differences between two rehearsals.
 
     Args:
-        before, after: rehearsals of one rank each, or parsed output of `rehearse --format json`.
+        before: a rehearsal of one rank, or the parsed output of `rehearse --format json`.
+        after: another one.
 
     Raises:
-        ValueError: if one is not such a report.
+        ValueError: if `before` or `after` is not such a report.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -152,15 +153,15 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
 
 
 def _check_report(given: Any) -> Report:
-    """Return the report of one rank, after checking the type of each value that is compared.
+    """Return `given` if it is a report of one rank with values of the right types.
 
     Raises:
-        ValueError: if it is not such a report.
+        ValueError: if `given` is not such a report.
     """
     if not isinstance(given, Mapping) or given.get("format") != FORMAT or not _is_whole(given):
         raise ValueError(
-            "this is not the report of one rank: pass the output of rehearse --rank 0 --format json"
-            "."
+            "this is not a rehearsal of one rank: pass the output of `graphviz-torch rehearse "
+            "--rank 0 --format json`."
         )
     return given
 

@@ -1,11 +1,11 @@
 """Run the first steps of a training as one rank of many, on tensors without memory.
 
-The parts of a run:
+Classes that a rehearsal uses:
 
-    FakeGroups, FakeAccelerator, FakeTensors    the simulated machine
-    MemoryTracker                               memory and FLOPs by role, line and module
-    record()                                    nodes, lines and collectives of each step
-    Rehearsal                                   the result
+    FakeGroups, FakeAccelerator, FakeTensors    process groups, device and tensors without values
+    MemoryTracker                               counts memory and FLOPs by role, line and module
+    Recording                                   records nodes, lines and collectives of each step
+    Rehearsal                                   contains the result
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, collective_stats, named_bytes
 
-_MAX_MOMENTS = 300  # points of the picture
-_DEFAULT_MEMORY = 80 * 2**30  # bytes that the device reports to a program that asks, by default
+_MAX_MOMENTS = 300  # number of points in the picture, about
+_DEFAULT_MEMORY = 80 * 2**30  # bytes; the program may query it
 
 
 class _StopRehearsal(BaseException):
-    """Raised after the last step to end the program."""
+    """Exception that ends the program after the last step."""
 
 
 @overload
@@ -79,29 +79,29 @@ def rehearse(
     values: Mapping[str, float] | None = None,
     plans: Sequence[str] = (),
 ) -> Rehearsal | list[Rehearsal]:
-    """Run the first steps of a training as one rank of many, without GPU, network or memory.
+    """Run the first steps of a training as one rank of many, without GPUs and without a network.
 
-    Tensors that `function` creates are fake: they have shapes but no values. Process groups
-    complete every collective immediately. `function` therefore has to build the model as well and,
-    as under torchrun, create its process group or mesh, with any backend.
+    Tensors that `function` creates are fake: they have shapes but no values, and take no memory.
+    Collectives return immediately. `function` has to create everything it uses: the model and, as
+    under torchrun, its process group or mesh, with any backend.
 
     Args:
-        function: builds the model and trains it; it is stopped after the last step.
-        ranks: number of ranks; by default the product of `mesh`, or 1.
-        mesh: names and sizes of the mesh dimensions, innermost last; names the groups of ranks that
-            the program's own mesh does not name.
-        rank: the rank to run; several ranks return a list.
-        steps: number of steps, each ended by an optimizer. The result describes the last one. Most
-            optimizers create their state in the first step, so only the second reaches the peak.
-        device_memory: bytes of memory of a device.
-        values: results of `.item()` by line: `{"train.py:30": 0.5}` or `{"30": 0.5}`; the key `""`
-            is for all other lines.
-        plans: changes of arguments that the program passes to PyTorch: names that `plans()`
-            returns, "micro-batches=4", or "mesh=16x4" for the sizes of the program's mesh.
+        function: builds a model and trains it. It is stopped after the last step.
+        ranks: number of ranks; by default the product of the sizes in `mesh`, or 1.
+        mesh: names and sizes of the mesh dimensions, innermost last. The result uses these names
+            for process groups that the program's own mesh does not name.
+        rank: the rank to run as. For a list of ranks, the result is a list of rehearsals.
+        steps: number of optimizer steps to run; the result describes the last one. Most optimizers
+            create their state in the first step, so the second one has the larger peak.
+        device_memory: memory of one device in bytes, for `Rehearsal.fits`.
+        values: values that `.item()` returns, by line: `{"train.py:30": 0.5}` or `{"30": 0.5}`. The
+            key `""` is for all other lines.
+        plans: names of plans, which change arguments that the program passes to PyTorch: those of
+            `plans()`, "micro-batches=4", or "mesh=16x4" to change the sizes of the program's mesh.
 
     Raises:
-        ValueError: if ranks, mesh, steps or plans are invalid.
-        RuntimeError: if the program needs the value of a tensor; the message has the line and the
+        ValueError: if `ranks`, `mesh`, `rank`, `steps` or `plans` is invalid.
+        RuntimeError: if the program needs the value of a tensor. The message names the line and the
             argument to pass.
 
     >>> import torch
@@ -119,7 +119,7 @@ def rehearse(
     size = math.prod((mesh or {}).values())
     ranks = size if ranks is None else ranks
     if mesh and size != ranks:
-        raise ValueError(f"mesh={dict(mesh)} has {size} ranks, and ranks={ranks}.")
+        raise ValueError(f"mesh={dict(mesh)} has {size} ranks, but ranks={ranks} was passed.")
     if ranks < 1 or steps < 1:
         raise ValueError(f"ranks={ranks}, steps={steps}: pass 1 or more.")
     for name in plans:
@@ -127,7 +127,7 @@ def rehearse(
     ranks_to_run = [rank] if isinstance(rank, int) else list(rank)
     for each in ranks_to_run:
         if not 0 <= each < ranks:
-            raise ValueError(f"rank={each}: ranks are counted from 0, and there are {ranks}.")
+            raise ValueError(f"rank={each}: pass a rank from 0 to {ranks - 1}.")
     found = [
         _RankRun(ranks, each, dict(mesh or {}), steps, device_memory, values or {}).run(
             function, tuple(plans)
@@ -163,7 +163,7 @@ class _RankRun:
         self._begun = time.perf_counter()
 
     def run(self, function: Callable[[], object], plans: tuple[str, ...]) -> Rehearsal:
-        with record():  # the first recording registers hooks, which fails inside another hook
+        with record():  # the first recording has to register hooks outside of any hook
             pass
         with ExitStack() as world:
             count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _DEFAULT_MEMORY
@@ -188,7 +188,7 @@ class _RankRun:
             except _StopRehearsal:
                 pass
             except BaseException as raised:
-                # Later errors come from libraries that shut down after the stop.
+                # After the last step, errors come from libraries that shut down; they are ignored.
                 if self._step < self._steps:
                     error = raised
             if self._tensors.needs_values:
@@ -259,7 +259,7 @@ class _RankRun:
         )
 
     def _groups(self) -> dict[str, str]:
-        """Return the names of mesh dimensions, by the ranks of this rank's group."""
+        """Return names of mesh dimensions; keys are texts with the ranks of this rank's groups."""
         found, stride = {}, self._ranks
         for name, size in self._mesh.items():
             stride //= size
@@ -269,10 +269,9 @@ class _RankRun:
 
 
 def without_devices(graph: Graph) -> Graph:
-    """Return the graph without devices in its tensors' metadata.
+    """Return the graph without the devices of its tensors.
 
-    The script's device is simulated, and PyTorch's C++ code reports its tensors as being on the
-    CPU.
+    They would be wrong: PyTorch's C++ code reports "cpu" for tensors on the simulated device.
 
     >>> from graphviz_torch.graph import Node, TensorMeta
     >>> x = Node(0, "AccumulateGrad", (TensorMeta((8,), "float32", "cpu"),), "x", leaf="tensor")
@@ -292,9 +291,10 @@ def without_devices(graph: Graph) -> Graph:
 
 
 def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list[Moment]:
-    """Return the memory over the step, at about `_MAX_MOMENTS` moments.
+    """Return the memory at about `_MAX_MOMENTS` moments of the step.
 
-    These include the peak, the start of each phase, and the fullest moment of each interval.
+    The moments include the peak, the start of each phase, and the moment with the most memory in
+    each interval.
     """
     first, last = tracker.first_moment, tracker.moment
     changes: list[tuple[int, int, Block]] = []
@@ -320,7 +320,7 @@ def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list
 def _fullest(
     changes: Sequence[tuple[int, int, Block]], first: int, last: int, every: int
 ) -> Iterator[int]:
-    """Yield the moment with most memory in each interval of `every` moments."""
+    """Yield the moment with the most memory in each interval of `every` moments."""
     now = at = 0
     for start in range(first, last + 1, every):
         most, best = -1, start

@@ -1,23 +1,24 @@
 """Track memory: the lifetime of each storage, with its role, line and module.
 
-A storage counts with all of its bytes for as long as anything refers to it. Not counted: memory
-that a kernel uses internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS
-reserve.
+A storage counts with all of its bytes while anything refers to it. Not counted: memory that a
+kernel uses internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS reserve.
 
-    parameter     of a module that was called, or of an optimizer; for a shard, this rank's
-    gradient      `.grad` of a parameter before an optimizer steps, and fully_shard's gradients
+The role of a storage is the first in this list that applies:
+
+    parameter     a parameter of a called module or of an optimizer; of a sharded one, this rank's
+                  shard
+    gradient      `.grad` of a parameter before an optimizer steps, and gradients in fully_shard
     optimizer     state of an optimizer after its step
-    buffer        of a module that was called
-    gathered      unsharded parameters that fully_shard gathers and frees by itself
-    activation    tensors saved by the graph when backward starts, unless listed above
+    buffer        a buffer of a called module
+    gathered      unsharded parameters, which fully_shard gathers and frees
     input         arguments of the outermost module
-    recomputed    tensors that a checkpointed segment recomputes, unless listed above
-    communication inputs and outputs of collectives, unless listed above
+    activation    tensors that the graph has saved when backward starts
+    communication inputs and outputs of collectives
+    recomputed    tensors that a checkpointed segment recomputes
     temporary     everything else, mostly gradients inside the graph
 
-If the program uses CUDA, only memory on the device is counted: tensors that the program places
-there, and all tensors that an operator uses or creates together with them. Otherwise all memory
-counts.
+If the program uses CUDA, only memory on the device counts: tensors that the program places there,
+and all tensors that an operator uses or creates together with them. Otherwise all memory counts.
 """
 
 from __future__ import annotations
@@ -51,47 +52,48 @@ from ..tracing.tracer import collect_nodes
 from .blocks import LOOP, Block, Placement, peak_of
 
 _flops: Any = flop_counter
-# PyTorch has no FLOP formula for it
+# `torch.utils.flop_counter` has no formula for this operator.
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
-# Operators with tensors on both sides; for the last three, positions of other operands than
-# indices.
+# Operators that may have tensors on device and host. Of indexing, the indices may be elsewhere: the
+# numbers are positions of the other arguments.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
-# Roles that any other role replaces.
+# Roles that are replaced if another role applies later.
 _REPLACEABLE_ROLES = frozenset({"temporary", "communication", "recomputed"})
-_SCALAR_BYTES = 16  # bytes: a single number may be on the other side
+_SCALAR_BYTES = 16  # bytes; a tensor with a single number may be on another device
 
 
 class MemoryTracker:
     """Context manager that counts memory and FLOPs of the code inside.
 
-    A step starts at the first call of the outermost module after `begin_step()`, which discards
-    earlier counts.
+    A step starts when the outermost module is called for the first time after `begin_step()`.
+    Earlier counts are discarded.
 
     Args:
-        on_host: returns True if a collective's arguments contain a group that sends CPU tensors.
+        on_host: called with the arguments of a collective; returns True if the process group sends
+            CPU tensors.
     """
 
     def __init__(self, on_host: Callable[[Iterable[Any]], bool] = lambda args: False) -> None:
         self._on_host = on_host
         self.blocks: list[Block] = []
         self.phases: list[tuple[int, str]] = []  # (first moment, phase)
-        self.moment = 0  # number of changes so far
-        self.uses_device = False  # True if the program uses a device
+        self.moment = 0  # number of changes of memory so far
+        self.uses_device = False  # whether the program uses a device
         self.flops = 0
         self.first_moment = 0  # first moment of the step
-        self._is_waiting = True  # True until the step starts
-        self._blocks: dict[int, Block] = {}  # by number of the storage
-        self._saved: list[list[Block]] = []  # by backward
+        self._is_waiting = True  # whether the step has yet to start
+        self._blocks: dict[int, Block] = {}  # allocated blocks, by `storage_id`
+        self._saved: list[list[Block]] = []  # blocks that the graph saved, for each backward
         self._paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
         self._optimizers: dict[int, Any] = {}
-        # (module, line) by sequence number of the node.
+        # Sequence number of a node -> (module, line) of its forward.
         self._origins: dict[int, tuple[str, str]] = {}
-        # Depth of the module stack at the start of each backward.
+        # Depth of the module stack at the start of each running backward.
         self._backward_depth: list[int] = []
         self._stepping = False
         self._crossing = False
@@ -118,52 +120,52 @@ class MemoryTracker:
         self._roots, self._optimizers = {}, {}
 
     def begin_step(self) -> None:
-        """Discard the counts of the current step when the next module is called."""
+        """Start a new step at the next call of a module, and discard the counts of this step."""
         self._is_waiting = True
 
     def close_step(self) -> None:
-        """Assign roles once more at the end of the step."""
+        """End the step: assign the roles for the last time."""
         self._assign_roles()
 
     @property
     def activations(self) -> list[Block]:
-        """Storages saved for the backward that saved most."""
+        """Storages that the graph saved for backward; of several backwards, for the largest one."""
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
     def counted_blocks(self) -> list[Block]:
-        """Storages of the step; only those on the device if the program uses one."""
+        """Storages of the step; if the program uses a device, only storages on the device."""
         return [block for block in self.blocks if not self.uses_device or block.placement.device]
 
     # Placement, for the simulated accelerator
 
     def put(self, given: Any) -> None:
-        """Mark tensors as being on the device."""
+        """Place tensors on the device."""
         self.uses_device = True
         with unseen_calls():
             for block in self._blocks_of(tensors(given)):
                 block.placement.put()
 
     def has(self, tensor: Tensor) -> bool:
-        """Return True if a tensor is on the device; always False inside an operator."""
+        """Return whether a tensor is on the device; always False inside an operator."""
         if self._storages.inside:
             return False
         with unseen_calls():
             return any(block.placement.device for block in self._blocks_of([tensor]))
 
     def allocated_bytes(self) -> int:
-        """Return the bytes on the device now."""
+        """Return the number of bytes that are allocated on the device."""
         return sum(block.nbytes for block in self._blocks.values() if block.placement.device)
 
     def peak_bytes(self) -> int:
-        """Return the peak of bytes on the device in this step."""
+        """Return the largest number of bytes on the device in this step."""
         there = [block for block in self.blocks if block.placement.device]
         return peak_of(there, self.first_moment).nbytes
 
     @contextmanager
     def crossing(self) -> Iterator[None]:
-        """Context manager in which outputs of operators do not take the inputs' placement."""
+        """Context manager for copies: results of operators need not be where the inputs are."""
         before, self._crossing = self._crossing, True
         try:
             yield
@@ -171,7 +173,7 @@ class MemoryTracker:
             self._crossing = before
 
     def bytes_of(self, role: str) -> int:
-        """Return the bytes of a role that are allocated now."""
+        """Return the number of allocated bytes that have a role."""
         return sum(block.nbytes for block in self._blocks.values() if block.role == role)
 
     # Callbacks of the watches
@@ -220,7 +222,7 @@ class MemoryTracker:
 
     def _label_collective(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Assign roles to the buffers that FSDP and DDP collectives read and write."""
-        # Concatenates whole gradients to reduce-scatter them.
+        # `chunk_cat` concatenates unsharded gradients before their reduce_scatter.
         if operator._schema.name == "fsdp::chunk_cat":
             self._assign_role(_plain(args), "gradient")
         there = self.uses_device and operator.namespace == "c10d" and not self._on_host(args)
@@ -230,19 +232,19 @@ class MemoryTracker:
                 block.placement.put()
 
     def _join(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Join the placements of all tensors of an operator."""
+        """Join the placements of all tensors that an operator uses or creates."""
         schema = operator._schema
         if schema.name in _COPIES:
             return
         made = self._blocks_of(_plain([result]))
         if not schema.is_mutable and all(block.placement.device for block in made):
-            return  # the common case: a view, or no result
+            return  # usually a view, or no tensor at all
         taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
         given = self._blocks_of(_plain([*taken, *kwargs.values()]))
         together = [*made, *(block for block in given if block.nbytes > _SCALAR_BYTES)]
         for block in together[1:]:
             together[0].placement.join(block.placement)
-        # Among single numbers, one on the device is enough.
+        # A single number on the device is enough to place the results on the device.
         if any(block.placement.device for block in given):
             for block in made:
                 block.placement.put()
@@ -290,7 +292,7 @@ class MemoryTracker:
 
     def _will_step(self, event: Stepping) -> None:
         self._stepping = True
-        self.moment += 1  # so that the step has a moment even if it allocates nothing
+        self.moment += 1  # the step gets a moment even if it allocates nothing
         self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
@@ -304,7 +306,7 @@ class MemoryTracker:
     # Position in the program
 
     def _position(self) -> tuple[str, tuple[str, str]]:
-        """Return (phase, (module, line)) of the running code."""
+        """Return the phase of the running code, and its (module, line)."""
         frame = sys._getframe(2)
         if self._stepping:
             return "optimizer", ("", _line(frame))
@@ -312,7 +314,7 @@ class MemoryTracker:
             here = (self._stack[-1] if self._stack else "", _line(frame))
             self._origins[sequence_number() - 1] = here
             return ("forward" if self._stack else LOOP), here
-        if len(self._stack) > self._backward_depth[-1]:  # a checkpointed forward is recomputed
+        if len(self._stack) > self._backward_depth[-1]:  # a checkpoint recomputes its forward
             here = self._stack[-1], _line(frame)
             self._origins[sequence_number() - 1] = here
             return "backward", here
@@ -344,7 +346,10 @@ class MemoryTracker:
             yield from parameters_of(optimizer)
 
     def _assign_role(self, given: Iterable[Tensor], role: str) -> list[Block]:
-        """Assign a role to the storages of tensors that have none yet; return all the storages."""
+        """Give a role to the storages of tensors, except where another role applied before.
+
+        Returns the storages.
+        """
         found = self._blocks_of(given)
         for block in found:
             if block.role in _REPLACEABLE_ROLES:
@@ -357,7 +362,7 @@ class MemoryTracker:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors among the arguments of an operator."""
+    """Yield the tensors in the arguments of an operator, also those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -366,7 +371,7 @@ def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _line(frame: FrameType | None) -> str:
-    """Return the innermost line outside PyTorch; for a library's line, also the user's."""
+    """Return the innermost line outside of PyTorch. For a library's line, add the user's line."""
     user = user_frame(frame)
     while frame is not None and code_owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back
@@ -382,9 +387,9 @@ def _text(frame: FrameType) -> str:
 
 
 def _paths(module: Module, path: str) -> dict[int, str]:
-    """Return the paths of a module and its children by id().
+    """Return the paths of a module and all of its submodules, by their `id`.
 
-    A wrapped module has the path of its wrapper.
+    A module inside a wrapper, such as DistributedDataParallel, has the path of the wrapper.
     """
     found = {id(module): path}
     for name, child in module._modules.items():

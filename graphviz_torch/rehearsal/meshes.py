@@ -17,7 +17,7 @@ Sizes = tuple[int, ...]
 
 @contextmanager
 def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
-    """Append the sizes of each mesh created inside this context to `meshes`."""
+    """Append the sizes of each mesh that is created inside the `with` block to `meshes`."""
 
     def note(sizes: Sizes) -> Sizes:
         meshes.append(sizes)
@@ -28,7 +28,10 @@ def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
 
 
 def replace_mesh(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
-    """Return a change that replaces the sizes of meshes with as many dimensions and ranks."""
+    """Return a context manager in which the program's mesh gets other sizes.
+
+    Only meshes with the same numbers of dimensions and ranks are changed.
+    """
 
     def change(given: Sizes) -> Sizes:
         same = len(given) == len(sizes) and math.prod(given) == math.prod(sizes)

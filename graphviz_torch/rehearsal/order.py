@@ -1,12 +1,13 @@
-"""Check that the ranks of a group issue the same collectives in the same order.
+"""Check that the ranks of a process group call the same collectives in the same order.
 
-For each group, the calls of two of its ranks are compared one by one: kind, dtype, and size where
-sizes have to be equal. Each message needs its counterpart on the other rank. Then the order between
-groups is compared: NCCL requires one order on all ranks, since a waiting call blocks the others.
-All calls count, from the first process group to the end of the last rehearsed step.
+For each group, the calls of two ranks are compared one by one: kind, dtype, and, where all ranks
+have to pass equally many bytes, the size. Each send needs a receive on the other rank. Then the
+order of calls in different groups is compared, because with NCCL a waiting call blocks later calls,
+also those of other groups. All calls are compared, from the creation of the first process group to
+the end of the last rehearsed step.
 
 Not compared: the order of messages relative to collectives, calls of ranks that were not rehearsed,
-and calls that depend on a value.
+and calls that depend on a tensor's value.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from ..internals.frames import user_frame
 from ..internals.hooks.collectives.watch import CollectiveIssued, CollectiveWatch
 from ..internals.tensors.metadata import tensor_meta
 
-# Each rank of the group has to contribute equally many bytes.
+# Collectives to which all ranks have to pass equally many bytes.
 _EQUAL = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
 _MESSAGES = frozenset({"send", "recv"})
 
 
 class CollectiveCall(NamedTuple):
-    """A collective issued by a rank.
+    """A call of a collective by one rank.
 
     >>> print(CollectiveCall("all_reduce", (0, 1), 4096, "float32", "train.py:9"))
     all_reduce of 4.0 KiB float32 at train.py:9
@@ -38,7 +39,7 @@ class CollectiveCall(NamedTuple):
 
     kind: CollectiveKind
     ranks: tuple[int, ...]  # ranks of the group
-    nbytes: int  # of this rank's input; of the output if it only receives
+    nbytes: int  # of this rank's input, or of the output if this rank only receives
     dtype: str
     where: str
     peer: int | None = None  # the other rank of a message
@@ -51,17 +52,17 @@ class CollectiveCall(NamedTuple):
 
 
 class CollectiveMismatch(NamedTuple):
-    """The first collective of a group in which two ranks do not agree.
+    """The first collective call in which two ranks of a group differ.
 
     >>> calls = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
     >>> print(CollectiveMismatch((0, 1), 1, calls))
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
-    ranks: tuple[int, ...]  # of the group; the two ranks if the order between groups differs
-    # Position among the collectives of the group or groups, or among the messages, from 1.
+    ranks: tuple[int, ...]  # of the group; if the order between groups differs, the two ranks
+    # Counts the group's collectives, or the messages, from 1; 2 is the second call.
     number: int
-    calls: Mapping[int, CollectiveCall | None]  # by rank; None if the rank issues no further call
+    calls: Mapping[int, CollectiveCall | None]  # by rank; None if the rank makes no further call
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.calls.values() if each is not None}
@@ -81,7 +82,7 @@ class CollectiveMismatch(NamedTuple):
 
 
 class OrderWatch:
-    """Context manager that collects the collectives issued inside."""
+    """Context manager that collects the collective calls inside."""
 
     def __init__(self) -> None:
         self.calls: list[CollectiveCall] = []
@@ -109,14 +110,14 @@ class OrderWatch:
 
 
 def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveMismatch]:
-    """Return the mismatches between ranks, which would hang or exchange wrong data.
+    """Return mismatches between the collectives of ranks: they would hang, or exchange wrong data.
 
     Args:
-        orders: `Rehearsal.order` of some ranks, by rank.
+        orders: `Rehearsal.order` of each rehearsed rank, by rank.
 
     Returns:
-        The first mismatch of each group with two rehearsed ranks. If there is none, for each pair
-        of ranks, the first call whose order between groups differs.
+        The first mismatch in each process group with two rehearsed ranks. If there is none: for
+        each pair of ranks, the first calls that belong to different groups.
 
     >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
@@ -138,9 +139,14 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
 
 
 def representative_ranks(rank: int, order: Sequence[CollectiveCall]) -> list[int]:
-    """Return the other ranks to rehearse: the first, second and last rank of each group of `rank`.
+    """Return ranks that are worth comparing with `rank`.
 
-    If the ranks of a group send messages, all of them are returned.
+    These are the first, second and last rank of each process group of `rank`. If the ranks of a
+    group send messages to each other, all of them are returned.
+
+    Args:
+        rank: the rank that was rehearsed.
+        order: `Rehearsal.order` of this rank.
 
     >>> representative_ranks(0, [CollectiveCall("barrier", tuple(range(8)), 0, "", "")])
     [1, 7]
@@ -203,6 +209,6 @@ def _match(a: CollectiveCall | None, b: CollectiveCall | None) -> bool:
 
 
 def ordinal(number: int) -> str:
-    """Return a number as "2nd"."""
+    """Return an ordinal number as text, such as "2nd" for 2."""
     ends = {1: "st", 2: "nd", 3: "rd"}
     return f"{number}{'th' if number // 10 % 10 == 1 else ends.get(number % 10, 'th')}"

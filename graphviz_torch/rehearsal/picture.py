@@ -1,6 +1,6 @@
-"""Draw the memory of a rank over a step as an SVG file, by role, with the peak.
+"""Draw a chart of a rank's memory over a step as SVG: one area for each role, and the peak.
 
-The picture follows the reader's dark mode and loads nothing.
+The picture adapts to dark mode, and loads nothing from a network.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _FILLS = {
     "communication": COLORS["group_line"],
     "temporary": COLORS["transfer_line"],
 }
-_MIN_VISIBLE = 0.003  # fraction of the height below which an area is not visible
+_MIN_VISIBLE = 0.003  # fraction of the height; a lower area gets no legend
 _WIDTH, _HEIGHT = 860, 440
-_MIN_PHASE_WIDTH = 0.12  # least fraction of the width per phase
+_MIN_PHASE_WIDTH = 0.12  # fraction of the width that each phase gets at least
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
 def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
-    """Return an SVG of a rank's memory over its step: an area per role, the peak, and its line.
+    """Draw a rank's memory over a step: one area for each role, and the peak with its line of code.
 
-    The horizontal axis is the order of allocations and frees, not time. If there are many, the one
-    with most memory represents its neighbors. A short phase is widened to be visible.
+    The horizontal axis is the order of allocations and frees, not time. If there are many, each
+    drawn moment is the one with the most memory among its neighbors. A short phase is widened.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -49,7 +49,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
     >>> draw_memory(rehearse(train)).startswith("<svg")
     True
     """
-    # Repeats the last moment to give it a width.
+    # The last moment is repeated, so that it has a width.
     moments = (*rehearsal.moments, *rehearsal.moments[-1:])
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08
@@ -68,7 +68,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
     title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} {step}"
     out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
-    peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # its line is at the end
+    peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # keeps the line of code
     out.append(svg_text(_LEFT, 44, peak, "muted"))
     for value in byte_ticks(top):
         out.append(svg_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value)))
@@ -113,7 +113,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
 
 
 def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
-    """Return the x coordinate of each moment, in order, with a least width per phase."""
+    """Return the x coordinates of the moments. Each phase is at least `_MIN_PHASE_WIDTH` wide."""
     counts = Counter(moment.phase for moment in moments)
     least = _MIN_PHASE_WIDTH * len(moments)
     wide = {phase: max(count, least if phase != LOOP else 0) for phase, count in counts.items()}
@@ -128,7 +128,7 @@ def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
 
 
 def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
-    """Return SVG texts with the names of the phases, each at the x of its first moment."""
+    """Return SVG texts with the names of the phases, each below the start of its phase."""
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != LOOP and at - last > 60:

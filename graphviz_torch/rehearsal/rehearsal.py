@@ -15,9 +15,9 @@ from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
 from .order import CollectiveCall, ordinal
 
-FORMAT = "graphviz_torch rehearsal"  # identifies a report in JSON
+FORMAT = "graphviz_torch rehearsal"  # value of "format" in JSON reports
 OUTSIDE = "outside of modules"
-# Names of the roles of memory in texts.
+# Roles of memory, and their names in texts.
 ROLES = {
     "parameter": "parameters",
     "optimizer": "optimizer state",
@@ -33,7 +33,7 @@ ROLES = {
 
 
 class NamedBytes(NamedTuple):
-    """A name and its bytes."""
+    """A name and a number of bytes."""
 
     name: str
     nbytes: int
@@ -41,22 +41,22 @@ class NamedBytes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveStats:
-    """Collectives of a step with the same kind, dtype, group, phase, module and line."""
+    """All collectives of a step that have the same kind, dtype, group, phase, module and line."""
 
     kind: str
     dtype: str
     group: str  # name of the mesh dimension, or "ranks 1 and 3"; "" for all ranks
     group_size: int  # number of ranks
     count: int
-    nbytes: int  # total input of this rank
-    wire_bytes: int  # total bytes that this rank sends, with ring algorithms
+    nbytes: int  # total size of this rank's inputs
+    wire_bytes: int  # total of sent bytes, if collectives run in a ring
     phase: str
     module: str
     where: str
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of one of the collectives; for an all_gather, of the gathered tensor."""
+        """Bytes of one of these collectives: of its input, or of the output of an all_gather."""
         return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
@@ -69,13 +69,14 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Rehearsal:
-    """Memory, traffic and operations of one rank in the last rehearsed step, in bytes of storages.
+    """Memory, traffic and operations of one rank in the last rehearsed step.
 
-    `activations_bytes` are the tensors that the graph saves for backward, without parameters,
-    buffers, inputs and tensors that fully_shard gathers. `gathered_bytes` is the peak of unsharded
-    parameters. `peak_bytes` is the peak in the step from the first module's call on, on the device
-    if the script uses one. `flops` follow PyTorch's formulas, as executed on this rank. `seconds`
-    is the duration of the rehearsal.
+    Sizes are bytes of storages. `activations_bytes` counts tensors that the graph saves for
+    backward, except parameters, buffers, inputs and tensors that fully_shard gathers.
+    `gathered_bytes` is the peak of unsharded parameters. `peak_bytes` is the peak of all memory
+    from the first call of a module on; if the script uses a device, only of the device's memory.
+    `flops` counts the operations of this rank, by PyTorch's formulas. `seconds` is the duration of
+    the rehearsal itself.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -101,42 +102,42 @@ class Rehearsal:
     flops: int
     seconds: float
     device_memory: int | None
-    at_peak: tuple[NamedBytes, ...]  # by role, largest first
-    lines: tuple[NamedBytes, ...]  # at the peak by line, largest first
+    at_peak: tuple[NamedBytes, ...]  # by role of memory, largest first
+    lines: tuple[NamedBytes, ...]  # memory at the peak, by line, largest first
     saved: tuple[NamedBytes, ...]  # activations by module, largest first
     moments: tuple[Moment, ...]  # memory over the step
     collectives: tuple[CollectiveStats, ...]
-    order: tuple[CollectiveCall, ...] = ()  # all collectives of the run, in order
-    printed: tuple[str, ...] = ()  # lines that only print a value, which read 0
-    meshes: tuple[tuple[int, ...], ...] = ()  # sizes of meshes, as the program passes them
+    order: tuple[CollectiveCall, ...] = ()  # all collective calls of the run
+    printed: tuple[str, ...] = ()  # lines that printed an unknown value, as 0
+    meshes: tuple[tuple[int, ...], ...] = ()  # sizes of the program's meshes
 
     @property
     def fits(self) -> bool | None:
-        """True if the peak is within the device's memory; None if `device_memory` was not given."""
+        """Whether the peak fits into the device's memory; None if `device_memory` was not given."""
         return None if self.device_memory is None else self.peak_bytes <= self.device_memory
 
     @property
     def margin_bytes(self) -> int | None:
-        """Device memory left at the peak, negative if it does not fit."""
+        """Bytes of device memory that are free at the peak; negative if the step does not fit."""
         return None if self.device_memory is None else self.device_memory - self.peak_bytes
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that this rank sends in the step, with ring algorithms."""
+        """Bytes that this rank sends in the step, if collectives run in a ring."""
         return sum(each.wire_bytes for each in self.collectives)
 
     def activation_bytes_of(self, module: str) -> int:
-        """Return bytes of activations inside a module, the most that checkpointing it frees."""
+        """Return the bytes of activations in a module: the most that checkpointing it can free."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
 
     def seconds_at_least(
         self, *, tflops: float | None = None, gbytes: float | None = None
     ) -> float:
-        """Return a lower bound for the duration of a step on a device with this speed.
+        """Return a lower bound in seconds for the duration of a step.
 
         Args:
-            tflops: 10^12 floating-point operations per second of the device, > 0.
-            gbytes: 10^9 bytes per second that a rank can send, > 0.
+            tflops: speed of the device in 10^12 floating-point operations per second, above 0.
+            gbytes: bandwidth of a rank in 10^9 sent bytes per second, above 0.
         """
         wire = self.wire_bytes
         computing = 0 if tflops is None else self.flops / tflops / 1e12
@@ -157,10 +158,10 @@ class Rehearsal:
         )
         yield f"peak {bytes_text(self.peak_bytes)} in {self.peak_at}{self._fitting()}"
         roles = [f"{ROLES[each.name]} {bytes_text(each.nbytes)}" for each in self.at_peak]
-        yield f"    of it {', '.join(roles)}"
+        yield f"    by role {', '.join(roles)}"
         yield f"    by line {_list_largest(self.lines, 'no line')}"
         if self.steps == 1:
-            yield "    An optimizer's state is made by the first step: rehearse two for its peak."
+            yield "    The first step creates the optimizer's state: rehearse 2 steps for the peak."
         yield (
             f"this rank keeps parameters {bytes_text(self.parameters_bytes)}, "
             f"gradients {bytes_text(self.gradients_bytes)}, "
@@ -169,12 +170,12 @@ class Rehearsal:
         )
         if self.saved:
             saved = bytes_text(self.activations_bytes)
-            yield f"forward saves {saved} of activations in all, which backward frees in turn"
+            yield f"forward saves {saved} of activations, which backward frees one after the other"
             yield f"    by module {_list_largest(_by_module(self.saved), OUTSIDE)}"
-        yield f"it computes {operations_text(self.flops)} in the step"
+        yield f"this rank computes {operations_text(self.flops)} in the step"
         if self.collectives:
             sent_bytes = bytes_text(self.wire_bytes)
-            yield f"it sends {sent_bytes} in the step, where collectives go in a ring"
+            yield f"this rank sends {sent_bytes} in the step, if collectives run in a ring"
         rows = _merge_numbered(self.collectives)
         for each, modules in rows[:_MAX_ROWS]:
             yield f"    {_row(each, modules)}"
@@ -183,7 +184,7 @@ class Rehearsal:
             rest = sum(each.wire_bytes for each, _ in rows[_MAX_ROWS:])
             yield f"    and {count:,} more, {bytes_text(rest)} sent"
         if self.printed:
-            yield f"A rehearsal has no values: 0 in their place at {listing(self.printed)}"
+            yield f"A rehearsal has no values: 0 was printed instead at {listing(self.printed)}"
 
     def _fitting(self) -> str:
         if self.device_memory is None:
@@ -194,17 +195,18 @@ class Rehearsal:
             return f": {bytes_text(-left)} ({share:.1%}) more than {size}"
         close = "too little, perhaps, for" if share < _TIGHT_MARGIN else "for"
         return (
-            f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left, {close} what CUDA and "
-            "NCCL take for themselves"
+            f"; fits in {size}, {bytes_text(left)} ({share:.1%}) are left, {close} the memory "
+            "that CUDA and NCCL reserve"
         )
 
     def to_dict(
         self, *, tflops: float | None = None, gbytes: float | None = None
     ) -> dict[str, Any]:
-        """Return the report as JSON values, as the command prints it.
+        """Return the rehearsal as JSON values, as `rehearse --format json` prints it.
 
         Args:
-            tflops, gbytes: as for `seconds_at_least`; if one is given, the report has a "bound".
+            tflops, gbytes: as for `seconds_at_least`. If one is given, the result has a key
+                "bound".
         """
         names = CollectiveStats.__dataclass_fields__
         bound: dict[str, Any] = {}
@@ -237,7 +239,12 @@ class Rehearsal:
 
 
 def _list_largest(shares: Sequence[NamedBytes], nameless: str) -> str:
-    """List the largest shares until the rest is small, and the size of the rest."""
+    """Return a text with the largest sizes, and with the total of the others.
+
+    Args:
+        shares: names and sizes, largest first.
+        nameless: the text for an empty name.
+    """
     whole = sum(each.nbytes for each in shares)
     parts: list[str] = []
     rest = whole
@@ -252,12 +259,12 @@ def _list_largest(shares: Sequence[NamedBytes], nameless: str) -> str:
 
 
 def pattern(module: str) -> str:
-    """Replace numbers in a module path: "layers.31.attention" -> "layers.*.attention"."""
+    """Replace numbers in a module's path: "layers.31.attention" becomes "layers.*.attention"."""
     return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", module)
 
 
 def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
-    """Merge the shares of numbered modules: "40 of layers.*.attention"."""
+    """Add up the sizes of numbered modules: those of "layers.0.mlp", "layers.1.mlp" and so on."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
         name = pattern(each.name)
@@ -273,7 +280,7 @@ def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
 
 
 def _merge_numbered(every: Sequence[CollectiveStats]) -> list[tuple[CollectiveStats, int]]:
-    """Merge the collectives of numbered modules; return each with the number of modules."""
+    """Merge equal collectives of numbered modules; return each with the number of its modules."""
     found: dict[tuple[Any, ...], list[CollectiveStats]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
@@ -309,12 +316,11 @@ def _row(each: CollectiveStats, modules: int) -> str:
     return f"{head}{many}, {bytes_text(each.wire_bytes)} sent · {place}"
 
 
-_MAX_LISTED, _NEGLIGIBLE = (
-    8,
-    0.05,
-)  # shares in a list at most; stops when less than this fraction is left
-_TIGHT_MARGIN = 0.1  # fraction of the device memory; memory that is not counted may need more
+_MAX_LISTED = 8  # names in a list
+_NEGLIGIBLE = 0.05  # a list ends when less than this fraction of the total is left
+_TIGHT_MARGIN = 0.1  # fraction of the device's memory that uncounted memory may need
 _MAX_ROWS = 12  # rows of collectives in a text
+# Bytes that a rank sends in a ring of n ranks, as a multiple of its input's size.
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -326,11 +332,11 @@ _RING: dict[str, Callable[[int], float]] = {
 
 
 def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveStats, ...]:
-    """Return the collectives of a graph, with identical ones counted together.
+    """Return the collectives of a graph; identical collectives are counted together.
 
     Args:
         graph: the graph of the step.
-        groups: names of groups, by the graph's name for them.
+        groups: names to use for process groups, by the names that the graph has for them.
     """
     counts, given, wire = Counter[Any](), Counter[Any](), Counter[Any]()
     for each in graph.collectives:
@@ -349,5 +355,5 @@ def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveSt
 
 
 def named_bytes(totals: Sequence[tuple[str, int]]) -> tuple[NamedBytes, ...]:
-    """Return names and bytes as `NamedBytes`, without those of 0 bytes."""
+    """Return pairs of a name and a size as `NamedBytes`, without pairs of size 0."""
     return tuple(NamedBytes(name, nbytes) for name, nbytes in totals if nbytes)

@@ -1,4 +1,4 @@
-"""Choose plans to rehearse: each alone, then combinations that should fit at least cost."""
+"""Find plans with which a step fits: try each plan alone, then cheap combinations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from math import prod
 from .configurations import kind_of, ladders
 from .trials import Trial, cost
 
-# Rehearses with these changes; returns None if the script fails with them.
+# Rehearses the script with some changes; returns None if the script fails.
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
-_MAX_COMBINED = 5  # plans at most in a combination, before all of them are combined
-_ENOUGH_FITTING = 3  # combinations that fit, enough to choose from
-_MAX_TRIES = 8  # combinations tried
-_MIN_REDUCTION = (
-    0.99  # fraction of the previous peak; a plan that frees less is not increased further
-)
+_MAX_COMBINED = 5  # largest number of plans in a combination, except for all plans together
+_ENOUGH_FITTING = 3  # the search ends when so many combinations fit
+_MAX_TRIES = 8  # number of combinations to try
+# A plan is increased further if the peak is at most this fraction of the previous peak.
+_MIN_REDUCTION = 0.99
 
 
 def try_plans(
@@ -28,18 +27,23 @@ def try_plans(
     mesh: Sequence[int] = (),
     others: Sequence[str] = (),
 ) -> list[Trial]:
-    """Rehearse with plans: the unchanged script, each plan alone, and some combinations.
+    """Rehearse the unchanged script, each plan alone, and some combinations of plans.
 
-    A plan with a size, such as micro-batches, is increased until it fits or frees no more memory.
-    The effect of a combination is predicted from the effects of its plans. The cheapest
-    combinations that should fit are rehearsed, until three of them do. If none fits, all plans are
+    If the unchanged script fits, nothing else is tried. A plan with a number, such as
+    micro-batches, is increased until the step fits or no more memory is freed. The effects of a
+    combination are predicted from the effects of its plans. Combinations that are predicted to fit
+    are rehearsed, the cheapest first, until three of them fit. If none fits, all plans are
     combined.
 
     Args:
-        attempt: rehearses with some changes; returns None if the script fails with them.
-        size: bytes of memory of a device.
-        mesh: sizes of the program's mesh, innermost last.
-        others: changes that `attempt` supports besides `plans()`.
+        attempt: rehearses the script with some changes, given by their names. Returns None if the
+            script fails.
+        size: memory of a device in bytes.
+        mesh: sizes of the script's mesh, innermost last.
+        others: names of changes that `attempt` can make, in addition to `plans()`.
+
+    Returns:
+        The trials, in the order in which they were made. Empty if the unchanged script fails.
 
     >>> def attempt(changes):
     ...     return Trial(changes, 90 - 20 * len(changes), 1, 1)
@@ -60,7 +64,7 @@ def try_plans(
 def _trials_of_ladder(
     attempt: Attempt, ladder: list[str], plain: Trial, size: int
 ) -> Iterator[Trial]:
-    """Yield trials of each plan alone, as long as it frees more memory than the previous one."""
+    """Yield trials of a list of plans until one fits, or one frees no more memory than the last."""
     best = plain
     for name in ladder:
         found = attempt((name,))
@@ -80,13 +84,13 @@ def _combinations(
 ) -> list[Trial]:
     fitting = [set(each.changes) for each in alone if each.peak_bytes <= size]
     found, tried, enough = list[Trial](), 0, len(fitting) + _ENOUGH_FITTING
-    missed = 1.0  # largest ratio of an actual peak to its prediction
+    missed = 1.0  # largest ratio of a rehearsed peak to its prediction
     for foretold in sorted(_predictions(alone, plain), key=lambda each: cost(each, plain)):
         if tried == _MAX_TRIES or len(fitting) == enough:
             break
         changes = set(foretold.changes)
         if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
-            continue  # it is predicted not to fit, or a subset of it fits
+            continue  # skip it: predicted not to fit, or fewer plans fit
         trial = attempt(foretold.changes)
         tried += 1
         if trial is not None:
@@ -102,7 +106,7 @@ def _combine_all(
     plain: Trial,
     size: int,
 ) -> list[Trial]:
-    """Combine the strongest plan of each kind; if that fits, drop plans that are not needed."""
+    """Combine the strongest plans of all kinds; if the step fits, leave out what is not needed."""
     kinds = _by_kind(alone)
     names = {kind: trials[-1].name for kind, trials in kinds}
     joined = attempt(tuple(names.values())) if len(names) > 1 else None
@@ -121,9 +125,9 @@ def _combine_all(
 
 
 def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
-    """Yield predictions for combinations of plans of different kinds.
+    """Yield predicted trials for combinations of plans of different kinds.
 
-    Each plan is assumed to scale the memory of each role as it does alone.
+    The prediction assumes that a plan scales each role of memory as it does when used alone.
     """
     for count in range(2, _MAX_COMBINED + 1):
         for some in combinations(_by_kind(alone), count):
@@ -139,13 +143,13 @@ def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
 
 
 def _predict(numbers: Sequence[int]) -> int:
-    """Return the first number scaled by the ratio of each other number to it."""
+    """Predict a combined effect: the first number, times the ratio of each other number to it."""
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)
 
 
 def _by_kind(alone: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
-    """Return the trials by kind of plan, with the kind that frees most first."""
+    """Group the trials by the kind of their plan; the kind that frees most memory comes first."""
     kinds: dict[str, list[Trial]] = {}
     for each in alone:
         kinds.setdefault(kind_of(each.name), []).append(each)

@@ -1,6 +1,7 @@
-"""Compare plans that were tried: sort them by fit and cost, and print a table.
+"""Compare trials, which are rehearsals with plans: sort them by fit and cost, and print a table.
 
-Trials that fit come first, cheapest first; then those that do not fit, smallest peak first.
+Trials that fit come first, beginning with the cheapest one. Trials that do not fit follow,
+beginning with the smallest peak.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from .configurations import plan_of
 
 
 class Trial(NamedTuple):
-    """A rehearsal of a script with some changes: plans, or arguments of its own.
+    """The result of a rehearsal of a script with some changes.
 
-    `at_peak` has the bytes of each role at the peak.
+    A change is the name of a plan, or arguments of the script. `at_peak` has the bytes of each role
+    of memory at the peak.
 
     >>> Trial(("fused", "bf16"), peak_bytes=8, wire_bytes=4, flops=2).name
     'fused + bf16'
@@ -36,11 +38,15 @@ class Trial(NamedTuple):
 
 
 def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
-    """Return the cost of a trial relative to the unchanged script, and its number of changes.
+    """Return the cost of a trial, and its number of changes.
 
-    Operations and bytes on the wire are relative to the unchanged step and weighted equally: a plan
-    that sends twice as much costs as much as one that computes twice as much. A step that processes
-    less data is repeated accordingly.
+    The cost is the number of operations plus the number of sent bytes, each relative to the
+    unchanged script: twice as many bytes cost as much as twice as many operations. The cost is for
+    the same amount of data; if a step has less data, more steps are counted.
+
+    Args:
+        trial: a trial with changes.
+        plain: the trial of the unchanged script.
 
     >>> cost(Trial(("checkpoint",), 5, wire_bytes=10, flops=8), Trial((), 9, 10, flops=6))
     (2.333..., 1)
@@ -51,7 +57,7 @@ def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
 
 
 def best_first(trials: Sequence[Trial], size: int) -> list[Trial]:
-    """Return trials that fit into `size` bytes, cheapest first; then the others, smallest first.
+    """Sort the trials: first those that fit into `size` bytes, by cost; then the others, by peak.
 
     >>> large, small = Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)
     >>> best_first([large, small], 8)[0].name
@@ -70,7 +76,7 @@ def unchanged_trial(trials: Sequence[Trial]) -> Trial:
 
 
 def trial_table(trials: Sequence[Trial], size: int) -> Text:
-    """Return a table with one row per trial, followed by the code to write for each plan.
+    """Return a table with a row for each trial, followed by the code to write for each plan.
 
     >>> print(trial_table([Trial((), 4096, 1024, 1000)], 2048))
     plan         peak      left  on the wire    FLOPs
@@ -95,12 +101,12 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    names: dict[str, str] = {}  # for plans that differ in a size, the best one
+    names: dict[str, str] = {}  # for plans that differ only in a number, the best one
     for each in best_first(trials, size):
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
-        with suppress(ValueError):  # arguments of the script are no plans
+        with suppress(ValueError):  # a change may be arguments of the script
             lines.append(f"{name}: {plan_of(name).advice}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")
@@ -108,7 +114,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
 
 
 def flops_more(trial: Trial, plain: Trial) -> str:
-    """Return the relative number of additional operations of a trial.
+    """Return how many more operations a trial needs than the unchanged script, in percent.
 
     >>> flops_more(Trial(("checkpoint",), 5, 10, flops=8), Trial((), 9, 10, flops=6))
     '+33.3%'

@@ -1,6 +1,6 @@
-"""Draw plans that were tried as an SVG file: memory against traffic, with a legend.
+"""Draw trials, which are rehearsals with plans, as SVG: peak memory against sent bytes.
 
-The picture follows the reader's dark mode and loads nothing.
+The picture adapts to dark mode, and loads nothing from a network.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .trials import Trial, best_first, flops_more, unchanged_trial
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 430, 64, 56
-_LINE, _NAME = 18, 54  # of the legend: height of a line, and characters of a name
+_LINE, _NAME = 18, 54  # legend: height of a line, number of characters of a name
 _DOT = 4
 
 
 def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
-    """Return an SVG of the trials: the peak against the bytes on the wire.
+    """Draw trials as dots: the peak of memory is vertical, the bytes on the wire are horizontal.
 
-    A horizontal line marks the memory of a device: trials below it fit. The legend lists the
-    trials, the cheapest that fits first and in bold, with the additional operations of each.
+    A line marks the memory of a device: trials below the line fit. The legend lists the trials with
+    their additional operations. The cheapest trial that fits is first and in bold.
 
     Args:
         trials: trials of the unchanged script and of plans.
-        size: bytes of memory of a device.
+        size: memory of a device in bytes.
 
     >>> picture = draw_trials([Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)], 8)
     >>> picture.count("<circle"), "device 8 B" in picture
@@ -76,7 +76,13 @@ def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
 
 
 def _number_label(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
-    """Return the number of a point, at the nearest free position next to it."""
+    """Return SVG with the number of a point, at the nearest position that no other text takes.
+
+    Args:
+        number: the number to write.
+        point: x and y of the point.
+        taken: positions of points and numbers; the new number's position is appended.
+    """
     ways = [(1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1.4), (0, 1.4), (1.4, 0), (-1.4, 0)]
     places = [
         (point[0] + away * right, point[1] + away * down)

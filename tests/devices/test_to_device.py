@@ -200,7 +200,7 @@ def test_a_sparse_tensor_that_a_simulated_device_cannot_hold_is_reported() -> No
         moved, report = moves({"s": sparse, "x": torch.ones(1)}, device)
     assert moved["s"] is sparse
     assert report.stayed[0][0] == "s"
-    assert "dense tensors only" in report.stayed[0][1]
+    assert "can only have dense tensors" in report.stayed[0][1]
 
 
 def test_numbers_become_tensors_only_when_asked(there: torch.device) -> None:

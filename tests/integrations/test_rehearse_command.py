@@ -140,7 +140,7 @@ def test_it_writes_the_graph_the_view_and_the_picture(folder: Path) -> None:
         (("--tflops", "0"), "pass a number above 0"),
         (("--value", "x=y"), "pass a line and a number, such as 30=0.5"),
         (("-o", "step.png"), "pass a name that ends in"),
-        (("--ranks", "2", "--rank", "2"), "ranks are counted from 0, and there are 2"),
+        (("--ranks", "2", "--rank", "2"), "rank=2: pass a rank from 0 to 1"),
     ],
 )
 def test_what_it_cannot_do_it_says_in_a_sentence(

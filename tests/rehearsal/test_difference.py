@@ -111,7 +111,8 @@ def test_the_command_compares_what_rehearse_printed(
 
 def test_something_else_is_refused() -> None:
     with pytest.raises(
-        ValueError, match="not the report of one rank: pass the output of rehearse --rank 0"
+        ValueError,
+        match="not a rehearsal of one rank: pass the output of `graphviz-torch rehearse --rank 0",
     ):
         compare_rehearsals({}, {})
 

@@ -113,7 +113,9 @@ def test_plans_are_gone_afterwards() -> None:
     )
     assert (fsdp.fully_shard, torch.optim.AdamW.__init__) == before
     assert all("forward" not in vars(block) for block in model.blocks)
-    with pytest.raises(ValueError, match=r"plans=\['smaller'\]: pass some of fused, reshard"):
+    with pytest.raises(
+        ValueError, match=r"plans=\['smaller'\]: this plan is unknown\. Pass some of fused, reshard"
+    ):
         rehearse(print, plans=["smaller"])
 
 

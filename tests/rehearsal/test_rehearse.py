@@ -261,9 +261,9 @@ def test_nothing_stays_of_a_rehearsal_not_even_after_an_error() -> None:
 
 
 def test_what_cannot_be_rehearsed_is_refused_with_what_to_pass() -> None:
-    with pytest.raises(ValueError, match=r"has 4 ranks, and ranks=8"):
+    with pytest.raises(ValueError, match=r"has 4 ranks, but ranks=8"):
         rehearse(grouped, ranks=8, mesh={"dp": 4})
-    with pytest.raises(ValueError, match=r"rank=2: ranks are counted from 0, and there are 2"):
+    with pytest.raises(ValueError, match=r"rank=2: pass a rank from 0 to 1"):
         rehearse(grouped, ranks=2, rank=2)
     with pytest.raises(ValueError, match=r"steps=0: pass 1 or more"):
         rehearse(grouped, steps=0)

@@ -79,7 +79,7 @@ def test_a_value_that_is_only_printed_is_0_and_the_report_says_so(capsys: Any) -
     first = printing.__code__.co_firstlineno
     asks = [f"test_values.py:{first + k}" for k in (12, 14, 15, 19)]
     assert list(found.printed) == asks
-    assert "0 in their place at" in str(found)
+    assert "0 was printed instead at" in str(found)
     assert capsys.readouterr().out.startswith("loss 0.00 1 0.0 0 0.0\nof several lines 0.0\n")
 
 

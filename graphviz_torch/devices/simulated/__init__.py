@@ -1,1 +1,1 @@
-"""Simulated accelerators: devices that behave like GPUs but compute on the CPU."""
+"""Simulated accelerators: devices that act like GPUs in a program and compute on the CPU."""

@@ -1,22 +1,23 @@
 """`simulate_accelerator`: devices for machines without a GPU, with real values and copies.
 
-A tensor on a simulated device is a wrapper around a CPU tensor. Autograd sees the wrapper on its
-own device, and every operator runs the CPU's kernel. So values and gradients are the CPU's, copies
-between devices are `ToCopyBackward0` nodes, and mixed devices fail as on a GPU. Graphs name the
-devices "sim:0", "sim:1", or "sim cuda:0" if a program written for CUDA uses them as "cuda:0". Modes
-translate these names to the devices of `device_names.py`; `patches.py` replaces `torch.cuda`.
+A tensor on a simulated device is a wrapper around a CPU tensor. Autograd sees the wrapper, whose
+device is the simulated one, and every operator runs the CPU's kernel. Therefore values and
+gradients equal those on the CPU, a copy between devices is a `ToCopyBackward0` node, and operations
+on tensors of different devices fail as on a GPU. Graphs name the devices "sim:0", "sim:1"; if a
+program written for CUDA uses them as "cuda:0", graphs name them "sim cuda:0". `device_names.py`
+explains these names, and `patches.py` replaces `torch.cuda`.
 
-Not simulated: time, memory limits, streams, `torch.compile`. Operators that
-PyTorch composes by device type take the generic path, as for a new backend: `nn.LSTM` step by step,
-attention inside `nn.MultiheadAttention` in its plain form, `prod`, `mish` and `linalg.lstsq` in
-their generic backward. These agree with the CPU up to rounding, all others bit for bit. Sparse and
-nested tensors stay on the CPU: three of the operators that PyTorch lists fail because they take or
-return sparse tensors (`sparse.mm` with a reduction, `sparse.sampled_addmm`, `to_sparse`).
+Not simulated: time, memory limits, streams, `torch.compile`. Some operators have code of their own
+for the CPU or CUDA, and take PyTorch's generic path on other devices: `nn.LSTM` runs step by step,
+`nn.MultiheadAttention` uses its plain form of attention, and `prod`, `mish` and `linalg.lstsq` have
+generic backwards. Results of these operators equal the CPU's up to rounding, all others bit for
+bit. Sparse and nested tensors stay on the CPU. Three operators fail because they take or return
+sparse tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
 
-In a recording, `tolist` is listed as the operation "cpu"; printing or saving a whole tensor, and
-`torch.load` onto a simulated CUDA device, list no copy. `torch.autocast(device.type)` raises unless
-CUDA is simulated, where it casts as on a GPU. `torch.jit.trace` of nearly anything raises;
-`torch.jit.script` works.
+A recording lists `tolist` as the operation "cpu". It lists no copy for printing or saving a whole
+tensor, and for `torch.load` onto a simulated CUDA device. If CUDA is simulated,
+`torch.autocast("cuda")` casts as on a GPU; otherwise `torch.autocast(device.type)` raises. Nearly
+all calls of `torch.jit.trace` raise; `torch.jit.script` works.
 """
 
 from __future__ import annotations
@@ -58,20 +59,21 @@ _PINNED = "_simulated_pin"
 def simulate_accelerator(
     count: int = 1, *, name: Literal["sim", "cuda"] = "sim"
 ) -> Iterator[list[torch.device]]:
-    """Yield simulated devices to use in `.to(device)` on a machine without a GPU.
+    """Yield simulated devices, for use in `.to(device)` on a machine without a GPU.
 
-    The devices exist in the thread that enters the block; another thread has to enter a block
-    itself, and gets the same devices. Blocks nest. Tensors stay usable after the block, but nothing
-    can be moved to their device any more. A simulated device never reports a duration.
+    The devices exist only in the thread that enters the `with` block. Another thread has to enter a
+    block as well, and gets the same devices. Blocks can be nested. After the block, tensors on the
+    devices stay usable, but nothing can be moved to the devices. A simulated device never reports a
+    duration.
 
     Args:
         count: number of devices, 1 to 32.
-        name: with "sim", a program uses the yielded devices, which graphs name "sim:0" and so on.
-            With "cuda", a program written for CUDA uses them as "cuda:0" and so on,
-            `torch.cuda.is_available()` is True, and graphs name them "sim cuda:0".
+        name: "sim" or "cuda". With "sim", a program uses the yielded devices, and graphs name them
+            "sim:0" and so on. With "cuda", a program written for CUDA uses them as "cuda:0" and so
+            on, `torch.cuda.is_available()` is True, and graphs name them "sim cuda:0".
 
     Raises:
-        ValueError: if `count` or `name` is anything else.
+        ValueError: if `count` or `name` has another value.
         RuntimeError: if `name` is "cuda" and the machine has a CUDA device.
 
     >>> with simulate_accelerator() as [device]:
@@ -118,25 +120,25 @@ def simulating() -> bool:
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a CPU tensor has the flag of tensors pinned in `simulate_accelerator()`."""
+    """Return whether a CPU tensor was pinned inside `simulate_accelerator()`."""
     return getattr(tensor.untyped_storage(), _PINNED, False)
 
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
-    setattr(tensor.untyped_storage(), _PINNED, True)  # on the storage, which views share
+    setattr(tensor.untyped_storage(), _PINNED, True)  # views share the storage
     return tensor
 
 
 class _Simulation:
-    """The modes of one thread, installed from its first block to the end of its last one.
+    """The torch modes that simulate devices in one thread, from its first block to its last.
 
-    They are installed below all other modes, so that a user's mode sees the same calls and tensors
-    whether it was entered before the simulation or after.
+    They are below all other modes on PyTorch's stack. Therefore a user's mode sees the same calls
+    and tensors, whether it was entered before the simulation or inside.
     """
 
     def __init__(self) -> None:
         self._modes: list[tuple[Any, Stack]] = []
-        self.calls: Any = None  # the mode that sees calls into torch
+        self.calls: Any = None  # the function mode
         self.blocks: Installation[object] = Installation(self._enter, self._leave)
 
     def _enter(self) -> None:
@@ -163,7 +165,10 @@ _THREAD = _ThreadState()
 
 
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Turns results of factories, and copies to a simulated device, into simulated tensors."""
+    """A mode in which calls with `device=`, such as factories and copies, return simulated tensors.
+
+    It also simulates pinned memory, unless the machine has a CUDA device.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -179,7 +184,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        place = place_of(device)  # PyTorch's Python functions may pass "cuda" here
+        place = place_of(device)  # PyTorch's own Python code may pass "cuda"
         if is_place(place):
             return run(func, args, kwargs if place is device else {**kwargs, "device": place})
         if self.pins:
@@ -196,8 +201,9 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-# PyTorch wraps a mode's `__torch_dispatch__` to exclude it from compilation, which imports the
-# compiler (a second). The wrapper is not needed while the compiler is not imported.
+# PyTorch wraps the `__torch_dispatch__` of a mode to exclude it from compilation. A call of the
+# wrapper imports the compiler, which takes a second. The wrapper is only needed if the compiler is
+# already imported.
 _excluded_from_compile = _Placement.__torch_dispatch__
 _unwrapped = getattr(_excluded_from_compile, "__wrapped__", _excluded_from_compile)
 
@@ -210,7 +216,7 @@ _Placement.__torch_dispatch__ = _dispatch  # type: ignore[assignment]
 
 
 class _Construction(TorchFunctionMode):
-    """Handles calls that no dispatcher sees: tensors from Python data, `tensor.data = `."""
+    """A mode for calls that do not reach PyTorch's dispatcher, such as `torch.tensor(list)`."""
 
     def __torch_function__(
         self,
@@ -239,12 +245,12 @@ class _Construction(TorchFunctionMode):
         elif func in _INDEXING and isinstance(args[0], SimulatedTensor):
             args = (args[0], indices(args[1]), *args[2:])
         elif func is torch.unravel_index and isinstance(args[0], SimulatedTensor):
-            with self:  # the function creates tensors from Python data
+            with self:  # it creates tensors from Python data
                 return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         return func(*args, **kwargs)
 
 
-# Functions whose frames are not the user's, when a warning is located.
+# A warning's line is that of the first caller outside these functions.
 _OWN_FRAMES: tuple[Any, ...] = (
     _Construction.__torch_function__,
     _Placement.__torch_dispatch__,
@@ -259,7 +265,7 @@ _TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
 
 
 def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return a call in which CUDA devices are replaced by their places."""
+    """Return the call with each CUDA device replaced by its place (see `device_names.py`)."""
     if func is _CUDA:
         names = ("device", "non_blocking", "memory_format")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
@@ -271,7 +277,7 @@ def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         dtype = legacy_type(args[1] if len(args) > 1 else kwargs.get("dtype"))
         if dtype is not None:
             return _TO, (args[0], place_of("cuda"), dtype), {}
-    elif func is torch._C._nn._parse_to:  # keep "cuda": the program may read the result
+    elif func is torch._C._nn._parse_to:  # the program may read the device from the result
         return func, args, kwargs
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": place_of(kwargs["device"])}
@@ -305,9 +311,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Compute attention with the CPU's fused kernel, or in plain form if it does not apply.
+    """Compute attention with the CPU's fused kernel, or in plain form if the kernel does not apply.
 
-    PyTorch chooses the kernel by device type before dispatch, and has none for this device.
+    PyTorch chooses a kernel by the device type before it dispatches the call, and has no fused
+    kernel for simulated devices.
     """
     if cuda_block() is not None and torch.is_autocast_enabled("cuda"):
         q, k, v, attn_mask = to_lower_precision(q, k, v, attn_mask)

@@ -1,11 +1,11 @@
 """The casts of `torch.autocast("cuda")` on simulated devices.
 
-PyTorch's C++ code casts an operator's arguments if they are on a CUDA device, which simulated
-tensors are not for it. So a simulated tensor has the dispatch key of CUDA's autocast, and while
-CUDA is simulated the kernels of that key are the ones below: PyTorch's, but with a test for
-simulated tensors. The lists of operators are PyTorch's (`ATen/autocast_mode.h`, 2.8 to 2.14); only
-operators that this version of PyTorch casts are replaced. Operators run the CPU's kernels: one that
-the CPU lacks in float16 raises PyTorch's error.
+PyTorch's C++ code casts the arguments of an operator if they are CUDA tensors; to C++ code,
+simulated tensors are not. Therefore simulated tensors have the dispatch key of CUDA's autocast, and
+while CUDA is simulated, the kernels of this key are the functions below. They cast as PyTorch's
+kernels do, but test for simulated tensors. The lists of operators are PyTorch's
+(`ATen/autocast_mode.h`, 2.8 to 2.14). Only operators that the installed PyTorch casts are replaced.
+After the cast, the CPU's kernel runs; if the CPU has no kernel for float16, PyTorch raises.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...internals.guards import no_autocast
 from .tensor import AUTOCAST, SimulatedTensor
 
-# Cast to the dtype of the block: operators that tensor cores compute.
+# Operators whose arguments are cast to the autocast dtype: tensor cores compute them.
 LOWER = (
     "_convolution _convolution.deprecated convolution conv1d conv2d conv3d conv_tbc "
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input cudnn_convolution "
@@ -30,12 +30,12 @@ LOWER = (
     "rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention"
 )
-# Cast to the dtype of the block, too: recurrent operators that cuDNN computes on CUDA.
+# Recurrent operators, whose arguments are cast to the autocast dtype, too: cuDNN computes them.
 RECURRENT = (
     "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input "
     "rnn_relu.data"
 )
-# Cast to float32: operators that overflow or lose digits in float16.
+# Operators whose arguments are cast to float32: they overflow or lose digits in float16.
 FLOAT = (
     "acos asin cosh sinh tan erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt softplus "
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar logsumexp renorm dist pdist cdist "
@@ -48,25 +48,25 @@ FLOAT = (
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
     "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
-# The result is float32, unless the call has a dtype.
+# Operators that get the argument dtype=float32, unless the call already has a dtype.
 FLOAT_RESULT = (
     "sum sum.dim_IntList prod prod.dim_int cumsum cumprod softmax.int log_softmax.int "
     "linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord"
 )
-# The result is float32, through another overload that has a dtype argument.
+# Operators without a dtype argument -> the overload to call instead, with dtype=float32.
 FLOAT_OVERLOAD = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "ScalarOpt_dim_dtype"}
-# Cast to the widest dtype of the arguments.
+# Operators whose arguments are all cast to the widest dtype among them.
 WIDEST = (
     "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 )
 REFUSED = "binary_cross_entropy"
 
-_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> weight and its cast
+_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> (weight, its cast)
 _libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Replace the kernels of CUDA's autocast, unless they are replaced already."""
+    """Replace the autocast kernels of CUDA by the kernels of this module, if that is not done."""
     if _libraries:
         return
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -81,19 +81,19 @@ def install() -> None:
 
 
 def remove() -> None:
-    """Restore PyTorch's kernels."""
+    """Restore PyTorch's autocast kernels of CUDA."""
     while _libraries:
         _libraries.pop()._destroy()  # type: ignore[no-untyped-call]
     _cast_weights.clear()
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return owner, name and maker of the function that clears the cache of cast weights."""
+    """Return the row for `patches.py` that replaces `torch.clear_autocast_cache`."""
     return [(torch, "clear_autocast_cache", _clear_cache)]
 
 
 def policies() -> dict[str, Callable[..., Any]]:
-    """Return by operator a function that casts the arguments and calls the operator."""
+    """Return a dict from operators to functions that cast the arguments and call the operator."""
     lists = {
         LOWER: _lower,
         RECURRENT: _lower,
@@ -106,7 +106,7 @@ def policies() -> dict[str, Callable[..., Any]]:
 
 
 def to_lower_precision(*values: Any) -> Any:
-    """Return arguments of an operator, cast to the dtype of the autocast block."""
+    """Return the arguments of an operator, cast to the dtype of the current autocast block."""
     return tree_map(partial(_cast, dtype=torch.get_autocast_dtype("cuda")), values)
 
 
@@ -140,7 +140,7 @@ def _float_overload(operator: Any, args: Any, kwargs: Any) -> Any:
         return operator(*args, **kwargs)
     name = FLOAT_OVERLOAD[f"norm.{operator._overloadname}"]
     if name == "ScalarOpt_dim_dtype" and len(args) == 3:
-        args = (*args, False)  # keepdim has no default there
+        args = (*args, False)  # in this overload, keepdim has no default
     return getattr(torch.ops.aten.norm, name)(*args, **{**kwargs, "dtype": torch.float32})
 
 
@@ -161,7 +161,7 @@ def _refuse(operator: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _casts(value: Any) -> bool:
-    """Return whether autocast casts a value: a floating-point CUDA tensor that is not float64."""
+    """Return whether autocast casts this value: a floating-point CUDA tensor, except float64."""
     if not isinstance(value, SimulatedTensor) or not value.is_cuda:
         return False
     return value.is_floating_point() and value.dtype != torch.float64
@@ -174,7 +174,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     keeps = lower and value.is_leaf and value.requires_grad and not value._is_view()
     if not keeps or not torch.is_autocast_cache_enabled():
         return value.to(dtype)
-    if id(value) not in _cast_weights:  # kept alive until the block ends, as in PyTorch
+    if id(value) not in _cast_weights:  # PyTorch, too, keeps the cast until the block ends
         _cast_weights[id(value)] = value, value.to(dtype)
     return _cast_weights[id(value)][1]
 

@@ -1,9 +1,9 @@
 """Replacements of `torch.cuda` and `torch.accelerator` for threads that simulate CUDA.
 
-They have no clock and no memory limit, and run nothing asynchronously: streams and `synchronize` do
-nothing, `Event.elapsed_time` returns NaN. Random numbers come from the CPU's generator, seeded by
-`torch.manual_seed`; functions that seed or restore CUDA's generators do nothing. So a program draws
-the same random numbers as on the CPU.
+Simulated CUDA has no clock, no memory limit, and no asynchronous work: streams and `synchronize` do
+nothing, and `Event.elapsed_time` returns NaN. Random numbers come from the CPU's generator, which
+`torch.manual_seed` seeds. Functions that seed or restore generators of CUDA do nothing. Therefore a
+program gets the same random numbers as on the CPU.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Stream:
         return None
 
     def synchronize(self) -> None:
-        """Do nothing, because all work has run."""
+        """Do nothing, because all work has already run."""
 
     def wait_event(self, event: Any) -> None:
         """Do nothing, because the event has occurred."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Do nothing, because the other stream's work has run."""
+        """Do nothing, because the work of the other stream has already run."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Return the event, or a new one."""
+        """Return `event`, or a new event if it is None."""
         return event or Event()
 
     def query(self) -> bool:
@@ -76,7 +76,7 @@ class Stream:
 
 
 class Event:
-    """An event without a time, since a simulated device has no clock."""
+    """An event that has already occurred, without a time: a simulated device has no clock."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0
@@ -95,7 +95,7 @@ class Event:
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return NaN, and warn once."""
+        """Return NaN. The first call warns that a simulated device has no clock."""
         _warn_of_time()
         return float("nan")
 
@@ -128,7 +128,7 @@ def legacy_type(given: Any) -> torch.dtype | None:
 
 
 class _GeneratorType(type):
-    """The metaclass of `torch.Generator` while CUDA is simulated: all generators are on the CPU."""
+    """The metaclass of `torch.Generator` while CUDA is simulated: CUDA generators use the CPU."""
 
     def __call__(cls, device: Any = "cpu") -> Any:
         return _Generator() if place_of(device) is not device else _Generator(device)
@@ -141,7 +141,7 @@ _Generator: Any = torch.Generator
 
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Return owner, name and maker for each function to replace; a maker wraps the original."""
+    """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
     generic: Any = torch.accelerator
     owners = [torch.cuda, torch.cuda.memory, torch.cuda.random, generic]
     if hasattr(generic, "memory"):
@@ -168,12 +168,12 @@ def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (nvtx, n, _if_simulated(lambda *_, **__: None)) for n in ("range_push", "range_pop", "mark")
     ]
     cudnn: Any = torch.backends.cudnn
-    names.append((cudnn.m, "is_acceptable", _if_simulated(lambda _: False)))  # no warning either
+    names.append((cudnn.m, "is_acceptable", _if_simulated(lambda _: False)))  # and no warning
     return [row for row in names if hasattr(row[0], row[1])]
 
 
 def _replacements() -> dict[str, _Replacement]:
-    """Return the replacements of functions in `torch.cuda` and `torch.accelerator`, by name."""
+    """Return a dict from function names in `torch.cuda` and `torch.accelerator` to replacements."""
     nothing = (
         "init _lazy_init synchronize empty_cache empty_host_cache ipc_collect "
         "manual_seed manual_seed_all seed seed_all set_rng_state set_rng_state_all "
@@ -225,7 +225,7 @@ def _replacements() -> dict[str, _Replacement]:
 
 
 def _if_simulated(new: _Replacement) -> Callable[[_Replacement], _Replacement]:
-    """Return a maker of functions that call `new` only in threads that simulate CUDA."""
+    """Return a maker: its functions call `new` in threads that simulate CUDA, else the original."""
 
     def make(original: _Replacement) -> _Replacement:
         @wraps(original)
@@ -245,7 +245,8 @@ def _block() -> SimulatedBlock:
     block = cuda_block()
     if block is None:
         raise RuntimeError(
-            "This thread simulates no CUDA device: enter simulate_accelerator(name='cuda') in it."
+            "This thread simulates no CUDA device: enter simulate_accelerator(name='cuda') in this "
+            "thread, too."
         )
     return block
 
@@ -270,7 +271,7 @@ def _set_device(device: Any) -> None:
 
 
 def _exchange_device(device: int) -> int:
-    """Make a device the current one, and return the index of the previous one."""
+    """Make a device the current device, and return the index of the previous current device."""
     before = _block().current
     _set_device(device)
     return before
@@ -303,7 +304,7 @@ def _statistics(device: Any) -> dict[str, int]:
 
 
 def _host_memory() -> int:
-    """Return the bytes of the machine's memory, which limits a simulated device; 0 on Windows."""
+    """Return the machine's memory in bytes, which is the device's memory; 0 on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows

@@ -1,8 +1,9 @@
-"""`nn.DataParallel` on simulated devices.
+"""Run `nn.DataParallel` on simulated devices.
 
-PyTorch's own Scatter, Broadcast and Gather functions create the nodes. Only the copies below them,
-which are C++ code of CUDA builds, are replaced by copies of one tensor at a time, which recorders
-see. Replicas run one after the other instead of in threads; the values are the same.
+The nodes of the graph come from PyTorch's own Scatter, Broadcast and Gather functions. In them,
+only the copies are replaced, which are C++ code of CUDA builds: each tensor is copied by
+`Tensor.to`, which recordings see. Replicas run one after the other instead of in threads, with the
+same values.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
-# Private: walks containers in the order of their values (2.11 to 2.14).
+# Private: returns the leaves of nested containers in order (2.11 to 2.14).
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, cuda_block, current_device, is_simulated, simulated_devices
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return owner, name and maker for each function to replace; a maker wraps the original."""
+    """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
     # Private: the names that DataParallel looks up (2.11 to 2.14).
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     return [
@@ -49,7 +50,10 @@ def _are_simulated(devices: Sequence[Any]) -> bool:
 
 
 def _device(device: Any) -> torch.device:
-    """Return the device with a number, which DataParallel counts within one device type."""
+    """Return the device for a device index; DataParallel numbers the devices of one device type.
+
+    A negative index and None mean the CPU.
+    """
     if not isinstance(device, int):
         return torch.device("cpu" if device is None else device)
     if device < 0:

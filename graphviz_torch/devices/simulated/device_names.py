@@ -1,8 +1,9 @@
-"""The simulated devices of a thread, and their names.
+"""Names of the simulated devices, and which devices a thread simulates.
 
-A program names device k as `simulate_accelerator` yields it: `torch.device("meta", 64 + k)`, or
-"cuda:k" if CUDA is simulated. PyTorch's C++ code knows it by its *place*, a device of type "meta"
-in both cases: every build of PyTorch has that type, and no other code uses these indices.
+In a program, device k is the `torch.device("meta", 64 + k)` that `simulate_accelerator` yields, or
+"cuda:k" if CUDA is simulated. In PyTorch's C++ code, it is its *place*: a device of type "meta"
+with an index from 64 in the first case, from 96 in the second. Every build of PyTorch has the
+device type "meta", and no other code uses these indices.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import torch
 from ...internals.tensors.metadata import DEVICE_LABELS
 
 CPU = torch.device("cpu")
-MAX_DEVICES = 32  # for each name: an index is a signed byte
-_FIRST_INDEX = {"sim": 64, "cuda": 96}  # of the places; true meta tensors have small indices
+MAX_DEVICES = 32  # of each name: a device index is a signed byte
+_FIRST_INDEX = {"sim": 64, "cuda": 96}  # of places; other meta devices have small indices
 
 
 class SimulatedBlock:
-    """An open `simulate_accelerator()` block: its devices and current device.
+    """The state of one open `with simulate_accelerator()` block: its devices, the current device.
 
     Args:
         name: "sim" or "cuda".
@@ -35,11 +36,11 @@ class SimulatedBlock:
         self.places = [torch.device("meta", first + k) for k in range(count)]
         self.devices = list(map(program_device, self.places))
         self.current = 0  # index of the device that "cuda" refers to
-        self.stream: Any = None  # the argument of `torch.cuda.set_stream`
-        self.mode: Any = None  # the function mode of the block's thread
+        self.stream: Any = None  # last argument of `torch.cuda.set_stream`
+        self.mode: Any = None  # function mode of the block's thread
 
     def labels(self) -> dict[torch.device, str]:
-        """Return each device's name in graphs, by its place and by the program's device."""
+        """Return names for graphs, such as "sim:0"; keys are places and the program's devices."""
         prefix = "sim " if self.name == "cuda" else "sim:"
         shown = [f"cuda:{k}" if self.name == "cuda" else str(k) for k in range(len(self.places))]
         rows = zip(self.places, self.devices, shown, strict=True)
@@ -75,7 +76,7 @@ def cuda_block() -> SimulatedBlock | None:
 @contextmanager
 def register_block(block: SimulatedBlock) -> Iterator[None]:
     """Make the block's devices the simulated devices of this thread."""
-    blocks = _OPEN.blocks  # this thread's list, even if another thread leaves the block
+    blocks = _OPEN.blocks  # another thread may leave the block
     cuda = [block] * (block.name == "cuda")
     labels = block.labels()
     try:
@@ -86,13 +87,13 @@ def register_block(block: SimulatedBlock) -> Iterator[None]:
     finally:
         blocks[:] = [each for each in blocks if each is not block]
         _CUDA[:] = [each for each in _CUDA if each is not block]
-        if not _CUDA:  # "cuda:0" is a GPU again; graphs read later find the label by the place
+        if not _CUDA:  # "cuda:0" is a real GPU again; places keep their labels
             for device in [device for device in DEVICE_LABELS if device.type == "cuda"]:
                 del DEVICE_LABELS[device]
 
 
 def is_place(device: Any) -> bool:
-    """Return whether a device is a simulated one as PyTorch's C++ code knows it."""
+    """Return whether a device is the place of a simulated device."""
     first = _FIRST_INDEX["sim"]
     return (
         isinstance(device, torch.device) and device.type == "meta" and (device.index or 0) >= first
@@ -100,14 +101,14 @@ def is_place(device: Any) -> bool:
 
 
 def is_simulated(device: Any) -> bool:
-    """Return whether a device is one that `simulate_accelerator()` yields, or its place."""
+    """Return whether a device is a simulated device or the place of one."""
     return is_place(device) or (
         isinstance(device, torch.device) and device.type == "cuda" and bool(_CUDA)
     )
 
 
 def program_device(place: torch.device) -> torch.device:
-    """Return the device of a place as programs name it.
+    """Return the device that a program uses for a place.
 
     >>> program_device(torch.device("meta", 97))
     device(type='cuda', index=1)
@@ -119,7 +120,7 @@ def program_device(place: torch.device) -> torch.device:
 
 
 def error_name(device: torch.device) -> str:
-    """Return a device's name for messages in PyTorch's wording: "cuda:0", "sim:0", "cpu"."""
+    """Return a device's name for error messages: "cuda:0", "sim:0" or "cpu"."""
     device = program_device(device)
     return str(device) if device.type != "meta" else DEVICE_LABELS.get(device) or str(device)
 
@@ -128,7 +129,7 @@ def place_of(device: Any) -> Any:
     """Return the place of a simulated CUDA device; anything else is returned unchanged.
 
     Args:
-        device: a `torch.device`, a string or an index, as for PyTorch's functions.
+        device: a `torch.device`, a name or an index, as PyTorch's functions accept them.
 
     Raises:
         RuntimeError: if CUDA is simulated, but not the device with this index.
@@ -157,7 +158,7 @@ def place_of(device: Any) -> Any:
 
 @contextmanager
 def current_device(device: torch.device) -> Iterator[None]:
-    """Make this device the current CUDA device, if CUDA is simulated."""
+    """Make this device the current CUDA device in the `with` block, if CUDA is simulated."""
     block = cuda_block()
     if block is None or device.type != "cuda":
         yield

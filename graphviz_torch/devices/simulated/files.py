@@ -1,9 +1,9 @@
-"""`torch.save` and `torch.load` of tensors on simulated devices.
+"""Save and load tensors on simulated devices with `torch.save` and `torch.load`.
 
-A tensor on a device of `simulate_accelerator()` is saved as its CPU tensor, and `torch.load` moves
-it to the simulated device in `map_location`. A simulated CUDA tensor is saved like a CUDA tensor,
-with its device. Loading it without `map_location` restores that device, and a program without the
-device gets PyTorch's own error, which names `map_location`.
+A tensor on "sim:0" is saved as a CPU tensor. `torch.load` moves tensors to the simulated device
+that `map_location` names. A tensor on simulated "cuda:0" is saved with its device, as a CUDA tensor
+is. `torch.load` restores this device; if it does not exist, PyTorch raises its own error, which
+names `map_location`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-# Private: walks containers in the order of their values (2.11 to 2.14).
+# Private: returns the leaves of nested containers in order (2.11 to 2.14).
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, cuda_block, is_place, place_of, program_device, simulated_devices
@@ -23,7 +23,7 @@ from .tensor import LOCATION, SimulatedTensor, become
 
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Return owner, name and maker for each function to replace; a maker wraps the original."""
+    """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
     # Private: the names that torch.save and torch.load look up (2.11 to 2.14).
     serialization = importlib.import_module("torch.serialization")
     utils = importlib.import_module("torch._utils")

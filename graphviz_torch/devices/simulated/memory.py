@@ -1,4 +1,4 @@
-"""Memory of the tensors on each simulated device: current and peak bytes."""
+"""Count the bytes of the tensors on each simulated device, and the largest number so far."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ import torch
 
 ALLOCATED: Counter[torch.device] = Counter()  # place -> bytes
 PEAK: Counter[torch.device] = Counter()  # place -> bytes
-_STORAGES: dict[int, Any] = {}  # id -> weak reference, so that a storage is counted once
+_STORAGES: dict[int, Any] = {}  # id -> weak reference to a counted storage
 
 
 def count(storage: torch.UntypedStorage, place: torch.device) -> None:
-    """Count the storage of a new tensor on a device, once for all views, until it is freed."""
+    """Add a tensor's storage to the device's bytes until it is freed; views count once.
+
+    Args:
+        storage: the storage of the CPU tensor.
+        place: the place of the simulated device.
+    """
     key, nbytes = id(storage), storage.nbytes()
     known = _STORAGES.get(key)
     if known is not None and known() is storage:
@@ -30,5 +35,5 @@ def count(storage: torch.UntypedStorage, place: torch.device) -> None:
 
 
 def reset_peak(place: torch.device) -> None:
-    """Set the peak of a device to the bytes that are allocated now."""
+    """Set the peak of a device to its current number of bytes."""
     PEAK[place] = ALLOCATED[place]

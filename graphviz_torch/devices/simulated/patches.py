@@ -1,11 +1,12 @@
 """The table of PyTorch functions that are replaced while a thread simulates devices.
 
-A row has the owner, the name, and a maker: a function from the original to its replacement. The
-originals are restored when the last block ends. The rows in this module are functions that check
-the device type before anything is dispatched: optimizers and clipping with lists of tensors
-(`foreach=True`, `fused=True`, which run the CPU's kernels), and pinning in a DataLoader.
-`capturable=True` is refused, because it is about CUDA graphs. The rows of `torch.cuda`,
-`nn.DataParallel` and files are in modules of their own.
+A row contains the owner and the name of a function, and a maker, which takes the original function
+and returns the replacement. The originals are restored when the last block ends.
+
+The rows of this module are functions that check the device type before they dispatch: optimizers
+and gradient clipping with `foreach=True` or `fused=True` (the CPU's kernels run), and pinned memory
+in a DataLoader. `capturable=True` is refused, because it is for CUDA graphs. Other modules have the
+rows for `torch.cuda`, `nn.DataParallel`, autocast and files.
 
 Private: the names in the table (2.11 to 2.14).
 """
@@ -37,8 +38,9 @@ from .device_names import (
 )
 
 
+
 def table() -> list[Row]:
-    """Return owner, name and maker of every replaced function."""
+    """Return all rows: owner, name and maker of each function to replace."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
     optimizers = importlib.import_module("torch.optim.optimizer")
     workers = dataloader._MultiProcessingDataLoaderIter
@@ -69,12 +71,12 @@ def _has_foreach_support(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fused_devices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Add simulated devices to the device types with fused optimizer kernels."""
+    """Add the device type of simulated devices to those with fused optimizer kernels."""
     return lambda: [*original(), "meta"] if simulated_devices() else original()
 
 
 def _loader_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pin a DataLoader's batches in the calling thread instead of a pinning thread."""
+    """Pin batches of a DataLoader in the calling thread: no other thread simulates devices."""
 
     @wraps(original)
     def begin(self: Any, loader: Any) -> None:
@@ -93,7 +95,7 @@ def _loader_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _process_data(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pin each batch that an iterator receives from worker processes."""
+    """Pin each batch that a DataLoader receives from its worker processes."""
 
     @wraps(original)
     def process(self: Any, *args: Any) -> Any:
@@ -109,7 +111,7 @@ def _has_accelerator() -> bool:
 
 
 def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept a device index in `nn.Module.to`, whose argument parser no mode sees."""
+    """Accept a device index in `nn.Module.to`: torch modes do not see its argument parser."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         if cuda_block() is not None:
@@ -124,7 +126,7 @@ def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _device_context(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pass the place to factories inside `with torch.device("cuda")`."""
+    """Inside `with torch.device("cuda")`, pass the simulated device to factory functions."""
 
     @wraps(original)
     def call(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -147,7 +149,7 @@ def _default_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep our mode active in backward, where PyTorch disables modes, for the program's hooks."""
+    """Keep the simulation active in backward hooks of the program; PyTorch disables modes there."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         block = innermost_block()

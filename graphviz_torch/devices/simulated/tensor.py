@@ -1,4 +1,4 @@
-"""`SimulatedTensor`: a wrapper around a CPU tensor that autograd sees on a simulated device."""
+"""`SimulatedTensor`: a tensor on a simulated device, whose values are in a CPU tensor."""
 
 from __future__ import annotations
 
@@ -18,36 +18,33 @@ from torch.utils._pytree import tree_leaves
 from .device_names import CPU, error_name, is_place, program_device
 from .memory import count
 
-LOCATION = "_simulated_location"  # attribute of a saved or loaded storage: its device in the file
+LOCATION = "_simulated_location"  # attribute of a storage: its device in a file
 
-AUTOCAST = "AutocastCUDA"  # the dispatch key whose kernels autocast.py has
+AUTOCAST = "AutocastCUDA"  # the dispatch key that autocast.py implements
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))
 _OWN_ATTRIBUTES = ("host", "place")
-# Operators that accept tensors of several devices, as on a GPU.
+# Operators whose tensors may be on different devices, on a GPU, too.
 _CROSS_DEVICE = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
-# Operators that accept no 0-dim CPU tensor together with tensors of a device.
+# Operators that refuse a 0-dim CPU tensor together with tensors on a device.
 _SAME_DEVICE = {"cat", "stack"}
-# Operators that accept indices on the CPU for a tensor on any device.
+# Operators whose indices may be on the CPU, whatever the tensor's device.
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
 class SimulatedTensor(torch.Tensor):
-    """A tensor on a simulated device: a wrapper without memory around a CPU tensor.
+    """A tensor on a simulated device: a wrapper around a CPU tensor, without memory of its own."""
 
-    `host` is the CPU tensor, and `place` the device that PyTorch's C++ code sees.
-    """
-
-    host: torch.Tensor
-    place: torch.device
+    host: torch.Tensor  # the CPU tensor with the values
+    place: torch.device  # the device that PyTorch's C++ code sees
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, host: torch.Tensor, place: torch.device) -> SimulatedTensor:
-        # A wrapper with another layout crashes the process when autograd reads that layout (2.13).
+        # Autograd crashes when it reads the layout of a wrapper that is not strided (2.13).
         if host.layout != torch.strided or host.is_nested:
             raise NotImplementedError(
-                f"A simulated device holds dense tensors only, and this one is {host.layout}"
+                f"A simulated device can only have dense tensors, and this tensor is {host.layout}"
                 f"{' and nested' if host.is_nested else ''}. Keep it on the CPU."
             )
         wrapper: SimulatedTensor = torch.Tensor._make_wrapper_subclass(
@@ -76,11 +73,11 @@ class SimulatedTensor(torch.Tensor):
     ) -> Any:
         return run(func, args, kwargs or {})
 
-    # Attributes that would otherwise describe the wrapper's own, empty memory.
+    # Without these overrides, PyTorch would describe the wrapper's own, empty memory.
 
     @property
     def data(self) -> torch.Tensor:
-        """The same values without a graph, as with `Tensor.data`."""
+        """A tensor with the same values outside of the graph, as `Tensor.data` is."""
         return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined,no-any-return]
 
     @data.setter
@@ -93,7 +90,7 @@ class SimulatedTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """The device as programs name it."""
+        """The device that the program uses."""
         return program_device(self.place)
 
     def get_device(self) -> int:
@@ -102,7 +99,7 @@ class SimulatedTensor(torch.Tensor):
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        """True if CUDA is simulated."""
+        """True if the device is a simulated CUDA device."""
         return self.device.type == "cuda"
 
     @property
@@ -118,7 +115,7 @@ class SimulatedTensor(torch.Tensor):
         return super().type(dtype, *args, **kwargs)
 
     def inner_tensors(self) -> list[torch.Tensor]:
-        """Return the tensors that contain the values, for `internals/tensors/memory.py`."""
+        """Return the CPU tensor, for `internals/tensors/memory.py`."""
         return [self.host]
 
     def untyped_storage(self) -> torch.UntypedStorage:
@@ -196,7 +193,7 @@ class SimulatedTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the CPU tensor; that of a simulated CUDA tensor keeps its CUDA device."""
+        """Pickle the CPU tensor; the pickle of a simulated CUDA tensor also names the device."""
         host: Any = self.host.detach()
         if self.is_cuda:
             setattr(host.untyped_storage(), LOCATION, str(self.device))
@@ -208,7 +205,7 @@ class SimulatedTensor(torch.Tensor):
 
 
 def indices(index: Any) -> Any:
-    """Return lists of numbers as CPU tensors, which torch would create on the device."""
+    """Turn lists of numbers in an index into CPU tensors; torch would create them on the device."""
     if isinstance(index, tuple):
         return tuple(map(indices, index))
     if isinstance(index, (list, range)):
@@ -219,7 +216,16 @@ def indices(index: Any) -> Any:
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator on the CPU tensors of its simulated arguments, and wrap its results."""
+    """Run an operator with CPU tensors instead of simulated tensors, and wrap the results.
+
+    Args:
+        func: the operator, an overload such as `torch.ops.aten.add.Tensor`.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+
+    Raises:
+        RuntimeError: if the tensors are on different devices.
+    """
     name, mutable = _signature(func)
     operands = _Operands([], [])
     host_args = [operands.unwrap(arg) for arg in args]
@@ -241,7 +247,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     elif is_place(device):
         host_kwargs["device"] = CPU
         host_kwargs.pop("pin_memory", None)
-    if name == "histc" and not host_args[0].is_floating_point():  # GPUs accept integers, CPUs not
+    if name == "histc" and not host_args[0].is_floating_point():  # no CPU kernel
         out = func(host_args[0].double(), *host_args[1:], **host_kwargs).to(host_args[0].dtype)
     else:
         out = func(*host_args, **host_kwargs)
@@ -256,7 +262,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _place(tensor: torch.Tensor) -> torch.device:
-    """Return the device of a tensor as PyTorch's C++ code knows it."""
+    """Return the device of a tensor that PyTorch's C++ code sees."""
     return tensor.place if isinstance(tensor, SimulatedTensor) else tensor.device
 
 
@@ -267,7 +273,7 @@ def _signature(func: Any) -> tuple[str, bool]:
 
 
 class _Operands(NamedTuple):
-    """The tensors among an operator's arguments, simulated and others."""
+    """The tensors in an operator's arguments: simulated tensors and other tensors."""
 
     wrappers: list[SimulatedTensor]
     plain: list[torch.Tensor]
@@ -279,7 +285,7 @@ class _Operands(NamedTuple):
         return operands
 
     def unwrap(self, argument: Any) -> Any:
-        """Return the argument with simulated tensors, also in lists, replaced by CPU tensors."""
+        """Replace simulated tensors in an argument, also in lists, by their CPU tensors."""
         if isinstance(argument, SimulatedTensor):
             self.wrappers.append(argument)
             return argument.host
@@ -290,7 +296,7 @@ class _Operands(NamedTuple):
         return argument
 
     def wrap(self, out: Any, device: torch.device) -> Any:
-        """Return results as simulated tensors; a host written in place gives its own wrapper."""
+        """Turn CPU results into simulated tensors; a tensor changed in place keeps its wrapper."""
         if isinstance(out, torch.Tensor):
             for wrapper in self.wrappers:
                 if wrapper.host is out:
@@ -301,7 +307,12 @@ class _Operands(NamedTuple):
         return out
 
     def check(self, name: str, written: Any = None) -> None:
-        """Raise as PyTorch does if the operator's tensors are on different devices."""
+        """Raise RuntimeError, as PyTorch does, if the tensors are on different devices.
+
+        Args:
+            name: the operator's name.
+            written: the tensor that the operator changes in place, or None.
+        """
         if not self.wrappers:
             return
         first = self.wrappers[0].place
@@ -317,36 +328,39 @@ class _Operands(NamedTuple):
         )
         if odd.device.type == "meta" and not isinstance(odd, SimulatedTensor):
             message += (
-                " The second has no values. Was it moved outside simulate_accelerator()? The "
-                "simulation is active in one thread and one `with` block; enter it there, too."
+                " The second one is a meta tensor without values. Was it moved outside "
+                "simulate_accelerator()? The simulation is active in one thread and one `with` "
+                "block; enter simulate_accelerator() where the tensor is moved, too."
             )
         raise RuntimeError(message)
 
 
 def _follow(wrapper: SimulatedTensor) -> None:
-    """Update the wrapper's shape to that of its host tensor, after `resize_`, `t_` or `out=`."""
+    """Give the wrapper the shape of its CPU tensor, which `resize_`, `t_` or `out=` has changed."""
     host = wrapper.host
     if wrapper.shape == host.shape and wrapper.stride() == host.stride():
         return
-    # Private: reaches the wrapper's own, empty memory below every Python dispatch (2.11 to 2.14).
+    # Private: changes the wrapper itself, without any Python dispatch (2.11 to 2.14).
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
         wrapper.set_(storage, host.storage_offset(), host.size(), host.stride())
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give `tensor` the value and device of `value` without changing its identity.
+    """Give `tensor` the values and the device of `value`; it stays the same Python object.
 
-    This implements `tensor.data = value`. `nn.Module.to` relies on it: optimizers and modules that
-    share a parameter keep sharing it.
+    This implements `tensor.data = value`, which `nn.Module.to` uses for parameters, so that
+    optimizers still refer to the moved parameters.
     """
     if not tensor.is_leaf:
         raise RuntimeError(
-            "Only a leaf can be moved to another device by `.data = `: detach the tensor first."
+            "Only a leaf can be moved to another device by `tensor.data = value`: detach the "
+            "tensor first."
         )
     if isinstance(tensor, (UninitializedParameter, UninitializedBuffer)):
         raise NotImplementedError(
-            "A lazy module has no parameters to move to a simulated device yet: call it once first."
+            "This lazy module has no parameters yet: call it once before you move it to a "
+            "simulated device."
         )
     gradient, needed = tensor.grad, tensor.requires_grad
     new = value.detach()
@@ -356,9 +370,8 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
     for name, mark in tensor.__dict__.items():
         if name not in _OWN_ATTRIBUTES:
             setattr(new, name, mark)
-    if (
-        gradient is not None
-    ):  # nn.Module.to copies the gradient next; that copy is the one to record
+    if gradient is not None:
+        # Not recorded: `nn.Module.to` copies the gradient afterwards, and that copy is recorded.
         host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
             host = host.to(new.dtype, copy=True)
@@ -368,7 +381,7 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    # Private: torch.utils.swap_tensors without its refusal of a weakref's target (2.11 to 2.14).
+    # Private: torch.utils.swap_tensors, but weak references are allowed (2.11 to 2.14).
     torch._C._swap_tensor_impl(tensor, new)
 
 

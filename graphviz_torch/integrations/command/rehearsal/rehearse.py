@@ -32,7 +32,8 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module's name")
     text = "number of ranks (default: the product of --mesh, or 1)"
     parser.add_argument("--ranks", type=int, metavar="N", help=text)
-    text = "names and sizes of the dimensions of unnamed groups, innermost last: dp=8,tp=8"
+    text = "names for process groups without a name: the dimensions of the mesh, innermost last: "
+    text += "dp=8,tp=8"
     parser.add_argument("--mesh", type=_mesh, default={}, metavar="NAME=N,...", help=text)
     text = "the rank to rehearse (default 0); repeatable"
     parser.add_argument("--rank", type=int, action="append", default=[], metavar="N", help=text)
