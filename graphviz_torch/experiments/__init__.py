@@ -1,7 +1,8 @@
-"""Run a recorded module again with one thing changed, and see what depends on it.
+"""Run a recorded module again with one change, and compare the results with the first run.
 
-`experiment` reports leaks between samples, future positions, random results in eval mode and lost
-precision; `influence` returns how far one sample, position or input reaches.
+`experiment` reports outputs that depend on other samples or on later positions, random results in
+eval mode, and lost precision. `influence` measures how much of each node's value depends on one
+sample, position or input.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Duplicate the batch to see whether the loss is a mean or a sum over the samples.
+"""Find out whether the loss is a mean or a sum over the samples: duplicate the batch.
 
-A module that returns its loss is run again with the batch twice. If the loss is computed after the
-module by a function of `torch.nn.functional`, that function is run again. A loss computed by other
-operations is read from the graph, from the loss down to the sum. A loss divided by a number that
-may be a count of samples or tokens is not judged.
+If the module returns its loss, the module is run again with a batch that contains each sample
+twice. If a function of `torch.nn.functional` computes the loss, that function is run again. If
+other operations compute the loss, the graph is searched for a sum over the samples. There is no
+conclusion if the loss is divided by a number that may be the number of samples or tokens.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SIZE = "gradients, and the effect of a learning rate, grow with the batch."
 
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
-    """Duplicate the batch: a mean stays the same, a sum doubles."""
+    """Duplicate the batch: the loss stays the same if it is a mean, and doubles if it is a sum."""
     if not _trains(subject.graph):
         message = "the recorded backward gave no parameter a gradient"
         yield Experiment("batch_twice", "", None, message)
@@ -49,9 +49,9 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
 
 
 def _trains(graph: Graph) -> bool:
-    """Return True if the backward gave a parameter a gradient, or if that is unknown.
+    """Return whether a parameter got a gradient in backward; True if no backward was recorded.
 
-    A backward for the gradients of inputs alone returns False.
+    The result is False for a backward that computes only gradients of inputs.
     """
     ran = [node for node in graph.nodes if node.order is not None]
     return not ran or any(node.leaf == "parameter" for node in ran)
@@ -64,7 +64,7 @@ def _samples(subject: Subject) -> int:
 
 
 def _judge_forward(subject: Subject) -> Experiment | None:
-    """Run a module that returns its loss again; None if its loss is computed elsewhere."""
+    """Run the module with a duplicated batch; None if the module does not return its loss."""
     count = _samples(subject)
     if not is_forward_output(subject.graph, set(subject.recorded.nodes.values())):
         return None
@@ -77,15 +77,15 @@ def _judge_forward(subject: Subject) -> Experiment | None:
     where = row.where if row is not None else subject.recorded.where
     node = None if row is None else row.node
     if twice is None or not once:
-        message = "its forward gives no loss for them"
+        message = "its forward returns no single loss for this batch"
         return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
     ratio = twice / once
     if abs(ratio - 1) < 1e-3:
         message = "the module's loss is the same"
         return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
-    # The logarithm of the number of samples may double, too, but does not triple.
+    # Three copies must triple it: a logarithm of the batch size may double, but does not triple.
     if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
-        message = "the module's loss is twice as much: it is a sum"
+        message = "the module's loss doubles: it is a sum"
         finding_text = f"The loss that the module returns sums over the samples: {_SIZE}"
         return _sum(message, finding_text, name, where, node)
     message = f"the module's loss is {ratio:.3g} times as much"
@@ -96,7 +96,13 @@ _LOSSES = ("mse_loss", "nll_loss", "nll_loss_nd", "binary_cross_entropy", "l1_lo
 
 
 def _output(subject: Subject, count: int, times: int) -> float | None:
-    """Return the loss of the module for the batch repeated `times` times, or None."""
+    """Return the module's loss for a batch with copies of each sample; None without a single loss.
+
+    Args:
+        subject: the recorded call.
+        count: number of samples.
+        times: number of copies of each sample.
+    """
 
     def repeat(args: Any, kwargs: Any) -> dict[int, Tensor]:
         return {
@@ -110,12 +116,12 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
         return None
     outputs = [t for _, t in flatten(result.output, ask=False)]
     numbers = [float(t) for t in outputs if not t.dim() and t.is_floating_point()]
-    # Otherwise it is unknown which output is the loss.
+    # With several numbers, it is unknown which of them is the loss.
     return numbers[0] if len(numbers) == 1 else None
 
 
 def _judge_function(subject: Subject) -> Experiment | None:
-    """Run the last torch.nn.functional function that the loss comes from again."""
+    """Run the last loss function of `torch.nn.functional` again, with duplicated samples."""
     known = terms(subject.graph)
     for loss in reversed(subject.losses):
         where = subject.line(loss.place, loss.place)
@@ -125,19 +131,19 @@ def _judge_function(subject: Subject) -> Experiment | None:
         name = loss.function.__name__
         once, twice = _value(loss, 1), _value(loss, 2)
         if once is None or twice is None or not once:
-            message = f"{name} gives no single number for them"
+            message = f"{name} returns no single number for these samples"
             return Experiment("batch_twice", _CHANGED, None, message, name, where)
         node = None if term is None else term.node
         if abs(twice / once - 2) > 1e-3:
-            message = f"{name} gives the same"
+            message = f"{name} returns the same loss"
             return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
         operand = next(t for t in (*loss.args, *loss.kwargs.values()) if isinstance(t, Tensor))
-        return _judge_sum(term, name, where, "gives twice as much", operand.numel())
+        return _judge_sum(term, name, where, "returns twice the loss", operand.numel())
     return None
 
 
 def _judge_graph(subject: Subject) -> Experiment | None:
-    """Find the sum in the graph of a loss that is computed by other operations."""
+    """Search the graph for a sum over the samples, if other operations compute the loss."""
     graph, count = subject.graph, _samples(subject)
     forward = set(subject.recorded.nodes.values())
     for term in terms(graph):
@@ -149,14 +155,14 @@ def _judge_graph(subject: Subject) -> Experiment | None:
 
 
 def _judge_loop(subject: Subject) -> Experiment | None:
-    """Find a loop over the samples, for which the graph has one term per sample."""
+    """Detect a loop over the samples: it adds one term to the loss for each sample."""
     count, known = _samples(subject), terms(subject.graph)
     if not has_one_term_per_sample(subject.graph, known, count):
         return None
     term = known[0]
     where, name, node = term.where, term.operation, term.node
     if any(term.divisor != 1 for term in known):
-        message = "one term for each sample is added, and what divides them may count them"
+        message = "one term for each sample is added; the divisor may be the number of samples"
         return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
     message = "one term for each sample is added: it is a sum"
     finding_text = f"The loss adds one term for each of the {count} samples: {_SIZE}"
@@ -164,17 +170,25 @@ def _judge_loop(subject: Subject) -> Experiment | None:
 
 
 def _judge_sum(term: Term | None, name: str, where: str, action: str, numbers: int) -> Experiment:
-    """Return the experiment's result for a sum of `numbers` numbers and its divisor."""
+    """Return the experiment's result for a sum over the samples.
+
+    Args:
+        term: the term of the loss, with its divisor; None if unknown.
+        name: name of the operation.
+        where: its line.
+        action: what the operation does, as text.
+        numbers: how many numbers it adds.
+    """
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor
     if divisor == 1:
         message = f"{name} {action}: it is a sum"
         return _sum(message, f"{name} sums over the samples: {_SIZE}", name, where, node)
-    if divisor is not None and divisor > numbers:  # more than can be counted
+    if divisor is not None and divisor > numbers:  # it cannot be the number of samples
         message = f"{name} {action}, and is divided by {divisor:g}: it is a sum"
-        finding_text = f"{name} sums over the samples, and {divisor:g} does not count them: {_SIZE}"
+        finding_text = f"{name} sums over the samples, and {divisor:g} is not their number: {_SIZE}"
         return _sum(message, finding_text, name, where, node)
-    message = f"{name} sums over them, and what divides or weighs the sum may count them"
+    message = f"{name} sums over the samples; its divisor or weight may be their number"
     return Experiment("batch_twice", _CHANGED, None, message, name, where, node=node)
 
 
@@ -199,11 +213,11 @@ def _value(loss: Loss, times: int) -> float | None:
     weight = kwargs.pop("weight", None)
     args = [repeat(a) for a in loss.args]
     kwargs = {name: repeat(value) for name, value in kwargs.items()}
-    if weight is not None:  # weights of classes, not of samples
+    if weight is not None:  # `weight` has one number for each class
         kwargs["weight"] = weight
     try:
         with torch.no_grad(), unseen_calls(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the user has already seen the warning
+            warnings.simplefilter("ignore")  # the first run has shown the warning
             result = loss.function(*args, **kwargs)
             return float(result) if result.dim() == 0 else None
     except Exception:

@@ -1,8 +1,9 @@
-"""Compare each operator's result in two runs, and find the operator where a difference starts.
+"""Compare each operator's result in two runs, and find the operator where a difference begins.
 
-Lanes are samples or positions; some of them are perturbed. A result keeps its lanes if, along one
-of its dimensions, only perturbed lanes differ. A dimension whose size is a multiple of the number
-of lanes may have them as its outer or its inner part: 6 rows of 3 samples are (3, 2) or (2, 3).
+A lane is one sample or one position. In the second run, some lanes have other values. A result
+keeps the lanes apart if it has a dimension along which only these lanes differ. If the size of the
+dimension is a multiple of the number of lanes, a lane may be a block of consecutive rows or each
+n-th row: 6 rows of 3 samples have the shape (3, 2) or (2, 3).
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.memory import elements, has_memory
 
 _TAKES = ("nll_loss", "gather", "index", "embedding", "take")
-_MAX_MEASURED_OPERATORS = 16  # operators for which the size of the difference is computed
+_MAX_MEASURED_OPERATORS = 16  # only for the first operators is the size of the difference computed
 
 
 class Row(NamedTuple):
-    """The result of comparing one operator."""
+    """The comparison of an operator's result in both runs."""
 
     number: int
-    name: str  # the operator, as "softmax"
-    makers: frozenset[int]  # operators that computed its operands
-    keeps: bool | None  # True if it keeps the lanes; None if no dimension fits them
-    share: float  # fraction of its elements that differ
+    name: str  # name of the operator, such as "softmax"
+    makers: frozenset[int]  # numbers of the operators that computed the operands
+    keeps: bool | None  # whether it keeps the lanes apart; None if no dimension has lanes
+    share: float  # fraction of the result's elements that differ
     change: float  # largest difference, relative to the largest value
     is_integer: bool
     is_random: bool
-    crosses: bool  # True if it combines all pairs of lanes, as a similarity matrix does
-    even: bool  # True if an unchanged operand is all zero or, for indexing, constant
-    square: bool  # True if an unchanged operand is a (lanes, lanes) matrix, as an adjacency matrix
+    crosses: bool  # True if the result has all pairs of lanes, as a similarity matrix has
+    even: bool  # True if an unchanged operand is all zeros or, for indexing, constant
+    square: bool  # True if an unchanged operand has shape (lanes, lanes): an adjacency matrix
     module: str
     classes: str
     place: CodePosition | None
@@ -45,7 +46,10 @@ class Row(NamedTuple):
 
 
 def difference(first: Tensor, other: Tensor) -> Tensor | None:
-    """Return which elements differ, or None if the tensors cannot be read."""
+    """Return a bool tensor that is True where elements differ; None if a tensor cannot be read.
+
+    NaN equals NaN. Tensors of different shapes return None.
+    """
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape:
         return None
@@ -56,7 +60,7 @@ def difference(first: Tensor, other: Tensor) -> Tensor | None:
 
 
 def readable(tensor: Tensor) -> Tensor | None:
-    """Return a plain tensor with the values of `tensor`, or None if it cannot be read."""
+    """Return a tensor with the values of `tensor`, without graph; None if it has no values."""
     found = [tensor] if has_memory(tensor) else elements(tensor).tensors
     if len(found) != 1:
         return None
@@ -64,12 +68,12 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 
 def relative(first: Tensor, other: Tensor) -> float:
-    """Return the largest difference relative to the largest value; 1.0 for integers."""
+    """Return the largest difference, relative to the largest value; 1.0 for integers."""
     a, b = readable(first), readable(other)
     if a is None or b is None or not a.is_floating_point() or not a.numel():
         return 1.0
     most, size = _largest(a - b), max(_largest(a), _largest(b))
-    if not isfinite(most) or not isfinite(size):  # some values are not finite
+    if not isfinite(most) or not isfinite(size):  # there is NaN or Inf
         a, b = a.double(), b.double()
         finite = a.isfinite() & b.isfinite()
         if not bool(finite.any()):
@@ -84,9 +88,14 @@ def _largest(tensor: Tensor) -> float:
 
 
 def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
-    """Return whether, along some dimension, only allowed ones of `count` lanes differ.
+    """Return whether there is a dimension along which only allowed lanes differ.
 
-    Returns None if no dimension is a multiple of `count`.
+    Returns None if the size of no dimension is a multiple of `count`.
+
+    Args:
+        differs: a bool tensor, True where elements differ.
+        count: number of lanes.
+        allowed: the lanes that may differ.
 
     >>> x = torch.zeros(6, 5, dtype=torch.bool)
     >>> x[0] = x[3] = True
@@ -100,7 +109,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
         along = _any_on_bytes(differs, others)
-        for block in reversed(_divisors(size // count)):  # outer lanes first, the common case
+        for block in reversed(_divisors(size // count)):  # a lane is mostly a block of rows
             lanes = _any_on_bytes(along.reshape(-1, count, block), [0, 2]).tolist()
             if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
@@ -108,7 +117,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
 
 
 def _any_on_bytes(truths: Tensor, dims: list[int]) -> Tensor:
-    """Return `truths.any(dims)`, computed on bytes, whose kernel is many times faster."""
+    """Return `truths.any(dims)`. It is computed on bytes, for which the kernel is much faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
 
@@ -119,7 +128,13 @@ def _divisors(number: int) -> list[int]:
 
 
 def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
-    """Return True if a matrix of lane pairs differs only in rows or columns of allowed lanes."""
+    """Return whether a matrix of pairs of lanes differs only in rows or columns of allowed lanes.
+
+    Args:
+        differs: a bool tensor, True where elements differ; the last two dimensions are the matrix.
+        count: number of lanes.
+        allowed: the lanes that may differ.
+    """
     if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
         return False
     rest = differs.reshape(-1, *differs.shape[-2:]).any(0)
@@ -136,13 +151,14 @@ def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
 
 
 class Comparison:
-    """Callback for `run_side_by_side` that keeps one row per operator.
+    """Callback for `run_side_by_side` that compares each operator's results in both runs.
 
     Args:
-        count: number of lanes; 0 compares values only.
+        count: number of lanes. With 0, only values are compared.
         allowed: the lanes that may differ.
-        in_pairs: a matrix of all pairs of lanes keeps them, as attention scores do.
-        views: also record in `shares` which fraction of a view differs.
+        in_pairs: whether a matrix of all pairs of lanes counts as keeping the lanes apart, as
+            attention scores do.
+        views: whether `shares` also has the fractions for views.
     """
 
     def __init__(
@@ -156,13 +172,13 @@ class Comparison:
         self._views = views
         self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
         self.rows: dict[int, Row] = {}
-        # Fraction of elements that differ, by index of the node in the run.
+        # Index of a node in the run -> fraction of elements that differ.
         self.shares: dict[int, float] = {}
-        self.same = 0  # number of results that do not differ
+        self.same = 0  # number of operators whose results are equal
         self.last_same: Row | None = None
 
     def __call__(self, compared: OperatorPair) -> bool:
-        """Return True if the operator's result differs."""
+        """Add an operator's results; return whether they differ."""
         if compared.is_view and not self._views:
             return True  # a view differs like its base
         differs = difference(compared.first, compared.other)
@@ -172,7 +188,7 @@ class Comparison:
         if compared.is_view:
             return share > 0
         known = self.rows.get(compared.number)
-        # The last state of an RNN, which has no positions.
+        # The second result of an RNN is its last state, which has no positions.
         if known is not None and "rnn" in compared.name:
             return share > 0
         kept = crossed = None
@@ -180,7 +196,7 @@ class Comparison:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
-        # The size of the difference is computed for the first operators, and where lanes first mix.
+        # Without lanes, the first operators are measured; with lanes, the first ones that mix them.
         measures = len(self.rows) < _MAX_MEASURED_OPERATORS
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
@@ -202,12 +218,18 @@ class Comparison:
         return True
 
     def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
-        """Return True if two tensors differ only in the lanes that may differ."""
+        """Return whether two tensors differ only in lanes that may differ."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
-        """Return the first operator upstream of `maker` that mixes lanes, and all that do."""
+        """Return the first operator upstream of `maker` that mixes lanes, and all that do.
+
+        Returns None if none does.
+
+        Args:
+            maker: number of the operator where the search starts.
+        """
         path: dict[int, Row] = {}
         stack = [maker]
         while stack:
@@ -232,7 +254,7 @@ def row_of(
     count: int = 0,
     placed: bool = True,
 ) -> Row:
-    """Return the row of an operator."""
+    """Return the `Row` of an operator. The arguments are as in `Row`, `placed` adds the lines."""
     place, user_place, functions = compared.lines() if placed else (None, None, ())
     return Row(
         compared.number,
@@ -256,7 +278,7 @@ def row_of(
 
 
 def title(name: str) -> str:
-    """Return an operator's name without namespace and underscore: "aten::_softmax" -> "softmax"."""
+    """Return an operator's name without prefixes: "softmax" for "aten::_softmax"."""
     return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
 
 
@@ -271,7 +293,7 @@ def _share(differs: Tensor) -> float:
 
 
 def _is_even(tensor: Tensor, operator: str) -> bool:
-    """Return True if the tensor is all zero or, for an operator that selects elements, constant."""
+    """Return whether a tensor is all zeros or, if the operator selects elements, constant."""
     plain = readable(tensor)
     if plain is None or not plain.numel():
         return False

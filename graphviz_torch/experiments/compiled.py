@@ -1,4 +1,4 @@
-"""Run compiled modules eagerly to see whether the values stay the same."""
+"""Find out whether compiled modules compute the same values as eager ones."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the gr
 
 
 def eager(subject: Subject) -> Iterator[Experiment]:
-    """Run compiled modules eagerly: the output stays the same."""
+    """Run compiled modules eagerly: the output has to stay the same."""
     changed = "compiled modules ran eagerly"
     if not any(map(is_compiled, subject.module.modules())):
-        yield Experiment("eager", "", None, "nothing of the module is compiled")
+        yield Experiment("eager", "", None, "no part of the module is compiled")
         return
     seeds = Comparison()
     subject.run(seeds, other_seed=1)
     if seeds.rows:
-        message = "it draws random numbers, which a compiled region draws differently"
+        message = "it draws random numbers, and a compiled region draws other ones"
         yield Experiment("eager", changed, None, message)
         return
     compiled = run_forward(subject.call, eager=False)

@@ -1,4 +1,4 @@
-"""Measure which fraction of each node's value depends on an input, a sample or a position."""
+"""Measure how much of each node's value depends on one input, sample or position."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ from .subject import Input, Subject, other_values
 def influence(
     recording: Any, *, sample: int | None = None, position: int | None = None, input: str = ""
 ) -> Graph:
-    """Return the recorded graph with the fraction of each node's value that one change reaches.
+    """Return the recorded graph with a fraction at each node: how many elements one change reaches.
 
-    `draw_graph` colors nodes by this fraction, from 0 (reached but unchanged) to 1 (all elements
-    change). Nodes that are not reached have None and are gray. Buffers, random numbers and training
-    modes are those of the recorded run, also for batch norm.
+    The module is run again with other values for one sample, position or input. `Node.influence`
+    is the fraction of the node's elements that then differ: 0 if none does, 1 if all do, None if
+    the change does not reach the node. `draw_graph` colors nodes by this fraction. Buffers, random
+    numbers and training modes are those of the recorded run, also for batch norm.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
         sample: index of a sample, along the first dimension of the inputs.
-        position: index of a position, along the second dimension.
-        input: name of an argument of the module's forward: "x", "batch.ids".
+        position: index of a position, along the second dimension of the inputs.
+        input: name of an argument of the module's forward, such as "x" or "batch.ids".
 
     Raises:
         TypeError: if `recording` is not a recording.
-        ValueError: unless exactly one of the three is given and exists; if the recording has kept
-            no call; if the forward cannot be run again as it was.
+        ValueError: if not exactly one of `sample`, `position` and `input` is given; if it does not
+            exist; if the recording has no call to run again; or if the second run takes another
+            path through the code.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -43,7 +45,7 @@ def influence(
     [('addmm', 0.125), ('sum', None)]
     """
     if (sample is not None) + (position is not None) + (input != "") != 1:
-        raise ValueError("pass one of sample=, position= and input=.")
+        raise ValueError("pass exactly one of sample=, position= and input=.")
     return _influence(subject_of(recording), sample, position, input)
 
 
@@ -51,18 +53,19 @@ _MAX_LANES = 16
 
 
 def influences(recording: Any) -> dict[str, Graph]:
-    """Return `influence` of each sample, position and input, by name: "sample 0", "input x".
+    """Return the graph of `influence` for each sample, position and input.
 
-    Only the first sixteen samples and positions are included. Inputs with three dimensions, and
-    integer inputs with two, have positions. Each entry runs one forward; those that cannot run are
-    left out.
+    Keys are "sample 0", "position 0", "input x" and so on. Only the first sixteen samples and
+    positions are included. An input has positions if it has three dimensions, or if it has two and
+    is integer. Each entry takes one forward; entries whose forward cannot be run again are left
+    out.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
 
     Raises:
         TypeError: if `recording` is not a recording.
-        ValueError: if the recording has kept no call.
+        ValueError: if the recording has no call to run again.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -87,7 +90,7 @@ def influences(recording: Any) -> dict[str, Graph]:
         asked[f"input {name}"] = None, None, name
     found = {}
     for name, what in asked.items():
-        with suppress(ValueError):  # raised if the control flow depends on the values
+        with suppress(ValueError):  # raised if control flow depends on the values
             found[name] = _influence(subject, *what)
     return found
 
@@ -122,7 +125,7 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
     if (unknown := subject.inconclusive("influence", "", run)) is not None:
         raise ValueError(f"{unknown.message} {unknown.where}".rstrip())
     if run.nodes != subject.recorded.count or not subject.recorded.nodes:
-        raise ValueError("run again, it made other nodes than those that were recorded.")
+        raise ValueError("the second run created other nodes than the recorded run.")
     nodes = subject.recorded.nodes
     shares = {nodes[n]: share for n, share in comparison.shares.items() if n in nodes}
     return subject.graph.annotate(influence=shares)

@@ -1,4 +1,4 @@
-"""Find the first operation whose results differ between two forwards that should be equal."""
+"""Compare two forwards that should be equal, and find the first operation whose result differs."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from .subject import Subject, reason
 
 
 class Divergence(NamedTuple):
-    """The first operation whose result differs."""
+    """The first operation whose result differs between two forwards."""
 
     operation: str  # "layer_norm"
     where: str  # the operation's line
     module: str
-    change: float  # relative to the norm of its result
-    is_random: bool = False  # True if random numbers had been drawn before
+    change: float  # norm of the difference, relative to the result's norm
+    is_random: bool = False  # whether random numbers were drawn before it
 
 
 class RecordedResults:
-    """Copies of the results of calls into torch, up to a number of bytes."""
+    """Callback that copies the results of calls into torch, up to `budget` bytes in total."""
 
     def __init__(self, budget: int = 1 << 28) -> None:
         self.made: list[CallResult] = []
         self._budget = budget
 
     def __call__(self, made: CallResult) -> None:
-        """Keep a result, without its values if the budget is spent."""
+        """Add a result; without its values if the budget is exceeded."""
         self._budget -= sum(t.nbytes for t in made.tensors)
         kept = tuple(t.detach().clone() for t in made.tensors) if self._budget >= 0 else ()
         self.made.append(made._replace(tensors=kept))
 
 
 class DivergenceFinder:
-    """Compares the results of calls into torch with those of the first run.
+    """Callback that compares the results of calls into torch with those of the first run.
 
     Args:
-        results: of the first run.
+        results: the results of the first run.
     """
 
     def __init__(self, results: RecordedResults) -> None:
         self.part: tuple[CallResult, float] | None = None
-        self.is_random = False  # True if random numbers were drawn before the difference
+        self.is_random = False  # whether random numbers were drawn before the difference
         self._rest = iter(results.made)
         self._is_open = True
 
     def __call__(self, made: CallResult) -> None:
-        """Compare a result, unless the control flow has changed."""
+        """Compare a result. Stop at the first difference, or when the control flow differs."""
         if not self._is_open:
             return
         first = next(self._rest, None)
@@ -80,14 +80,13 @@ def compare_forwards(
     """Return the experiment's result for two forwards that should be equal.
 
     Args:
-        subject: the recording.
-        name: of the experiment.
+        subject: the recorded call.
+        name: name of the experiment.
         changed: description of the change.
-        first, other: the two runs.
-        rule: id of the finding if they differ.
-        advice: of the finding.
-        part: the first operation that differs, if known; otherwise the first module is searched
-            for.
+        first, other: the two forwards.
+        rule: rule of the finding if the forwards differ.
+        advice: advice of the finding.
+        part: the first operation that differs. If None, the first module that differs is named.
     """
     for run in (first, other):
         if run.error is not None:
@@ -98,7 +97,7 @@ def compare_forwards(
     if not outputs_differ(first, other):
         return Experiment(name, changed, True, f"the output differs by {size:.1g} of its size")
     if part is not None and part.is_random:
-        message = "it draws random numbers in the order of memory, so nothing is concluded"
+        message = "random numbers are drawn in memory order, so nothing can be concluded"
         return Experiment(name, changed, None, message, part.operation, part.where, part.module)
     if part is None:
         module, change = _module(first, other) or ("", size)
@@ -132,12 +131,12 @@ def compare_forwards(
 
 
 def outputs_differ(first: ForwardResult, other: ForwardResult) -> bool:
-    """Return True if the outputs differ by more than rounding."""
+    """Return whether the outputs differ by more than rounding."""
     return max((scaled_distance(a, b) for a, b in _outputs(first, other)), default=0.0) > 1
 
 
 def largest_distance(first: ForwardResult, other: ForwardResult) -> float | None:
-    """Return the largest distance between outputs, or None if their shapes differ."""
+    """Return the largest relative distance of two outputs; None if their shapes differ."""
     pairs = _outputs(first, other)
     if any(a.shape != b.shape for a, b in pairs):
         return None
@@ -145,7 +144,11 @@ def largest_distance(first: ForwardResult, other: ForwardResult) -> float | None
 
 
 def scaled_distance(a: Tensor, b: Tensor) -> float:
-    """Return the distance in units of the square root of the dtype's epsilon."""
+    """Return the relative distance, divided by the square root of the dtype's epsilon.
+
+    A result above 1 means that more than half of the digits differ. Integers are equal (0) or
+    differ (2).
+    """
     if not (a.is_floating_point() or a.is_complex()):
         return 0.0 if a.shape == b.shape and bool((a == b).all()) else 2.0
     return distance(a, b) / float(torch.finfo(a.dtype).eps ** 0.5)
@@ -157,7 +160,10 @@ def _outputs(first: ForwardResult, other: ForwardResult) -> list[tuple[Tensor, T
 
 
 def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | None:
-    """Return the first module whose results differ and their distance, or None."""
+    """Return the first module whose results differ, and their distance; None if there is none.
+
+    Results that were changed in place are skipped.
+    """
     if [path for path, _, _ in first.modules] != [path for path, _, _ in other.modules]:
         return None
     for (path, a, before), (_, b, _) in zip(first.modules, other.modules, strict=True):
@@ -167,7 +173,7 @@ def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | N
 
 
 def _node(subject: Subject, part: Divergence) -> int | None:
-    """Return the node on the line of the difference, if exactly one has its name."""
+    """Return the node of an operation: the only one on its line with its name, else None."""
     here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

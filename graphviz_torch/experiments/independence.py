@@ -1,7 +1,8 @@
-"""Change one sample, or later positions, to see whether the others' results stay the same.
+"""Find out whether samples or positions influence each other's results: change some of them.
 
-Operations that combine samples on purpose are recognized: batch statistics, similarities of all
-pairs, routing by integers, graphs. Batch norm uses its running statistics in these runs.
+Operations that combine samples on purpose are not reported: batch statistics, similarities of all
+pairs, routing by integers, graph neural networks. Batch norm uses its running statistics in these
+runs. In this module, a lane is one sample or one position.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ from ..graph.text import listing
 from .comparison import Comparison, Row
 from .subject import Input, Subject, other_values
 
-# Operators that combine lanes according to integers.
+# Operators whose integer operands define which lanes are combined.
 _INDEXED = (
     *("index", "gather", "scatter", "embedding", "sparse", "segment", "spmm", "take", "sort"),
     *("unique", "nonzero", "masked_select", "topk", "cumsum", "multinomial"),
 )
 _ADVICE = (
-    "Look along which dimension this operation works (dim=, batch_first=, a view): it is the one "
-    "of the samples."
+    "This operation works along the dimension of the samples: check its dim=, batch_first=, or the "
+    "view before it."
 )
-_LATER = "Look at the mask and at the dimension that this operation works along."
+_LATER = "Check the mask, and the dimension along which this operation works."
 
 
 def sample(subject: Subject) -> Iterator[Experiment]:
-    """Change the values of one sample: the results of all other samples stay the same."""
+    """Change the values of one sample: the results of all other samples have to stay the same."""
     inputs = subject.inputs()
     if any(
         isinstance(a, PackedSequence) for a in (*subject.call.args, *subject.call.kwargs.values())
@@ -48,17 +49,17 @@ def sample(subject: Subject) -> Iterator[Experiment]:
 
 
 def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
-    """Change a sample along dimension `dim`."""
+    """Change sample 0, if `dim` is the dimension of the samples."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
-    count = next((size for size, _ in sizes if size > 1), 0)  # a state has 1 for its layers
+    count = next((size for size, _ in sizes if size > 1), 0)  # an RNN's state may have 1
     if not count:
         return Experiment("sample", "", None, "no input has two samples")
     return _judge_samples(subject, inputs, dim, count)
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
-    """Return True if the second dimension may be the batch, as in (time, batch) inputs."""
+    """Return whether the samples may be in the second dimension, as in inputs (time, batch)."""
     sizes = [t.shape for _, t in inputs if t.dim()]
     if any(t.dim() >= 4 or (t.dim() == 2 and t.is_floating_point()) for _, t in inputs):
         return False
@@ -74,11 +75,11 @@ def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
 def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) -> Experiment:
     names = [n for n, t in inputs if t.dim() > dim and t.shape[dim] == count]
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
-    changed = f"{which} of {listing(names)} became another ({count} samples)"
+    changed = f"{which} of {listing(names)} got other values ({count} samples)"
     square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
-    # For example the adjacency matrix of a graph, next to its nodes.
+    # Such an input is, for example, the adjacency matrix of a graph.
     if any(square) and len(inputs) > 1:
-        message = "an input has the samples in two dimensions, so they are meant to meet"
+        message = "an input has a number for each pair of samples, so samples may affect each other"
         return Experiment("sample", changed, None, message)
     comparison = Comparison(count, [0])
     done: list[str] = []
@@ -104,7 +105,7 @@ def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) 
         return Experiment("sample", changed, True, message)
     row, path = leak
     if (why := _intended_reason(row, path)) != "":
-        message = f"samples meet at {{operation}}: {why}"
+        message = f"samples are combined on purpose at {{operation}}: {why}"
         return subject.answer("sample", changed, message, row, run, holds=None)
     message = "the outputs of other samples differ, too, first at {operation}"
     return subject.answer("sample", changed, message, row, run, rule="sample-leak", advice=_ADVICE)
@@ -116,44 +117,44 @@ def _without_batch_statistics(module: Module) -> bool:
 
 
 def _intended_reason(row: Row, path: list[Row]) -> str:
-    """Return the reason why lanes are combined on purpose, or "" if they are not."""
+    """Return why lanes are combined on purpose; "" if no such reason is known."""
     if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
         return "it computes statistics of the batch"
     if any(each.crosses for each in path[:4]):
         return "it compares all pairs of samples"
     if row.is_integer or any(each in row.name for each in _INDEXED):
-        return "integers define which ones are combined, as in routing and graphs"
+        return "integers define which samples are combined, as in routing and graphs"
     if row.square:
-        return "a matrix defines which ones are combined, as in graphs"
+        return "a matrix defines which samples are combined, as in graphs"
     return ""
 
 
 def positions(subject: Subject) -> Iterator[Experiment]:
-    """Change later positions of a model that predicts the next one: earlier outputs stay the same.
+    """Change later positions of a sequence: outputs at earlier positions have to stay the same.
 
-    Applies only if the targets are the inputs shifted: by one for the next position, by zero for
-    the same, by two for the one after the next.
+    The experiment applies to models whose targets are their inputs, shifted by some positions: by
+    one if the model predicts the next position. Shifts by zero or two are reported.
     """
     found = [_shift(subject, each) for each in subject.inputs()]
     shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]
     if not shifts:
-        message = "no targets are the whole numbers of an input (batch, positions), shifted"
+        message = "no target is a shifted copy of an integer input of shape (batch, positions)"
         yield Experiment("positions", "", None, message)
         return
     answers = [(_judge_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
-    # An encoder may read positions that its decoder must not: prefer the input that passes.
+    # An encoder may read all positions, unlike its decoder. Prefer the input that passes.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
     yield answer
     if shift == 1 or answer.holds is not True:
         return
-    # A model that gets its labels may shift them itself: no output has seen its own label.
+    # A model that gets labels may shift them itself. Then no output depends on its own label.
     if shift == 0 and _judge_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
     where = subject.line(subject.losses[-1].place, subject.losses[-1].place)
     many = "the inputs themselves" if not shift else f"the inputs shifted by {shift}"
-    message = f"the targets are {many}, and no output has seen a later position"
+    message = f"the targets are {many}, and no output depends on a later position"
     advice = (
         "The model can copy its input: shift the targets by one, once."
         if not shift
@@ -166,9 +167,9 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 
 
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
-    """Return (shift of the target against its input, index of the output), or None.
+    """Return by how many positions the target is shifted, and the index of the loss's output.
 
-    None means that no target is a shifted copy of this input.
+    Returns None if no target is a shifted copy of this input.
     """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:
@@ -202,7 +203,10 @@ def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
 
 
 def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[int, int] | None:
-    """Return (index of the output that the loss uses, its first position there), or None."""
+    """Return the index of the output that the loss uses, and the first position that it uses.
+
+    Returns None if no output has the values that the loss got.
+    """
     rows = getattr(loss, "rows", None)
     if rows is None or rows.numel() != batch * length:
         return None
@@ -222,7 +226,15 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[in
 def _judge_positions(
     subject: Subject, given: Input, shift: int, output: int, *, own: bool = True
 ) -> Experiment:
-    """Change later positions; with `own`, the output at the first of them may differ."""
+    """Change the later half of the positions, and compare the outputs.
+
+    Args:
+        subject: the recorded call.
+        given: the input to change.
+        shift: shift of the targets against this input.
+        output: index of the output to compare.
+        own: whether the output at the first changed position may differ.
+    """
     count = given.tensor.shape[1]
     first = max(count // 2, 1)
     changed = f"positions {first} to {count - 1} of {given.name} were changed"
@@ -242,7 +254,7 @@ def _judge_positions(
         return Experiment("positions", changed, True, message)
     row, _ = leak
     if shift != 1:
-        message = "earlier outputs differ, as is meant where nothing is predicted"
+        message = "earlier outputs differ, which is right if no later position is predicted"
         return subject.answer("positions", changed, message, row, run, holds=None)
     causal = [
         each
@@ -250,7 +262,7 @@ def _judge_positions(
         if each.keeps and ("softmax" in each.name or "attention" in each.name)
     ]
     if any(each.number > row.number for each in causal):
-        message = "one part reads all positions, at {operation}, and another only the earlier ones"
+        message = "{operation} reads all positions, but a later operation only earlier positions"
         return subject.answer("positions", changed, message, row, run, holds=None)
     message = "earlier outputs differ, too, first at {operation}; their targets are later inputs"
     return subject.answer(

@@ -1,4 +1,4 @@
-"""Change the values of an input to see whether the output depends on it."""
+"""Find out whether the output depends on each input: change the values of one input at a time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .comparison import Comparison
 from .divergence import outputs_differ
 from .subject import Input, Subject
 
-_MAX_INPUTS = 3  # inputs: one forward each, one for all, and two for an input without effect
-_CHANGED = "all of {} became other values"
+_MAX_INPUTS = 3  # number of inputs that are changed, one forward each
+_CHANGED = "{} got other values"
 _REACHES = "the output depends on it"
-_MAPPED = "Look at what this operation is given: values that it maps to one, as a ReLU does."
-# Their results are constant for large arguments, which a training step may change.
+_MAPPED = "Check the operands of this operation: it maps all of them to one value, as a ReLU may."
+# Functions whose results are constant for large arguments. Training may change the arguments.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
 _SATURATED = (
     "It is saturated: scale down its input, or lower the learning rate. A softmax over one "
@@ -28,7 +28,7 @@ _SATURATED = (
 
 
 def inputs(subject: Subject) -> Iterator[Experiment]:
-    """Change the values of one input at a time: the output differs."""
+    """Change the values of one input at a time: the output has to differ."""
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
     given = given[:_MAX_INPUTS]
@@ -44,7 +44,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
 
 
 def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
-    """Return the names of inputs whose change changes the output, with one forward each."""
+    """Return the names of the inputs that the output depends on; each takes one forward."""
 
     def run(name: str) -> ForwardResult:
         return run_forward(
@@ -59,7 +59,7 @@ def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """Return True if the tensor has several values; an integer tensor needs more than two."""
+    """Return whether a tensor has several different values; an integer tensor, more than two."""
     if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
         return False
     values = torch.unique(tensor.detach().flatten()[:10_000])
@@ -78,7 +78,7 @@ def _judge_input(subject: Subject, given: Input) -> Experiment:
     end = comparison.last_same
     if end is None and rows:
         end = rows[max(rows)]
-        message = "the output does not depend on it: nothing that is returned uses {operation}"
+        message = "the output does not depend on it: no output uses the result of {operation}"
         return subject.answer(
             "inputs", changed, message, end, run, rule="unused-input", severity="info"
         )
@@ -88,7 +88,7 @@ def _judge_input(subject: Subject, given: Input) -> Experiment:
             "unused-input",
             "info",
             f"{given.name}: {message}.",
-            "Is it to be used? Else leave it out.",
+            "Use it in forward, or remove the argument.",
             where=subject.recorded.where,
         )
         return Experiment(
@@ -96,12 +96,12 @@ def _judge_input(subject: Subject, given: Input) -> Experiment:
         )
     if end.even:
         message = (
-            "the output does not depend on it yet: {operation} brings it together with values that "
-            "are all equal, as of a layer that begins with zeros"
+            "the output does not depend on it yet: {operation} combines it with values that are "
+            "all equal, such as weights that are still zero"
         )
         return subject.answer("inputs", changed, message, end, run, holds=None)
     message = (
-        "the output does not depend on it: its way ends at {operation}, whose result is the same"
+        "the output does not depend on it: the change ends at {operation}, whose result is the same"
     )
     saturated = end.name in _SATURATING
     return subject.answer(

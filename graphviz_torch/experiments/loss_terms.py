@@ -1,4 +1,4 @@
-"""Split a loss into its terms by reading its graph, with the divisor of each term."""
+"""Find the terms that a loss adds up, and the divisor of each term, by reading the graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AS_IT_IS = {
     "to_copy",
     "_to_copy",
 }
-_MAX_NODES = 4096  # nodes visited at most
+_MAX_NODES = 4096  # largest number of nodes that a search visits
 
 
 class Term(NamedTuple):
@@ -29,11 +29,11 @@ class Term(NamedTuple):
     node: int
     operation: str
     where: str
-    divisor: float | None  # None if it is weighted in another way
+    divisor: float | None  # None if the term is weighted by another operation
 
 
 def terms(graph: Graph) -> list[Term]:
-    """Return the terms of the graph's first output, if that is a scalar."""
+    """Return the terms of the graph's first output; [] if the output is not a scalar."""
     found: list[Term] = []
     stack: list[tuple[int, float | None]] = [(node, 1.0) for node, _ in graph.outputs[:1]]
     sources = _sources(graph)
@@ -58,7 +58,7 @@ def terms(graph: Graph) -> list[Term]:
 
 
 def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) -> int:
-    """Return how many numbers a term sums over, or 0 if it is not a sum over the samples.
+    """Return how many numbers a term adds up; 0 if it is not a sum over the samples.
 
     Args:
         graph: the graph of the loss.
@@ -79,7 +79,7 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
 
 
 def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
-    """Return True if the loss is a scalar of the forward, after scalar operations at most."""
+    """Return whether the module's forward computes the loss, apart from operations on scalars."""
     sources = _sources(graph)
     stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
     while stack and len(met) < _MAX_NODES:
@@ -96,7 +96,14 @@ def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
 def _is_weighed(
     graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
 ) -> bool:
-    """Return True if numbers are divided or weighted by a possible count after the forward."""
+    """Return whether an operation after the forward may divide by the number of samples.
+
+    Args:
+        graph: the graph of the loss.
+        sources: the nodes that each node gets its inputs from.
+        last: the node where the search starts.
+        forward: the nodes of the forward, where the search ends.
+    """
     stack, met = [last], set[int]()
     while stack and len(met) < _MAX_NODES:
         number = stack.pop()
@@ -106,14 +113,15 @@ def _is_weighed(
         title = graph.nodes[number].title
         if title in ("div", "softmax", "_softmax", "logsumexp", "mean"):
             return True
-        if title == "mul" and len(sources.get(number, ())) < 2:  # by a number, or by data
+        # A factor without a node is a number, or a tensor without gradient.
+        if title == "mul" and len(sources.get(number, ())) < 2:
             return True
         stack.extend(sources.get(number, ()))
     return False
 
 
 def has_one_term_per_sample(graph: Graph, known: list[Term], count: int) -> bool:
-    """Return True if there is one term for each of `count` samples, computed from its row alone."""
+    """Return whether each of `count` samples has one term, computed from this sample alone."""
     if count < 2 or len(known) != count:
         return False
     sources, rows = _sources(graph), set[str]()

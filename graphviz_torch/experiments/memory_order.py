@@ -1,4 +1,4 @@
-"""Change the memory layout of the inputs to see whether the values stay the same."""
+"""Find out whether results depend on the memory layout of the inputs: change the layout."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .divergence import (
 from .subject import Subject
 
 _ADVICE = (
-    "Look for as_strided, a kernel of your own, or a read of the storage there: each reads "
-    "elements in the order of memory."
+    "Look there for as_strided, a kernel of your own, or an access to the storage: they read "
+    "elements in memory order."
 )
 
 
 def memory_order(subject: Subject) -> Iterator[Experiment]:
-    """Change the inputs' memory layout: the output stays the same.
+    """Change the memory layout of the inputs: the output has to stay the same.
 
-    Images become channels last; of other inputs the last two dimensions are swapped in memory.
+    Images become channels last. In other inputs, the last two dimensions are swapped in memory.
     """
     given = subject.inputs()
     ordered = [each for each in given if _other_order(each.tensor) is not None]
-    changed = "the inputs lie in another order in memory"
+    changed = "the inputs have another memory layout"
     if not ordered:
         message = "no floating-point input has two dimensions of more than one element"
         yield Experiment("memory_order", "", None, message)
@@ -50,7 +50,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
     first = run_forward(subject.call, training=without_dropout, each=results)
     other = run_forward(subject.call, change, training=without_dropout)
     part = None
-    if outputs_differ(first, other):  # a third run finds the operation
+    if outputs_differ(first, other):  # a third run finds the operation that differs
         beside = DivergenceFinder(results)
         run_forward(subject.call, change, training=without_dropout, each=beside)
         if beside.part is not None:
@@ -63,14 +63,14 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
 
 
 def without_dropout(module: Module) -> bool:
-    """Return a module's training mode, but False for dropout, which draws in memory order."""
+    """Return the training mode of a module, but False for dropout: it draws in memory order."""
     return module.training and "dropout" not in type(module).__name__.lower()
 
 
 def _other_order(tensor: Tensor) -> Tensor | None:
-    """Return equal values in another memory layout, or None if there is no other.
+    """Return a tensor with the same values in another memory layout; None if there is no other.
 
-    Images become channels last; of other tensors the last two dimensions are swapped in memory.
+    Images become channels last. In other tensors, the last two dimensions are swapped in memory.
     """
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.is_meta:
         return None

@@ -1,4 +1,4 @@
-"""Compare with float64 to find the operation that loses more than half of its digits."""
+"""Find the operation that loses more than half of its digits: compute in float64, too."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .comparison import Comparison, Row, readable, row_of
 from .subject import Subject
 
 _ADVICE = (
-    "It subtracts nearly equal numbers, or leaves the range of its dtype: compute it in another "
-    "way (log_softmax, logsumexp, expm1, var) or in float32."
+    "It subtracts nearly equal numbers, or exceeds the range of its dtype: compute it in float32, "
+    "or by a stable function (log_softmax, logsumexp, expm1, var)."
 )
 
-_BLOCK_SIZE = 1 << 16  # elements
+_BLOCK_SIZE = 1 << 16  # number of elements
 
 
 class _PrecisionComparison(Comparison):
-    """Keeps each operator's distance from float64, relative to the norm of its result."""
+    """Callback that compares each operator's result with the same result in float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class _PrecisionComparison(Comparison):
 
 
 def float64(subject: Subject) -> Iterator[Experiment]:
-    """Compute in float64 as well: no operation loses more than half of its dtype's digits."""
-    changed = "all computed in float64, too"
+    """Compute in float64, too: no operation may lose more than half of its dtype's digits."""
+    changed = "all operations were also computed in float64"
     digits = _PrecisionComparison()
     run = subject.run(digits, double=True)
     if (unknown := subject.inconclusive("float64", changed, run)) is not None:
@@ -87,13 +87,13 @@ def float64(subject: Subject) -> Iterator[Experiment]:
         )
         return
     if not digits.rows:
-        yield Experiment("float64", changed, None, "it computes in float64, or in integers")
+        yield Experiment("float64", changed, None, "it computes in float64, or with integers")
         return
     if not any(
         other is not None and readable(tensor) is not None and readable(other) is not None
         for tensor, other in outputs
     ):
-        message = "nothing of the output can be computed in float64"
+        message = "no part of the output can be computed in float64"
         yield Experiment("float64", changed, None, message)
         return
     message = f"the output differs by {worst:.1g} of its size"
@@ -101,9 +101,10 @@ def float64(subject: Subject) -> Iterator[Experiment]:
 
 
 def distance(first: Tensor, other: Tensor) -> float:
-    """Return the norm of the difference relative to the norm of `other`, at most 1.
+    """Return the norm of the difference, divided by the norm of `other`; at most 1.
 
-    Returns 1 if only one of the two is finite somewhere.
+    Elements that are not finite in both tensors are ignored. The result is 1 if an element is
+    finite in only one of them.
     """
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape or not a.numel():
@@ -119,7 +120,10 @@ def distance(first: Tensor, other: Tensor) -> float:
 
 
 def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Return the norms of `b` and of `b - a` in float64, in blocks that fit a CPU's cache."""
+    """Return the norms of `b` and of `b - a`, computed in float64.
+
+    Large CPU tensors are read in blocks that fit into the CPU's cache.
+    """
     wide = torch.complex128 if a.is_complex() or b.is_complex() else torch.float64
     norm = torch.linalg.vector_norm
     in_order = a.is_contiguous() and b.is_contiguous()
@@ -137,19 +141,24 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
-    """Return True if all float64 values underflow `first.dtype`, as for a saturated sigmoid."""
+    """Return whether all values of `other` underflow the dtype of `first`: a saturated sigmoid."""
     values = readable(other)
     least = torch.finfo(first.dtype).tiny
     return values is not None and bool((values.abs() < least).all())
 
 
 def _half_digits_error(dtype: torch.dtype) -> float:
-    """Return the relative error that leaves half of the dtype's digits."""
+    """Return the relative error of a result that has lost half of the dtype's digits."""
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
 def _first_imprecise(digits: _PrecisionComparison, maker: int) -> Row | None:
-    """Return the first operator upstream of `maker` that has lost its digits, or None."""
+    """Return the first operator upstream of `maker` that lost too many digits, or None.
+
+    Args:
+        digits: the compared operators.
+        maker: number of the operator where the search starts.
+    """
     seen: set[int] = set()
     stack, found = [maker], None
     while stack:

@@ -1,4 +1,4 @@
-"""Run the recorded forward again with one thing changed, and report the consequences."""
+"""Run the experiments: each runs the recorded forward again with one change."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]
 
-# In order of execution. Each runs at most three forwards.
+# Name of an experiment -> the function that runs it, in order. Most run at most three forwards.
 EXPERIMENTS: dict[str, Make] = {
     "sample": sample,
     "positions": positions,
@@ -31,7 +31,7 @@ EXPERIMENTS: dict[str, Make] = {
 
 
 class Experiments(list[Experiment]):
-    """A list of experiment results; as text, two lines for each.
+    """A list of experiments with their results. Printed, each has two lines.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -48,23 +48,23 @@ class Experiments(list[Experiment]):
 
     @property
     def findings(self) -> list[Finding]:
-        """Problems that the experiments found."""
+        """The findings of the experiments."""
         return [each.finding for each in self if each.finding is not None]
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self)) or "no experiment was made"
+        return "\n".join(map(str, self)) or "no experiment was run"
 
     __repr__ = __str__
 
 
 def experiment(recording: Any, *names: str) -> Experiments:
-    """Change one thing in a recording, run the forward again, and report the differences.
+    """Run the recorded forward again with one change at a time, and report what differs.
 
-    The module that was called first is run again with its recorded arguments, buffers and random
+    The module that was called first is run again, with its recorded arguments, buffers and random
     state, and with its current parameters. Afterwards parameters, gradients, buffers, training
-    modes, attributes and random state are restored. Prints and log records of the second run are
-    dropped. A forward that writes files is stopped before it writes, with no conclusion. There is
-    no conclusion either if a parameter has become NaN or Inf.
+    modes, attributes and random state are restored. Prints and log records of these runs are
+    dropped. Nothing is concluded if the forward would write a file (it is stopped before that), or
+    if a parameter is NaN or Inf by now.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
@@ -73,7 +73,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
 
     Raises:
         TypeError: if `recording` is not a recording.
-        ValueError: if a name is unknown, or if the recording has kept no call.
+        ValueError: if a name is unknown, or if the recording has no call to run again.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -88,41 +88,42 @@ def experiment(recording: Any, *names: str) -> Experiments:
     ...     Net()(torch.randn(8, 4)).sum().backward()
     >>> [found] = experiment(recording, "sample").findings
     >>> print(found.message.partition(" at ")[0])
-    Sample 0 of x became another (8 samples): the outputs of other samples differ, too, first
+    Sample 0 of x got other values (8 samples): the outputs of other samples differ, too, first
     """
     unknown = [name for name in names if name not in EXPERIMENTS]
     if unknown:
         known = ", ".join(map(repr, EXPERIMENTS))
-        raise ValueError(f"{unknown[0]!r} is not an experiment. There are {known}.")
+        raise ValueError(f"{unknown[0]!r} is not an experiment. Pass one of {known}.")
     subject = subject_of(recording)
     if (spoilt := subject.nonfinite_parameter()) != "":
-        why = f"{spoilt} has NaN or Inf by now, which allows no conclusion"
+        why = f"{spoilt} has NaN or Inf by now, so nothing can be concluded"
         return Experiments(Experiment(name, "", None, why) for name in names or EXPERIMENTS)
     found = Experiments()
     for name in names or EXPERIMENTS:
         try:
             found += EXPERIMENTS[name](subject)
-        except Exception as error:  # for example tensors on a device that has failed
+        except Exception as error:  # such as an error of a device
             found.append(Experiment(name, "", None, reason(error, "again")))
     return found
 
 
 def subject_of(recording: Any) -> Subject:
-    """Return a recording prepared for running again.
+    """Return the call that a recording kept, ready to be run again.
 
     Raises:
         TypeError: if `recording` is not a recording.
-        ValueError: if the recording has kept no call, or if its module has lost its values.
+        ValueError: if the recording has no call to run again, or if a tensor of its module has no
+            values any more.
     """
     if not hasattr(recording, "first_call"):
         kind = type(recording).__name__
-        raise TypeError(f"a recording is needed, and this is a {kind}. Pass what record() gave.")
+        raise TypeError(f"pass the recording that record() returned; this is a {kind}.")
     if recording.first_call is None:
         raise ValueError(
-            "this recording kept no call: record with record(experiments=True), call a module with "
-            "parameters and gradients in its block, and leave the block first. Not kept is a call "
-            "of a module that ranks divide (FSDP), or of tensors without values (meta, fake)."
+            "this recording has no call to run again: record with record(experiments=True), call a "
+            "module with parameters, with gradients on, and leave the `with` block first. Calls of "
+            "sharded modules (FSDP), and of tensors without values (meta, fake), are not kept."
         )
     if (name := recording.first_call.call.unreadable()) != "":
-        raise ValueError(f"{name} has no values any more, so the forward cannot be run again.")
+        raise ValueError(f"{name} has no values any more: the forward cannot be run again.")
     return Subject(recording.first_call, recording.graphs)

@@ -1,4 +1,4 @@
-"""Change the random seed: in eval mode, no result may differ."""
+"""Find out whether results are random in eval mode: change the random seed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .subject import Subject
 _SEED = 20_011
 _DROPS = ("dropout", "bernoulli")
 _ADVICE = (
-    "In eval mode nothing may be dropped: pass training=self.training, or use the module "
+    "In eval mode, dropout has to be off: pass training=self.training, or use the module "
     "nn.Dropout."
 )
 
 
 def seed(subject: Subject) -> Iterator[Experiment]:
-    """Change the seed: in eval mode, no result differs.
+    """Change the random seed: in eval mode, the results have to stay the same.
 
-    In training mode, results after random operations may differ.
+    In training mode, results of random operations may differ.
     """
     modes = [m.training for m in subject.module.modules()]
     for name in ("training", "eval") if any(modes) else ("eval",):
@@ -34,7 +34,7 @@ def seed(subject: Subject) -> Iterator[Experiment]:
         rows = [_with_dropout_name(row) for _, row in sorted(comparison.rows.items())]
         first = rows[0] if rows else None
         if first is None and run.draws_in_python:
-            message = "it draws numbers from numpy or random, which get no other seed"
+            message = "it draws numbers from numpy or random, whose seeds are not changed"
             yield Experiment("seed", changed, None, message)
         elif first is None:
             yield Experiment("seed", changed, True, "no result differs")
@@ -52,12 +52,12 @@ def seed(subject: Subject) -> Iterator[Experiment]:
 
 
 def _with_dropout_name(row: Row) -> Row:
-    """Return the row with the name of the dropout function that it is part of."""
+    """Return the row, named after the dropout function that called the operator, if any."""
     return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
 def _first_dropping_row(rows: Sequence[Row]) -> Row | None:
-    """Return the first operator that drops values, as opposed to sampling, or None."""
+    """Return the first operator that drops values, not one that draws samples; or None."""
     for each in rows:
         if each.is_random and any(
             word in name for name in (each.name, *each.functions) for word in _DROPS

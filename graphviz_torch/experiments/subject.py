@@ -1,4 +1,4 @@
-"""Run a recorded call again, and map its inputs, operators and lines to the recorded graph."""
+"""Run a recorded call again with a change, and map operators to nodes of the recorded graph."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .comparison import Comparison, Row, readable
 
 
 class Input(NamedTuple):
-    """A tensor among a module's arguments."""
+    """A tensor in the arguments of a module's call."""
 
-    name: str  # "x", "batch.ids"
+    name: str  # such as "x" or "batch.ids"
     tensor: Tensor
 
 
@@ -37,8 +37,8 @@ class Subject:
     """A recorded call that can be run again.
 
     Args:
-        recorded: the call.
-        graphs: the recording's graphs.
+        recorded: the recorded call.
+        graphs: the graphs of the recording.
     """
 
     def __init__(self, recorded: RecordedCall, graphs: list[Graph]) -> None:
@@ -54,7 +54,7 @@ class Subject:
         return self.call.module
 
     def nonfinite_parameter(self) -> str:
-        """Return the name of a used parameter that has NaN or Inf, as "weight", or ""."""
+        """Return the name of a used parameter with NaN or Inf, such as "weight"; "" if none has."""
         used = [f".{row.name}" for row in self.graph.parameters if row.node is not None]
         for name, parameter in self.module.named_parameters():
             values = readable(parameter)
@@ -66,7 +66,11 @@ class Subject:
         return ""
 
     def inputs(self, args: Any = None, kwargs: Any = None) -> list[Input]:
-        """Return the tensors among the arguments of the call, or of a copy of it, each once."""
+        """Return the tensors in the arguments of the call, each once.
+
+        Args:
+            args, kwargs: copies of the arguments; None means the recorded arguments.
+        """
         args = self.call.args if args is None else args
         kwargs = self.call.kwargs if kwargs is None else kwargs
         found: dict[int, Input] = {}
@@ -89,7 +93,16 @@ class Subject:
         other_seed: int | None = None,
         views: bool = False,
     ) -> ComparisonRun:
-        """Run the forward next to a changed version of it."""
+        """Run the forward, and at the same time a changed version of it.
+
+        Args:
+            compare: called with both results of each operator; returns whether they differ.
+            change: returns the inputs to change: the tensor's `id` -> its other values.
+            training: returns the training mode of a module; None keeps the recorded modes.
+            double: whether the other version computes in float64.
+            other_seed: random seed of the other version.
+            views: whether `compare` is called for views, too.
+        """
 
         def changed_values(args: Any, kwargs: Any) -> Mapping[int, Tensor]:
             return {} if change is None else change(self.inputs(args, kwargs))
@@ -107,12 +120,14 @@ class Subject:
     def leaks(
         self, run: ComparisonRun, comparison: Comparison, output: int | None = None
     ) -> tuple[Row, list[Row]] | None:
-        """Return where lanes start to mix, if a lane that must not change does in an output.
+        """Return the first operator that mixes lanes (samples or positions), and all that do.
+
+        Returns None if an output differs only in lanes that may differ.
 
         Args:
-            run: a run with changed lanes.
+            run: a run in which some lanes were changed.
             comparison: the callback of that run.
-            output: index in `RecordedCall.outputs` of the only output that counts.
+            output: index in `RecordedCall.outputs` of the output to check; None checks all.
         """
         outputs = [tensor for _, tensor in flatten(run.output, ask=False)]
         if output is not None:
@@ -127,33 +142,37 @@ class Subject:
         return None
 
     def inconclusive(self, name: str, changed: str, run: ComparisonRun) -> Experiment | None:
-        """Return the experiment's result if the run allows no conclusion, else None."""
+        """Return an experiment without a conclusion if the run allows none, else None."""
         if run.error is not None:
             return Experiment(name, changed, None, reason(run.error, "again"))
         if run.dependent:
             where = self.line(run.depends, run.depends)
-            message = "the path through the code depends on these values, so nothing is concluded"
+            message = "control flow depends on these values, so nothing can be concluded"
             if run.leaves:
-                message = f"{run.leaves}() takes these values out of PyTorch, where nothing follows"
+                message = f"{run.leaves}() takes these values out of PyTorch: they are not followed"
             return Experiment(name, changed, None, message, where=where)
         return None
 
     def node(self, row: Row, run: ComparisonRun) -> int | None:
-        """Return the id of the recorded graph's node that an operator created, or None."""
+        """Return the id of the recorded node that belongs to an operator; None if there is none."""
         if run.nodes != self.recorded.count:
             return None
         return self.recorded.nodes.get(row.node)
 
     def line(self, place: CodePosition | None, user: CodePosition | None) -> str:
-        """Return a code position as text; for a library's, with the user's call."""
-        # The default is the user's line that called the module.
+        """Return a code position as text; for a position in a library, with the user's line."""
+        # By default, the user's line is the line that called the module.
         called = lines([user[0].co_filename])(user) if user else self.recorded.where
         if place is None or place == user:
             return called
         return called_at(lines([place[0].co_filename])(place), called)
 
     def line_of_files(self, found: tuple[tuple[str, int], ...]) -> str:
-        """Return the line of a call as `line` does, given the files and lines around it."""
+        """Return a code position as `line` does.
+
+        Args:
+            found: (file, line number) of each frame, the innermost last.
+        """
         whose = [(code_owner(file), file, number) for file, number in found]
         names = short_names({file for _, file, _ in whose})
         user = next((f"{names[f]}:{n}" for o, f, n in reversed(whose) if o == OWN), "")
@@ -176,7 +195,16 @@ class Subject:
     ) -> Experiment:
         """Return the experiment's result for a difference at an operator.
 
-        With `rule`, the result has a finding.
+        Args:
+            name: name of the experiment.
+            changed: description of the change.
+            message: the result; "{operation}" in it is replaced by the operator's name.
+            row: the operator.
+            run: the run that compared it.
+            holds: whether the expectation was met; None if nothing can be concluded.
+            rule: rule of the finding; "" makes no finding.
+            severity: severity of the finding.
+            advice: advice of the finding.
         """
         node = self.node(row, run)
         known = self.graph.nodes[node] if node is not None else None
@@ -202,18 +230,28 @@ class Subject:
 
 
 def reason(error: BaseException, how: str) -> str:
-    """Return why a forward cannot be run; `how` is "again" or "so"."""
+    """Return why a forward cannot be run.
+
+    Args:
+        error: the exception of the forward.
+        how: "again", or "so" for a changed forward.
+    """
     if isinstance(error, SideEffectError):
-        return f"its forward {error.does}, so it is not run again, and nothing is concluded"
+        return f"its forward {error.does}: it is not run again, and nothing can be concluded"
     first_line = next(iter(str(error).splitlines()), "")[:100]
     return f"its forward cannot be run {how}: {type(error).__name__}: {first_line}"
 
 
 def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:
-    """Return a copy in which some lanes of a dimension have their neighbors' values.
+    """Return a copy in which some lanes (slices along `dim`) have the values of their neighbors.
 
-    Returns None if all lanes are equal. Floating-point values get noise as well; integers and
-    booleans are taken from existing ones.
+    Floating-point values also get noise; integers and booleans do not, so that they stay valid.
+    Returns None if all lanes are equal.
+
+    Args:
+        tensor: the tensor to copy.
+        dim: the dimension of the lanes.
+        lanes: indices of the lanes to change.
     """
     other = tensor.detach().clone()
     part = other.narrow(dim, lanes.start, len(lanes))

@@ -76,7 +76,7 @@ def test_a_forward_that_writes_a_file_is_not_run_again(
     assert path.read_text() == "a line\n"
     assert {each.holds for each in found} == {None}, str(found)
     assert "log.txt" in found[0].message
-    assert "so it is not run again" in found[0].message
+    assert "it is not run again, and" in found[0].message
     log = getattr(recording.first_call.call.module, "log", None)
     if log is not None:  # it is the module's own again
         log.write("another\n")

@@ -200,7 +200,8 @@ def test_a_few_masked_words_that_stand_behind_their_masks_too_are_not_the_next_o
     targets[0, places] = torch.tensor(words)
     [found] = experiment(recorded(model, ids, targets=targets), "positions")
     assert (
-        found.message == "no targets are the whole numbers of an input (batch, positions), shifted"
+        found.message
+        == "no target is a shifted copy of an integer input of shape (batch, positions)"
     )
 
 
