@@ -93,7 +93,7 @@ def compare_forwards(
             return Experiment(name, changed, None, reason(run.error, "so"))
     size = largest_distance(first, other)
     if size is None:
-        return Experiment(name, changed, None, "the path through the code depends on the values")
+        return Experiment(name, changed, None, "control flow depends on the values")
     if not outputs_differ(first, other):
         return Experiment(name, changed, True, f"the output differs by {size:.1g} of its size")
     if part is not None and part.is_random:
