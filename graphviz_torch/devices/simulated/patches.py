@@ -38,7 +38,6 @@ from .device_names import (
 )
 
 
-
 def table() -> list[Row]:
     """Return all rows: owner, name and maker of each function to replace."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
