@@ -108,7 +108,7 @@ ROWS = """
     values        x    x    x   x    x           .    x    x        x        x
     influence     x    x    x   x    x           .    x    x        x        .
     reruns        x    x    .   x    x           .    x    x        x        .
-    call          x    .    x   .    .           .    x    .        .        .
+    call          x    .    x   x    .           .    x    .        .        .
 """
 TAKERS = ROWS.split("\n")[1].split()[1:]
 # The same of ModuleRow: of the row of a module beside one with the value of before.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..groups.groups import Groups
 from ..groups.repeated_blocks import families
 from .drawing import Drawing
@@ -20,12 +22,21 @@ def fold_repeats(drawing: Drawing) -> Drawing:
     for number in waiting:  # grows during the loop; only the first of a family is ever opened
         children = tree.roots if number is None else tree.groups[number].children
         if children:
-            found = families(tree, _unpack_runs(tree, children))
-            if drawing.fold == "loops":
-                found = [part for family in found for part in _as_loop(drawing, family)]
-            rows[number] = found
-            waiting += [members[0] for members in found]
+            rows[number] = families_in(drawing, children)
+            waiting += [members[0] for members in rows[number]]
     return drawing.having(families=rows)
+
+
+def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the families among the groups directly in a level; a run may become its groups."""
+    tree = drawing.groups
+    assert tree is not None
+    if not drawing.fold:
+        return [(child,) for child in children]
+    found = families(tree, _unpack_runs(tree, children))
+    if drawing.fold == "loops":
+        found = [part for family in found for part in _as_loop(drawing, family)]
+    return found
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -43,7 +54,7 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
     return [(number,) for number in family]
 
 
-def _unpack_runs(tree: Groups, children: tuple[int, ...]) -> tuple[int, ...]:
+def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
     """Replace runs that only contain a row of groups by that row, if it is short when folded."""
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}

@@ -19,8 +19,8 @@ from .group import group_nodes
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 _MAX_NODES_UNFOLDED = 100  # a graph with more nodes draws identical blocks once
 _MAX_OPERATIONS_UNROLLED = 30  # a graph with more operations draws the steps of a loop once
-_MAX_GROUP_SIZE = 100  # nodes and groups directly in a group
-_PAGE_GROUP_SIZES = (_MAX_GROUP_SIZE, 26, 20, 14, 8)  # tried in this order until the page fits
+MAX_GROUP_SIZE: Final = 100  # nodes and groups directly in a group
+_PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)  # tried in this order until the page fits
 _MAX_OPERATIONS_WHOLE = 90  # a graph with more operations is never drawn with every group open
 
 Step = Callable[[Drawing], Drawing]
@@ -46,9 +46,9 @@ def levels(drawing: Drawing) -> Iterator[Level]:
         most = _max_boxes(drawing)
         closing = fold or options["depth"] is not None or _count(drawing) > most
         if grouped or closing or options["module"]:
-            yield Level(_MAX_GROUP_SIZE if closing else count, _MAX_GROUP_SIZE, most, fold)
+            yield Level(MAX_GROUP_SIZE if closing else count, MAX_GROUP_SIZE, most, fold)
         else:
-            yield Level(None, _MAX_GROUP_SIZE, most, fold=False)
+            yield Level(None, MAX_GROUP_SIZE, most, fold=False)
         return
     operations = _operations(drawing)
     if operations <= _MAX_OPERATIONS_WHOLE:

@@ -5,30 +5,33 @@ Each step is a function from drawing to drawing, in a file of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from ...graph import Graph
-from ..options import DrawingOptions, complete
-from ..resolve import FindingsLike, resolve_findings
+from ...graph import Finding, Graph
+from ..options import DrawingOptions, Mark, complete
+from ..resolve import resolve_findings
 from .connect import connect
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
 from .fold import fold_repeats
 from .frames import frame
 from .fused import fuse_groups
+from .group import group_nodes
 from .inline import inline_parameters
-from .level import Step, apply_steps, choose
+from .level import MAX_GROUP_SIZE, Step, apply_steps, choose
 from .mark import failure_findings, mark
 from .open import open_groups, weigh
 from .shade import fill_by_value
 from .shorten import shorten_edges
-from .tree import Open
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
 # Once for each level that is tried.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
+_MAX_NODES_UNFOLDED = 60  # an interactive view of more nodes shows identical blocks once
 AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_by_value)
 
 
@@ -42,22 +45,38 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
     return apply_steps(_with_level(graph, options), AFTER)
 
 
-def opened_paths(graph: Graph, findings: FindingsLike) -> frozenset[str] | None:
-    """Return the paths of the groups that the default drawing opens; None without groups."""
-    drawing = _with_level(graph, {"findings": findings})
-    groups, tree = drawing.groups, drawing.tree
-    numbers = [part.group for part, _, _ in tree.parts if isinstance(part, Open)]
-    if groups is None:
-        return None
-    return frozenset([groups.groups[number].path for number in numbers if number is not None])
+def draw_boxes(
+    graph: Graph, findings: Iterable[Finding], marks: Mapping[int, Mark] | None, *, paged: bool
+) -> Drawing:
+    """Return the boxes of the default drawing, without edges.
+
+    Fused nodes are also found in groups that the drawing does not show.
+
+    Args:
+        marks: differences by node, as in `DrawingOptions`.
+        paged: open the groups that fit a page; otherwise all are closed.
+    """
+    told = [replace(each, nodes=()) if each.severity == "info" else each for each in findings]
+    start = _start(graph, {"findings": told, "marks": marks})  # type: ignore[typeddict-unknown-key]
+    drawing = apply_steps(start, BEFORE)
+    if paged:
+        drawing = choose(drawing, GROUPS, (open_groups,))
+    else:
+        many = len(graph.nodes) - len(drawing.inner.folded) > _MAX_NODES_UNFOLDED
+        drawing = group_nodes(drawing.having(size=MAX_GROUP_SIZE, fold=many))
+    return fuse_groups(drawing.having(fold=False)).having(fold=drawing.fold)
 
 
 def _with_level(graph: Graph, options: DrawingOptions) -> Drawing:
     """Return the drawing after the steps that open groups and connect them by edges."""
+    return choose(apply_steps(_start(graph, options), BEFORE), GROUPS, LEVEL)
+
+
+def _start(graph: Graph, options: DrawingOptions) -> Drawing:
+    """Return the drawing before the first step."""
     checked = complete(options)
     if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"
     findings = resolve_findings(graph, checked["findings"])
     findings = (*failure_findings(graph, findings), *findings)
-    start = NOTHING.having(graph=graph, options=checked, findings=findings)
-    return choose(apply_steps(start, BEFORE), GROUPS, LEVEL)
+    return NOTHING.having(graph=graph, options=checked, findings=findings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from .groups import Group, Groups
@@ -12,6 +12,8 @@ from .isomorphism import without_numbers
 _MAX_GRAPHS_APART = 3  # identical graphs of one step that are drawn separately, with their names
 _MIN_STACK = 2  # groups in a stack
 _DIGITS = re.compile(r"\d+$")
+
+Rows = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 
 def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
@@ -57,26 +59,43 @@ def _stem(part: Group) -> str:
     return without_numbers(part.path.rpartition(".")[2]) if part.kind == "module" else ""
 
 
-def group_repeats(tree: Groups) -> Groups:
+def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
     """Return the tree with a new group around the members of each family that are not drawn.
 
     Of twelve blocks, the first remains and the other eleven are put in a group "1-11".
+
+    Args:
+        rows: a function from the groups directly inside a level to their families; it may replace
+            a run by the groups inside it, and the run is then not in the result. None: `families`.
     """
     stacks: dict[
         int, tuple[int, ...]
     ] = {}  # first hidden member -> all hidden members of its family
-    for row in (tree.roots, *[part.children for part in tree.groups]):
-        for family in families(tree, row):
+    inside: dict[int | None, list[int]] = {}  # level -> the groups directly in it
+    gone: set[int] = set()  # runs that were replaced
+    for level, children in (
+        (None, tree.roots),
+        *((part.id, part.children) for part in tree.groups),
+    ):
+        if not children or level in gone:
+            continue
+        found = families(tree, children) if rows is None else rows(children)
+        inside[level] = [member for family in found for member in sorted(family)]
+        gone.update(_replaced_runs(tree, children, inside[level]))
+        for family in found:
             members = sorted(family)
             rest = members[members.index(family[0]) + 1 :]
             if len(rest) >= _MIN_STACK:
                 stacks[rest[0]] = tuple(rest)
-    if not stacks:
+    if not stacks and not gone:
         return tree
+    outer = {member: level for level, row in inside.items() for member in row}
     numbers: dict[int, int] = {}
     stack_ids: dict[int, int] = {}  # first hidden member -> the new id of its stack
     count = 0
     for old in range(len(tree.groups)):
+        if old in gone:
+            continue
         if old in stacks:
             stack_ids[old] = count
             count += 1
@@ -84,25 +103,36 @@ def group_repeats(tree: Groups) -> Groups:
         count += 1
     home = {member: stack_ids[first] for first, rest in stacks.items() for member in rest}
     made: list[Group] = []
-    for old, part in enumerate(tree.groups):
+    for old in numbers:
+        part = tree.groups[old]
+        level = outer[old]
+        parent = None if level is None else numbers[level]
         if old in stacks:
             following = [tree.groups[n] for n in stacks[old]]
-            made.append(_stack(following, stack_ids[old], numbers))
-        outer = None if part.parent is None else numbers[part.parent]
+            made.append(_stack(following, stack_ids[old], parent, numbers))
         made.append(
             part._replace(
                 id=numbers[old],
-                parent=home.get(old, outer),
-                children=_row(part.children, numbers, stack_ids, home),
-                like=numbers[part.like],
+                parent=home.get(old, parent),
+                children=_row(inside.get(old, ()), numbers, stack_ids, home),
+                like=numbers.get(part.like, numbers[old]),
             )
         )
     return replace(
         tree,
         groups=tuple(made),
         of=tuple([None if n is None else numbers[n] for n in tree.of]),
-        roots=_row(tree.roots, numbers, stack_ids, home),
+        roots=_row(inside.get(None, ()), numbers, stack_ids, home),
     )
+
+
+def _replaced_runs(tree: Groups, children: Iterable[int], row: Iterable[int]) -> Iterator[int]:
+    """Yield the groups below a level that are not in its row, but around a group of the row."""
+    kept = set(row)
+    left = [number for number in children if number not in kept]
+    for number in left:  # grows during the loop
+        left += [inner for inner in tree.groups[number].children if inner not in kept]
+        yield number
 
 
 def _row(
@@ -120,15 +150,16 @@ def _row(
     )
 
 
-def _stack(rest: Sequence[Group], number: int, numbers: dict[int, int]) -> Group:
+def _stack(
+    rest: Sequence[Group], number: int, parent: int | None, numbers: dict[int, int]
+) -> Group:
     first = rest[0]
     name = _name_of_row(first.name, rest[-1].name)
-    outer = None if first.parent is None else numbers[first.parent]
     return Group(
         number,
         name,
         f"{first.path.removesuffix(first.name)}{name}",
-        outer,
+        parent,
         "stack",
         tuple([numbers[part.id] for part in rest]),
         (),

@@ -19,6 +19,7 @@ import struct
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from gzip import compress
 from math import isfinite
 from operator import attrgetter
@@ -29,9 +30,10 @@ from ...graph.collective import by_node
 from ...graph.column import columns_except, columns_in
 from ...graph.tensors import elements_text
 from .. import style
-from ..drawing.steps import opened_paths
-from ..groups.chains import RESHAPING
-from ..groups.groups import Group, Groups, group
+from ..drawing.drawing import Drawing
+from ..drawing.fold import families_in
+from ..drawing.steps import draw_boxes
+from ..drawing.tree import Open
 from ..groups.repeated_blocks import group_repeats
 from ..labels import operation_text
 from ..ranks.collectives import describe_collectives, description
@@ -43,10 +45,8 @@ from .title import title_of
 from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
-_MAX_NODES_SINGLE = 12  # nodes of a module that begins as one box
-_KINDS = ("module", "run", "graph", "chain", "stack")
+_KINDS = ("module", "run", "graph", "chain", "stack", "call")
 _MAX_NODES_AS_STILL = 2_000  # a larger graph opens by the view's own, cheaper rule
-_MAX_NODES_UNFOLDED = 60  # without parameters; a larger graph shows repeated blocks once
 _FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
 _MAX_NODES_ALL_VALUES = 50  # a larger graph has the elements of small gradients only
 _MAX_NODES_FINE = 500  # a larger graph has coarser numbers
@@ -97,7 +97,11 @@ def view_payload(
     else:
         given, told = diff.union(), resolve_findings(diff, findings)
     base = _with_failed(given)
-    graph, order = with_untracked(base)
+    paged = diff is None and len(base.nodes) == len(given.nodes) <= _MAX_NODES_AS_STILL
+    boxes = draw_boxes(base, told, None if diff is None else diff.marks(), paged=paged)
+    single = _single_boxes(boxes)
+    hosts = _hosts(boxes, single)
+    graph, order = with_untracked(base, hosts)
     columns = Columns()
     header: dict[str, Any] = {
         "title": title or title_of(given if diff is None else diff),
@@ -131,9 +135,12 @@ def view_payload(
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
     _add_gradients(graph, columns, header, metas)
-    as_still = diff is None and len(base.nodes) == len(given.nodes) <= _MAX_NODES_AS_STILL
-    opened = opened_paths(given, told) if as_still else None
-    _add_groups(base, graph.nodes[len(base.nodes) :], opened, columns, header)
+    moved = [host - node for node, host in enumerate(hosts)]
+    shown = [boxes.inner.shown.get(node, node) - node for node in range(len(hosts))]
+    items = graph.nodes[len(base.nodes) :]
+    columns.signed_numbers("host", [*moved, *(0 for _ in items)])
+    columns.numbers("shown", [*shown, *(0 for _ in items)])
+    _add_groups(boxes, single, items, paged, columns, header)
     header["transfers"] = [
         {**asdict(transfer), "tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
         for transfer in graph.transfers
@@ -203,10 +210,17 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
 
 
 def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
-    """Return each operation with its distinguishing attributes."""
-    kinds = {(node.title, place): node for node, place in zip(nodes, places, strict=True)}
-    texts = {kind: operation_text(node.title, node.attributes) for kind, node in kinds.items()}
-    return [texts[node.title, place] for node, place in zip(nodes, places, strict=True)]
+    """Return each operation with its distinguishing attributes.
+
+    The only operation of a call has the name of the call.
+    """
+    calls = ["" if "#" in node.call.rpartition("/")[2] else node.call for node in nodes]
+    keys = [
+        (node.title, place, call) for node, place, call in zip(nodes, places, calls, strict=True)
+    ]
+    kinds = dict(zip(keys, nodes, strict=True))
+    texts = {key: operation_text(key[0], node.attributes, key[2]) for key, node in kinds.items()}
+    return list(map(texts.__getitem__, keys))
 
 
 def _finite(number: float | None) -> float | None:
@@ -331,53 +345,81 @@ def _values(values: Iterable[Any]) -> list[float | str]:
     ]
 
 
+def _single_boxes(boxes: Drawing) -> set[int]:
+    """Return the groups that begin as one box and can be opened.
+
+    These are the fused groups, and each module or call with one box around nodes that are written
+    inside it or drawn as an edge, such as the `t` of a linear layer.
+    """
+    groups, folded, nodes = boxes.groups, boxes.inner.folded, boxes.graph.nodes
+    assert groups is not None
+    found = set(boxes.fused)
+    visible = [0] * len(groups.groups)
+    opens = set(found)  # groups with something to open inside, and those around them
+    for part in reversed(groups.groups):  # inner ones first
+        hidden = [i for i in part.nodes if i in folded]
+        visible[part.id] += len(part.nodes) - len(hidden)
+        one = visible[part.id] == 1 and part.id not in opens and part.kind in ("module", "call")
+        if one and any(not nodes[i].leaf for i in hidden):
+            found.add(part.id)
+            opens.add(part.id)
+        if part.parent is not None:
+            visible[part.parent] += visible[part.id]
+            if part.id in opens:
+                opens.add(part.parent)
+    return found
+
+
+def _hosts(boxes: Drawing, single: set[int]) -> list[int]:
+    """Return, by node, the node whose box shows it: itself if it has a box.
+
+    The operations of a group that begins as one box have boxes, which are visible if the group is
+    opened.
+    """
+    inner, groups, nodes = boxes.inner, boxes.groups, boxes.graph.nodes
+    assert groups is not None
+    folded = set(inner.folded)
+    for part in single:
+        for number in groups.with_descendants(part):
+            own = groups.groups[number].nodes
+            folded.difference_update([i for i in own if not nodes[i].leaf])
+    hosts = list(range(len(nodes)))
+    for node in folded:
+        host = node
+        while host in folded:
+            host = inner.user[host]
+        hosts[node] = host
+    return hosts
+
+
 def _add_groups(
-    graph: Graph,
+    boxes: Drawing,
+    single: set[int],
     items: tuple[Node, ...],
-    opened: frozenset[str] | None,
+    paged: bool,
     columns: Columns,
     header: dict[str, Any],
 ) -> None:
-    written = ("parameter", "buffer")
-    few = sum(node.leaf not in written for node in graph.nodes) <= _MAX_NODES_UNFOLDED
-    groups = group(graph) if few else group_repeats(group(graph, loops=True))
+    """Add the groups; `items` follow the nodes, and `paged` drawings name the open groups."""
+    tree = boxes.groups
+    assert tree is not None
+    groups = group_repeats(tree, partial(families_in, boxes))
     of = (*groups.of, *groups_around(groups, items))
     columns.steps("of", [0 if at is None else at + 1 for at in of])
     header["groups"] = len(groups.groups)
-    header["open"] = None
-    if opened is not None:
-        header["open"] = [one.id for one in groups.groups if one.path in opened]
+    opened = {part.group for part, _, _ in boxes.tree.parts if isinstance(part, Open)}
+    paths = {tree.groups[number].path for number in opened if number is not None}
+    header["open"] = [one.id for one in groups.groups if one.path in paths] if paged else None
     names = [
         one.name.partition("#")[0] if one.kind == "call" else one.name for one in groups.groups
     ]
     header["groupName"] = columns.texts("groupName", names)
     parents = [0 if one.parent is None else one.parent + 1 for one in groups.groups]
     columns.steps("groupParent", parents)
-    # A call begins closed, and its name describes it, as for a chain.
-    kinds = ["chain" if one.kind == "call" else one.kind for one in groups.groups]
-    columns.numbers("groupKind", list(map(_KINDS.index, kinds)))
+    columns.numbers("groupKind", [_KINDS.index(one.kind) for one in groups.groups])
     columns.steps("groupLike", [one.like for one in groups.groups])
-    units = [
-        _is_single_operation(graph, groups, one)
-        or (one.kind == "call" and one.path not in (opened or ()))
-        for one in groups.groups
-    ]
-    columns.numbers("groupUnit", list(map(int, units)))
-
-
-def _is_single_operation(graph: Graph, groups: Groups, one: Group) -> bool:
-    """Return True for a module with a single computation between views, drawn as one box."""
-    if one.kind != "module" or one.size > _MAX_NODES_SINGLE:
-        return False
-    if any(groups.groups[inner].kind not in ("chain", "call") for inner in one.children):
-        return False
-    every = (groups.groups[number].nodes for number in groups.with_descendants(one.id))
-    inside = [graph.nodes[i] for nodes in every for i in nodes]
-    if any(node.leaf and node.leaf not in ("parameter", "buffer") for node in inside):
-        return False  # an input has a box of its own
-    computing = [node for node in inside if not node.leaf and node.operation not in RESHAPING]
-    calls = {node.call if "#" in node.call else node.id for node in computing}
-    return len(calls) == 1
+    closed = {tree.groups[number].path for number in single}
+    columns.numbers("groupUnit", [int(one.path in closed) for one in groups.groups])
 
 
 def _style() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,11 @@ DATA, UNTRACKED = "data", "untracked"  # kinds of items beside the kinds of leav
 _MAX_ITEMS = 200
 
 
-def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
+def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int, float]]:
     """Return the graph with an item for each entry of `Graph.untracked` that leads to a node.
+
+    Args:
+        hosts: by node, the node whose box shows it; an item is connected to that.
 
     Returns:
         The graph, whose nodes keep their ids and are followed by the items; and item -> position
@@ -68,7 +72,7 @@ def with_untracked(graph: Graph) -> tuple[Graph, dict[int, float]]:
         for node in row.sources:
             connect(node, item)
         for node in row.targets:
-            connect(item, node)
+            connect(item, hosts[node])
     order = {ids[i]: (places[i] or 0.0) - 0.5 for i in shown}
     return replace(graph, nodes=tuple(nodes), edges=tuple(edges)), order
 

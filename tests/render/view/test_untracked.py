@@ -9,7 +9,7 @@ from tests.render.test_untracked import model
 
 def test_nodes_keep_their_ids_and_each_entry_is_an_item_before_what_takes_it() -> None:
     graph = model()
-    shown, places = with_untracked(graph)
+    shown, places = with_untracked(graph, range(len(graph.nodes)))
     assert shown.nodes[:2] == graph.nodes
     image, backbone, target = shown.nodes[2:]
     assert [image.label, backbone.label, target.label] == [
@@ -27,7 +27,7 @@ def test_nodes_keep_their_ids_and_each_entry_is_an_item_before_what_takes_it() -
 
 def test_an_item_is_in_the_group_of_the_module_around_its_call() -> None:
     graph = model(label="head.base", module="head.base")
-    shown, _ = with_untracked(graph)
+    shown, _ = with_untracked(graph, range(len(graph.nodes)))
     groups = group(graph)
     around = groups_around(groups, shown.nodes[2:])
     [head] = [each.id for each in groups.groups if each.path == "head"]

@@ -99,11 +99,11 @@ export class Cards {
   }
 
   private node(node: number): Card {
-    const { model } = this;
+    const { model, tree } = this;
     const label = model.text("label", node);
     const role = this.role(node);
-    const name = model.leaf[node] ? (label ? "" : role) : model.described(node);
-    const module = this.tree.loneModule(node);
+    const name = model.leaf[node] ? (label ? "" : role) : tree.loneCall(node) || model.described(node);
+    const module = tree.loneModule(node);
     const first = label || (module && named(module, model.classOf(node)));
     const lines: Span[][] = [
       [
@@ -115,7 +115,7 @@ export class Cards {
     if (role === "failed") lines.push(...this.failure());
     const transfer = model.transfersOf.get(node)?.[0];
     const outputs = model.outputsOf(node);
-    const made = model.firstOutput(node);
+    const made = model.firstOutput(tree.result(node));
     if (made) {
       const others = outputs.length > 1 ? `  1 of ${outputs.length}` : "";
       const device = this.severalDevices && role !== "transfer" ? `  ${made.device}` : "";
@@ -135,8 +135,7 @@ export class Cards {
     for (const { what, before, after } of model.changes(node).slice(0, MOST_CHANGES))
       lines.push([{ text: shorten(`${what} ${opening(before)} → ${opening(after)}`, MOST_CHANGE), look: "quiet" }]);
 
-    const folded = model.inputs(node).map((edge) => edge.node).filter((leaf) => this.tree.folded[leaf]);
-    return this.sized({ item: node, role, mark, opens: false, stacked: false, lines, ...this.written(folded) });
+    return this.sized({ item: node, role, mark, opens: false, stacked: false, lines, ...this.written(tree.written(model, node)) });
   }
 
   /** The parameters that a card names. */
@@ -192,7 +191,7 @@ export class Cards {
     const gradients = this.range(nodes);
     const marks = this.model.marked(nodes);
     const unit = tree.isUnit(item);
-    const last = nodes.findLast((node) => !this.model.leaf[node]);
+    const last = nodes.filter((node) => !this.model.leaf[node]).sort().at(-1);
     const made = unit && last !== undefined ? this.model.firstOutput(last) : null;
     const size: Span[] = made ? [{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }] : [{ text: count(nodes.length, "node"), look: "quiet" }];
     if (alike > 1 && !unit) size.push({ text: `· 1 of ${alike} alike`, look: "quiet" });
@@ -213,7 +212,7 @@ export class Cards {
       opens: true,
       stacked: tree.isStack(item),
       lines,
-      ...this.written(unit ? [...nodes].filter((node) => tree.folded[node]) : []),
+      ...this.written(unit ? [...nodes].filter((node) => this.model.leaf[node] && tree.folded[node]) : []),
     });
   }
 
@@ -269,8 +268,10 @@ export class Cards {
   }
 }
 
+/** The class alone if the name is the class: a model that is not part of another has no name. */
 function named(name: string, kind: string): string {
-  return kind ? `${name} · ${kind}` : name;
+  if (!kind || kind.split("(")[0] === name) return kind || name;
+  return `${name} · ${kind}`;
 }
 
 /** The first part of "norm 2.4, max 1.0"; the panel shows everything. */

@@ -59,16 +59,20 @@ export class Lighting {
     const near = new Set<number>();
     const pairs = new Map<string, [number, number]>();
     const add = (source: number, target: number): void => {
-      if (tree.folded[source] && source !== item) return;
+      if ((tree.origin[source] as number) < 0 && source !== item) return;
       const pair: [number, number] = [shown[source] as number, shown[target] as number];
       if (pair[0] !== pair[1]) pairs.set(pair.join(), pair);
     };
-    for (const node of tree.nodes(item)) {
+    const nodes = [...tree.nodes(item)];
+    for (const node of nodes) {
       near.add(shown[node] as number);
       for (let edge = model.inputStart[node] as number; edge < (model.inputStart[node + 1] as number); edge++)
         add(model.inputSource[edge] as number, node);
-      for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++)
-        add(node, model.edgeTarget[model.userEdge[at] as number] as number);
+      for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++) {
+        const user = model.edgeTarget[model.userEdge[at] as number] as number;
+        add(node, user);
+        if (tree.folded[user] && !nodes.includes(user)) nodes.push(user); // a reshape passes the output on
+      }
     }
     const pieces = new Set<string>();
     for (const [from, to] of pairs.values()) {

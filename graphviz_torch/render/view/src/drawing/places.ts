@@ -23,8 +23,7 @@ export class Places {
 
   /** The item whose card shows a node; for a parameter written inside, its first user. */
   carrier(item: number): number {
-    if (this.tree.isGroup(item) || !this.tree.folded[item]) return item;
-    return this.model.firstUser(item) ?? item;
+    return this.tree.isGroup(item) ? item : this.tree.host(item);
   }
 
   /** The item that currently shows a node or group. */

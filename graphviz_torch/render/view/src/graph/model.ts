@@ -370,12 +370,6 @@ export class Model {
     return classes[Math.min(classes.length, classes.length - path.length + names) - 1] ?? "";
   }
 
-  /** A user of the node, or null. */
-  firstUser(node: number): number | null {
-    const at = this.userStart[node] as number;
-    return at < (this.userStart[node + 1] as number) ? (this.edgeTarget[this.userEdge[at] as number] as number) : null;
-  }
-
   /** True if the node copies between devices. */
   isTransfer(node: number): boolean {
     return this.transfer[node] === 1;

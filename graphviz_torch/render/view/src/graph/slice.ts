@@ -60,8 +60,9 @@ export class Slicer {
       const to = slot[node] as number;
       const transfer = model.isTransfer(node);
       for (let edge = model.inputStart[node] as number; edge < (model.inputStart[node + 1] as number); edge++) {
-        const source = model.inputSource[edge] as number;
-        if (tree.folded[source]) continue;
+        const passed = model.inputSource[edge] as number;
+        const source = tree.origin[passed] as number;
+        if (source < 0) continue;
         if (!tree.contains(level, source)) {
           entries.add(to);
           continue;
@@ -72,20 +73,29 @@ export class Slicer {
         let link = links.get(key);
         if (!link) {
           const outputNr = model.edgeOutput[edge] as number;
-          const meta = this.meta(source, outputNr);
+          const meta = this.meta(passed, outputNr);
           links.set(key, (link = { from, to, edges: 0, meta, mark: this.mark(edge, source, node), source, outputNr, bytes: 0, way: "", cut: null }));
         } else {
-          if (link.meta !== null && link.meta !== this.meta(source, model.edgeOutput[edge] as number)) link.meta = null;
+          if (link.meta !== null && link.meta !== this.meta(passed, model.edgeOutput[edge] as number)) link.meta = null;
           if (link.mark && link.mark !== this.mark(edge, source, node)) link.mark = "";
         }
         link.edges += 1;
         if (transfer) this.cross(link, source, node);
       }
-      for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++)
-        if (!tree.contains(level, model.edgeTarget[model.userEdge[at] as number] as number)) exits.add(to);
+      if (this.leaves(node, level)) exits.add(to);
     }
     this.sever(level, items, links);
     return { level, items, links: [...links.values()], entries: [...entries], exits: [...exits] };
+  }
+
+  /** True if a node has a user outside of a level, directly or through reshapes without a card. */
+  private leaves(node: number, level: number): boolean {
+    const { model, tree } = this;
+    for (let at = model.userStart[node] as number; at < (model.userStart[node + 1] as number); at++) {
+      const user = model.edgeTarget[model.userEdge[at] as number] as number;
+      if (tree.folded[user] ? this.leaves(user, level) : !tree.contains(level, user)) return true;
+    }
+    return false;
   }
 
   /** Add a link between the two sides of each cut, if there is none and data flows downwards. */

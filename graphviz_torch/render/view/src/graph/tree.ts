@@ -1,15 +1,17 @@
 // The groups of the graph. An item is an element that a level can draw: node i is item i, group g is
 // item count + g. A level is the top (TOP) or the inside of a group, named by the group's item.
 
-import { BUFFER, type Model, PARAMETER } from "./model";
+import type { Model } from "./model";
 import type { Finding } from "./payload";
 
 export const TOP = -1;
 
 export class Tree {
   readonly count: number;
-  /** 1 for a parameter that is written inside the operations that use it. */
+  /** 1 for a node without a card: a parameter, written inside the operations that use it, or a reshape, drawn as an edge. */
   readonly folded: Uint8Array;
+  /** The node whose output a reshape without a card passes on; the node itself if it has a card; -1 for a parameter. */
+  readonly origin: Int32Array;
   readonly groups: number;
   private readonly of: Int32Array; // level of each node
   private readonly parent: Int32Array; // level of each group
@@ -24,7 +26,10 @@ export class Tree {
   private readonly units: ArrayLike<number>;
   private readonly alike: Map<number, number>;
   private readonly children: Map<number, number[]>;
+  private readonly hosts: ArrayLike<number>; // distance to the node whose card shows a node
+  private readonly results: ArrayLike<number>; // distance to the reshape whose output a card shows
   private readonly lone = new Map<number, string>();
+  private readonly calls = new Map<number, string>();
   private readonly beside: Record<string, number>; // positions of items that are no nodes
 
   /** Number of nodes that are cards if everything is open. */
@@ -48,12 +53,12 @@ export class Tree {
       const like = this.likes[g] as number;
       this.alike.set(like, (this.alike.get(like) ?? 0) + 1);
     }
-    this.folded = new Uint8Array(count);
-    for (let node = 0; node < count; node++) {
-      const used = (model.userStart[node + 1] as number) > (model.userStart[node] as number);
-      const kind = model.leaf[node];
-      if ((kind === PARAMETER || kind === BUFFER) && used && !model.outputs.has(node)) this.folded[node] = 1;
-    }
+    this.hosts = payload.column("host", count);
+    this.results = payload.column("shown", count);
+    this.folded = Uint8Array.from({ length: count }, (_, node) => Number(Boolean(this.hosts[node])));
+    this.origin = Int32Array.from({ length: count }, (_, node) => node);
+    for (let node = 0; node < count; node++)
+      if (this.folded[node]) this.origin[node] = model.leaf[node] ? -1 : Math.max(-1, ...model.inputs(node).map((edge) => this.origin[edge.node] as number));
 
     this.dissolve();
 
@@ -94,7 +99,13 @@ export class Tree {
       this.place[node] = at;
       if (!this.folded[node]) this.add(level, node);
     }
-    for (let g = 0; g < groups; g++) if (sizes[g]) this.add(this.parent[g] as number, count + g);
+    const filled = new Uint8Array(groups); // 1 for a group with a card inside
+    for (let g = groups - 1; g >= 0; g--) {
+      if (this.children.has(count + g)) filled[g] = 1;
+      const level = this.parent[g] as number;
+      if (filled[g] && level !== TOP) filled[level - count] = 1;
+    }
+    for (let g = 0; g < groups; g++) if (filled[g]) this.add(this.parent[g] as number, count + g);
   }
 
   /** Removes groups around a single node, which gets their name. */
@@ -118,6 +129,7 @@ export class Tree {
       if (inner[g] === 1 && (only[g] as number) < count) {
         const node = only[g] as number;
         if (this.isModule(count + g) && !this.lone.has(node)) this.lone.set(node, this.name(count + g));
+        if (this.isCall(count + g)) this.calls.set(node, this.name(count + g));
         for (const member of members[g] as number[]) this.of[member] = level;
         if (level !== TOP) {
           members[outer]?.push(...(members[g] as number[]));
@@ -131,6 +143,26 @@ export class Tree {
   /** The name of the module whose only node this is; "" for other nodes. */
   loneModule(node: number): string {
     return this.lone.get(node) ?? "";
+  }
+
+  /** The name of the call whose only node this is; "" for other nodes. */
+  loneCall(node: number): string {
+    return this.calls.get(node) ?? "";
+  }
+
+  /** The node whose card shows a node without one of its own; itself for other nodes. */
+  host(node: number): number {
+    return node + (this.hosts[node] as number);
+  }
+
+  /** The node whose output the card of a node shows: the last reshape of its module, or itself. */
+  result(node: number): number {
+    return node + (this.results[node] as number);
+  }
+
+  /** The parameters that are written inside a node, also those that a reshape passes on. */
+  written(model: Model, node: number): number[] {
+    return model.inputs(node).flatMap(({ node: source }) => (this.origin[source] !== -1 ? [] : model.leaf[source] ? [source] : this.written(model, source)));
   }
 
   private add(level: number, item: number): void {
@@ -199,9 +231,13 @@ export class Tree {
     return this.kinds[item - this.count] === 2;
   }
 
-  /** True for a row of one operation, or two in turn, which its name lists. */
+  /** True for a row of one operation, or two in turn, which its name lists, and for a call of a function. */
   isChain(item: number): boolean {
-    return this.kinds[item - this.count] === 3;
+    return this.kinds[item - this.count] === 3 || this.isCall(item);
+  }
+
+  isCall(item: number): boolean {
+    return this.kinds[item - this.count] === 5;
   }
 
   /** True for a stack: the identical groups after the one that is shown. */
@@ -209,7 +245,7 @@ export class Tree {
     return this.kinds[item - this.count] === 4;
   }
 
-  /** True for a module with one computation, such as a linear layer and its views: it begins as one box. */
+  /** True for a group that a still picture draws as one operation, such as a linear layer or a loss. */
   isUnit(item: number): boolean {
     return this.units[item - this.count] === 1;
   }
@@ -260,7 +296,7 @@ function namesOf(tree: Tree, group: number): number {
 export function findingsAt(model: Model, tree: Tree, item: number): Finding[] {
   if (!model.findingsOf.size) return [];
   const nodes = [...tree.nodes(item)];
-  if (!tree.isGroup(item)) nodes.push(...model.inputs(item).map(({ node }) => node).filter((node) => tree.folded[node]));
+  if (!tree.isGroup(item)) nodes.push(...tree.written(model, item));
   return [...new Set(nodes.flatMap((node) => model.findingsOf.get(node) ?? []))];
 }
 
