@@ -57,7 +57,7 @@ def verdict(loss: Loss, device: Any = "cpu") -> list[tuple[str, str, str]]:
 
 def plain(verdicts: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
     """Without how many NaN and Inf there are."""
-    pattern = r"(?<=made )\d+ (?=NaN|Inf)|(?<=and )\d+ (?=Inf)|(?<=holds )\d+ (?=NaN)"
+    pattern = r"(?<=made )\d+ (?=NaN|Inf)|(?<=and )\d+ (?=Inf)|(?<=contains )\d+ (?=NaN)"
     return [(rule, severity, re.sub(pattern, "", text)) for rule, severity, text in verdicts]
 
 
