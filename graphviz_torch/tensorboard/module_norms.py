@@ -16,7 +16,6 @@ import torch
 from ..graph.tensors import total_norm
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.optimizers import Stepping
-from ..internals.probes import Probe, fetch
 from ..internals.tensors.memory import elements
 from .series import NormSeries
 
@@ -65,7 +64,16 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 def _fetch(numbers: list[torch.Tensor]) -> list[float]:
     """Return the values of one-element tensors, with one copy from each device."""
-    return [values[0] if values else 0.0 for values in fetch([*map(Probe, numbers)])]
+    values = [0.0] * len(numbers)
+    positions: dict[torch.device, list[int]] = {}
+    for i, number in enumerate(numbers):
+        positions.setdefault(number.device, []).append(i)
+    for device, here in positions.items():
+        widest = torch.float32 if device.type == "mps" else torch.float64
+        row = torch.stack([numbers[i].to(widest) for i in here]).tolist()
+        for i, value in zip(here, row, strict=True):
+            values[i] = value
+    return values
 
 
 def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:

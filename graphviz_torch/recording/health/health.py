@@ -28,6 +28,7 @@ from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
 from ...internals.tensors.norms import Norms, is_finite, quick_norms
+from ..optimizer_log import OptimizerLog
 from .averages import Averages
 from .checks import HealthChecks, WatchReport, line_of
 from .frozen_weights import FrozenGroup, FrozenWeights
@@ -47,7 +48,6 @@ _MEMORY_EVERY = 32  # steps between readings of the memory in use
 _SAMPLE_SIZE = 4096  # compared values of a weight
 _AVERAGES_EVERY = 256  # steps between checks of averages of the weights
 _LOOK_UP_EVERY = 100  # steps between readings of an optimizer's parameter list
-_MAX_OPTIMIZERS = 64
 _RECREATED = 5  # consecutive steps with a new optimizer each, for a report
 
 
@@ -74,7 +74,7 @@ class Health:
         self._checks = HealthChecks(self._parameters.names)
         self._graphs, self._frozen = RetainedGraphMarks(), FrozenWeights()
         self._averages = Averages(model)
-        self._pasts: dict[int, OptimizerPast] = {}  # by id() of an optimizer
+        self._pasts = OptimizerLog(OptimizerPast)
         self._stepped: set[int] = set()  # id() of the optimizers that stepped in this step
         self._last: OptimizerPast | None = None  # the optimizer that stepped last
         self._recreated = 0  # consecutive steps for which the optimizer was created again
@@ -98,7 +98,7 @@ class Health:
         began = perf_counter()
         with unseen_calls():
             if event.accumulates:
-                for past in self._pasts.values():
+                for past in self._pasts:
                     past.on_backward_start()
             self._graphs.mark(self.current, event.outputs)
         self._cost += perf_counter() - began
@@ -107,7 +107,7 @@ class Health:
         """Handle the end of a backward."""
         began = perf_counter()
         with unseen_calls():
-            for past in self._pasts.values():
+            for past in self._pasts:
                 past.on_backward_end()
         self._cost += perf_counter() - began
 
@@ -124,7 +124,7 @@ class Health:
                 self._begin(past, event)
                 self._report(past, event)
             if self._parameters.waits:
-                pasts = list(self._pasts.values())
+                pasts = list(self._pasts)
                 self._filter_and_tell(self._parameters.reports(self.step, pasts, event.frame))
         if past.own:
             try:
@@ -140,15 +140,14 @@ class Health:
             True if the optimizer updates parameters of the model.
         """
         began, self._computes = perf_counter(), False
-        past = self._pasts.get(id(event.optimizer))
-        if past is None or past.ref() is not event.optimizer or not past.own:
+        past = self._pasts.on_optimizer_step_end(event)
+        if past is None or not past.own:
             return False
-        past.keeps = past.keeps or bool(event.optimizer.state)
         if self._sample is not None:
             with suppress(RuntimeError):
                 self._compare(past, self._sample)
             self._sample = None
-        if past.closure and past.uses(self.step, self._parameters.tensors):
+        if past.computes and past.uses(self.step, self._parameters.tensors):
             self._filter_and_tell(past.report_uncleared(self.step, None))
         if self.step % _MEMORY_EVERY == 0:
             self._filter_and_tell(self._checks.memory(self.step, _memory()))
@@ -162,14 +161,8 @@ class Health:
 
         If parameters may have been replaced, the list of the optimizer's parameters is updated.
         """
-        key, optimizer = id(event.optimizer), event.optimizer
-        past = self._pasts.get(key)
-        if past is None or past.ref() is not optimizer:
-            self._pasts = {k: p for k, p in self._pasts.items() if p.ref() is not None}
-            while len(self._pasts) >= _MAX_OPTIMIZERS:
-                del self._pasts[next(iter(self._pasts))]
-            past = self._pasts[key] = OptimizerPast(optimizer, self.step)
-        if not self._stepped or key in self._stepped:
+        past, optimizer = self._pasts.on_optimizer_step_start(event), event.optimizer
+        if not self._stepped or id(optimizer) in self._stepped:
             self._parameters.look(self.step + 1)
         known = past.looked_up == self._parameters.version and not self._parameters.waits
         if not known or self.step % _LOOK_UP_EVERY == 0:
@@ -186,11 +179,11 @@ class Health:
         """Begin a training step if this optimizer step is its first."""
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
-        if last is not None and past is not last and not past.steps:  # the optimizer is new
+        if last is not None and past is not last and past.steps == 1:  # the optimizer is new
             shared = last.own[:1] == past.own[:1]
             again = again or (shared and last.backward_since)
             self._recreated = (
-                self._recreated + 1 if shared and last.steps == 1 and last.keeps else 0
+                self._recreated + 1 if shared and last.steps == 1 and last.keeps_state else 0
             )
         elif past is last:
             self._recreated = 0
@@ -202,15 +195,14 @@ class Health:
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
         """Run the checks of an optimizer's history before the optimizer steps."""
         step, frame = self.step, event.frame
-        if past.has_other_rates(event.optimizer.param_groups):
-            self._filter_and_tell(past.rates(step, event.optimizer.param_groups, frame))
-        past.closure = self._computes = bool(event.args) and any(map(callable, event.args))
-        if not past.closure and past.uses(step, self._parameters.tensors):
+        self._filter_and_tell(past.check_rates(step, event.optimizer.param_groups, frame))
+        self._computes = past.computes
+        if not past.computes and past.uses(step, self._parameters.tensors):
             self._filter_and_tell(past.report_uncleared(step, frame))
         if self._graphs.due(step):
             self._filter_and_tell(self._graphs.report(step, frame))
         if self._recreated == _RECREATED:
-            text = f"{past.name}{line_of(frame)} is re-created for each step, from step "
+            text = f"{past.kind}{line_of(frame)} is re-created for each step, from step "
             text += f"{step - _RECREATED} on, and loses its state."
             self._filter_and_tell([WatchReport(step, "recreated-optimizer", text)])
         if step % _AVERAGES_EVERY == 0:

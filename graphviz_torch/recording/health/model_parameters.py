@@ -77,7 +77,7 @@ class ModelParameters:
                 self._replaced.remove(each)
                 names = tuple(self.names[i] for i in each.new)
                 were, old_ones = ("was", "one") if len(names) == 1 else ("were", "ones")
-                text = f"{listing(names)} {were} replaced before step {each.step}, but {old.name}"
+                text = f"{listing(names)} {were} replaced before step {each.step}, but {old.kind}"
                 text += f"{line_of(frame)} still updates the old {old_ones}."
                 yield WatchReport(step, "replaced-parameters", text, names)
 

@@ -8,7 +8,6 @@ during warm-up and at the end.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -18,6 +17,7 @@ from torch.optim import Optimizer
 
 from ...graph.units import number_text
 from ...internals.functions import TensorBase
+from ..optimizer_log import OptimizerRecord, learning_rate
 from .checks import WatchReport, line_of
 
 _ZERO_STEPS = 10  # consecutive steps with a learning rate of 0, for a report
@@ -26,27 +26,21 @@ _RATE_AFTER = 10  # number of first steps in which such a ratio is not reported
 _UNCLEARED_STEPS = 5  # consecutive steps with gradients that were not cleared, for a report
 
 
-class OptimizerPast:
-    """The history of one optimizer. It keeps no reference to gradients.
+class OptimizerPast(OptimizerRecord):
+    """The record of an optimizer with the history of its rates; it keeps no gradient alive.
 
     Args:
         optimizer: the optimizer.
-        step: number of the step in which the optimizer first stepped.
     """
 
-    def __init__(self, optimizer: Optimizer, step: int) -> None:
-        self.ref = weakref.ref(optimizer)
-        self.name = type(optimizer).__name__
-        self.first = step
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer)
         self.own: list[int] = []  # positions of the model's parameters that it updates
         self.guard = -1  # position of the parameter whose gradient is read at each step
         self.held: set[int] = set()  # id() of all parameters that it updates
         self.looked_up = -1  # version of the model's parameters when `own` was last updated
-        self.steps = 0
-        self.closure = False  # True if the program calls `step` with a closure
-        self.keeps = False  # True if the optimizer has state after a step
         self.backward_since = False  # True if a backward added to its gradients since its step
-        self._rates: list[float | None] = []
+        self._checked: list[float | None] = []  # the rates that were checked last
         self._largest: list[float] = []  # largest learning rate so far, by group
         self._zero = 0  # number of consecutive steps with learning rate 0
         # The id() and version of the first gradient at the last step; None if there was none.
@@ -56,34 +50,22 @@ class OptimizerPast:
         self._uncleared = 0  # number of consecutive steps with gradients that were not cleared
         self._since = 0  # the first of these steps
 
-    def has_other_rates(self, groups: Sequence[dict[str, Any]]) -> bool:
-        """Return True if the learning rates have to be checked by `rates`.
-
-        If not, count the step, which `rates` would do otherwise.
-        """
-        rates = [group.get("lr") for group in groups]
-        if rates != self._rates or self._zero or {*map(type, rates)} != {float}:
-            return True
-        self.steps += 1
-        return False
-
-    def rates(
+    def check_rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
     ) -> Iterator[WatchReport]:
         """Check the learning rates of the coming step."""
-        self.steps += 1
-        rates = [_rate(group.get("lr")) for group in groups]
-        if rates == self._rates and not self._zero:
+        rates = self.rates
+        if rates == self._checked and not self._zero:
             return
         zero = bool(rates) and all(rate == 0 for rate in rates) and any(self._largest)
         self._zero = self._zero + 1 if zero else 0
         if self._zero == _ZERO_STEPS:
-            text = f"The learning rate of {self.name}{line_of(frame)} is 0 from step "
+            text = f"The learning rate of {self.kind}{line_of(frame)} is 0 from step "
             text += f"{step - _ZERO_STEPS + 1} on: its steps change nothing."
             yield WatchReport(step, "zero-learning-rate", text)
-        if rates != self._rates:
+        if rates != self._checked:
             yield from self._jump(step, rates, groups, frame)
-            self._rates = rates
+            self._checked = rates
 
     def _jump(
         self,
@@ -95,11 +77,11 @@ class OptimizerPast:
         largest = self._largest + [0.0] * (len(rates) - len(self._largest))
         told = self.steps <= _RATE_AFTER
         for i, rate in enumerate(rates):
-            usual = max(largest[i], _rate(groups[i].get("initial_lr")) or 0.0)
+            usual = max(largest[i], learning_rate(groups[i], "initial_lr") or 0.0)
             largest[i] = max(largest[i], rate or 0.0)
             if rate is not None and usual and rate > _RATE_JUMP * usual and not told:
                 text = (
-                    f"The learning rate of {self.name}{line_of(frame)} is {number_text(rate)} in "
+                    f"The learning rate of {self.kind}{line_of(frame)} is {number_text(rate)} in "
                 )
                 text += f"step {step}: the largest before was {number_text(usual)}."
                 yield WatchReport(step, "learning-rate-jump", text)
@@ -109,7 +91,7 @@ class OptimizerPast:
     @property
     def has_decayed(self) -> bool:
         """Return True if all learning rates of the optimizer decayed to almost zero."""
-        pairs = zip(self._rates, self._largest, strict=False)
+        pairs = zip(self.rates, self._largest, strict=False)
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
     def uses(self, step: int, parameters: Sequence[tuple[str, Tensor]]) -> bool:
@@ -136,7 +118,7 @@ class OptimizerPast:
 
     def report_uncleared(self, step: int, frame: FrameType | None) -> Iterator[WatchReport]:
         """Yield a report that the gradients are not cleared, with the first such step."""
-        text = f"The gradients are not cleared from step {self._since} on: {self.name}"
+        text = f"The gradients are not cleared from step {self._since} on: {self.kind}"
         text += f"{line_of(frame)} steps with the sum over all steps."
         yield WatchReport(step, "missing-zero-grad", text)
 
@@ -155,16 +137,3 @@ class OptimizerPast:
         if gradient is None or TensorBase.is_inference(gradient):
             return None
         return id(gradient), gradient._version
-
-
-def _rate(rate: object) -> float | None:
-    """Return a learning rate; None if reading it would wait for a device."""
-    if type(rate) is float:
-        return rate
-    if isinstance(rate, Tensor):
-        return (
-            float(rate)
-            if type(rate) is Tensor and rate.is_cpu and TensorBase.numel(rate) == 1
-            else None
-        )
-    return float(rate) if isinstance(rate, (int, float)) else None

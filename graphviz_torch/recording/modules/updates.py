@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -31,6 +32,7 @@ from ...internals.tensors.norms import have_equal_first_rows
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Listener
+from ..optimizer_log import OptimizerRecord
 from ..program import Program
 
 _MAX_ELEMENTS = 64  # most compared elements of a weight
@@ -41,7 +43,7 @@ _UNCHANGED_SHARE = 0.9  # fraction of compared elements that must be unchanged f
 # Rows of weights, and of gradients, are equal if they differ by less than this fraction of the
 # largest value.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4
-_MAX_OPTIMIZERS, _MAX_WEIGHTS = 64, 64
+_MAX_WEIGHTS = 64
 # Names of entries in an optimizer's state that contain a more precise copy of the weight, or a
 # rounding remainder.
 _WIDER = re.compile("master|param|comp|kahan|shift|error|resid|copy")
@@ -80,8 +82,8 @@ class Updates(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._suspects: dict[int, list[int]] = {}  # positions of parameters, by id() of optimizer
-        self._steps: dict[int, int] = {}  # number of steps, by id() of the optimizer
+        # By optimizer, the positions of its parameters that a step may leave unchanged.
+        self._suspects: WeakKeyDictionary[OptimizerRecord, list[int]] = WeakKeyDictionary()
         self._samples: list[_ElementSample] = []
         self._counts: dict[int, _Count] = {}  # by id() of a parameter
         self._rows: set[str] | None = None  # names of weights whose rows were equal so far
@@ -152,17 +154,15 @@ class Updates(Listener):
 
     def _chosen(self, optimizer: Optimizer) -> Iterator[tuple[Tensor, float]]:
         """Yield the parameters to sample at this step, with their learning rates."""
-        key = id(optimizer)
-        step = self._steps.get(key, 0)
-        if key not in self._steps and len(self._steps) >= _MAX_OPTIMIZERS:
+        record = self.program.steps.log.get(optimizer)
+        if record is None:
             return
-        self._steps[key] = step + 1
-        groups = optimizer.param_groups
+        step, groups = record.steps - 1, optimizer.param_groups
         count = sum([len(group["params"]) for group in groups])
-        if key not in self._suspects:
+        if record not in self._suspects:
             every = (p for group in groups for p in group["params"])
-            self._suspects[key] = [i for i, p in enumerate(every) if _is_suspect(p)]
-        suspects = self._suspects[key]
+            self._suspects[record] = [i for i, p in enumerate(every) if _is_suspect(p)]
+        suspects = self._suspects[record]
         first = step // _STEPS_PER_SUSPECT * _SUSPECTS_PER_STEP
         chosen = {
             suspects[(first + i) % len(suspects)] for i in range(_SUSPECTS_PER_STEP) if suspects
@@ -170,10 +170,10 @@ class Updates(Listener):
         if count:
             chosen.add(step % count)
         start = 0
-        for group in groups:
-            own, rate = group["params"], group.get("lr")
+        for group, rate in zip(groups, record.rates, strict=True):
+            own = group["params"]
             for i in sorted(chosen):
-                if start <= i < start + len(own) and type(rate) is float and rate > 0:
+                if start <= i < start + len(own) and rate is not None and rate > 0:
                     yield own[i - start], rate
             start += len(own)
 

@@ -20,6 +20,7 @@ from ...internals.grad_scaler import SCALING, loss_scale
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.probes import Probe
+from ..optimizer_log import OptimizerLog, OptimizerRecord
 
 
 class _RunningStep:
@@ -42,6 +43,7 @@ class Steps:
 
     def __init__(self, own: Callable[[], set[int]] = set) -> None:
         self._own = own
+        self.log = OptimizerLog(OptimizerRecord)
         self.count = 0
         # The id() of each parameter updated in this training step; None before its first update.
         self.updated: set[int] | None = None
@@ -53,6 +55,7 @@ class Steps:
     def on_optimizer_step_start(self, event: Stepping) -> None:
         """Handle the start of a step."""
         optimizer = event.optimizer
+        self.log.on_optimizer_step_start(event)
         self.count += 1
         self.held.add(frozenset(map(id, parameters_of(optimizer))))
         parameters = self.parameters(optimizer)
@@ -81,6 +84,7 @@ class Steps:
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         """Handle the end of a step."""
+        self.log.on_optimizer_step_end(event)
         for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:
                 del self.running[i:]

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from types import FrameType
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -29,14 +27,12 @@ from ...graph.events.ineffective_calls import (
     ZeroLearningRate,
 )
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
-from ...internals.functions import TensorBase
 from ...internals.grad_scaler import stepping_scaler
-from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
-from ...internals.tensors.memory import has_memory
 from ..backward import Backward
 from ..events.code import codes, find_method_call, is_made_by_call
 from ..listener import BackwardEnded, Listener
+from ..optimizer_log import OptimizerRecord
 from ..program import Program
 from .groups import note_group_problems
 from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers, schedulers
@@ -60,11 +56,10 @@ class _Rates:
 class _Optimizer:
     """Records of an optimizer that steps."""
 
-    optimizer: weakref.ref[Optimizer]
+    record: OptimizerRecord
     name: str
     place: CodePosition | None
     schedules: list[Schedule]
-    steps: int = 0
     empty: int = 0  # steps without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by group
     # For each of the first steps, the scaler that called the step and the optimizer's schedulers,
@@ -90,7 +85,7 @@ class OptimizerCalls(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._optimizers: dict[int, _Optimizer] = {}  # by id()
+        self._optimizers: dict[OptimizerRecord, _Optimizer] = {}
         # Schedulers of optimizers that have not stepped, by id() of the scheduler.
         self._schedules: dict[int, Schedule] = {}
         self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
@@ -107,14 +102,14 @@ class OptimizerCalls(Listener):
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
-        known = self._optimizers.get(id(optimizer))
-        if known is None and len(self._optimizers) < _MAX_OPTIMIZERS:
-            known = self._optimizers[id(optimizer)] = self._met(optimizer, event)
-        if known is None:
+        record = self.program.steps.log.get(optimizer)
+        known = None if record is None else self._optimizers.get(record)
+        if record is None or (known is None and len(self._optimizers) >= _MAX_OPTIMIZERS):
             return
-        known.steps += 1
+        if known is None:
+            known = self._optimizers[record] = self._met(record, optimizer, event)
         groups = optimizer.param_groups
-        if known.steps <= _CHECKED_STEPS:
+        if record.steps <= _CHECKED_STEPS:
             self._look_around(known, optimizer, event.frame)
         if self._has_run and len(event.args) < 2:  # no closure, which might run backward
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
@@ -122,22 +117,22 @@ class OptimizerCalls(Listener):
             self._reached.difference_update(held)
         while len(known.rates) < len(groups):
             known.rates.append(_Rates())
-        for count, group in zip(known.rates, groups, strict=False):
-            rate = _rate(group.get("lr"))
-            if rate > 0:
+        for count, rate in zip(known.rates, record.rates, strict=False):
+            if rate is None or rate > 0:
                 count.last = 0
             else:
                 count.idle += rate == 0
                 count.last = count.last + 1 if rate == 0 else 0
                 count.negative += rate < 0
         moments = self._moments_of(optimizer, known)
-        moments.fresh += not optimizer.state
-        moments.old += bool(optimizer.state)
+        moments.fresh += not record.had_state
+        moments.old += record.had_state
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        known = self._optimizers.get(id(event.optimizer))
-        if known is not None:
-            self._moments_of(event.optimizer, known).keeps |= bool(event.optimizer.state)
+        record = self.program.steps.log.get(event.optimizer)
+        if record is not None and record in self._optimizers:
+            known = self._optimizers[record]
+            self._moments_of(event.optimizer, known).keeps |= record.keeps_state
 
     def on_step_end(self, event: None) -> None:
         while len(self._moments) > _MAX_OPTIMIZERS:
@@ -148,12 +143,12 @@ class OptimizerCalls(Listener):
         for known in self._optimizers.values():
             for schedule in known.schedules:
                 note_schedule_problems(
-                    self.events, self.program, schedule, known.name, known.steps, scaled
+                    self.events, self.program, schedule, known.name, known.record.steps, scaled
                 )
             self._look_at_rates(known)
             self._look_at_gradients(known)
             self._look_at_what_stepped(known)
-        optimizers = [known.optimizer() for known in self._optimizers.values()]
+        optimizers = [record.ref() for record in self._optimizers]
         note_unused_schedulers(self.events, self.program, self._schedules.values(), optimizers)
         self._look_at_moments()
 
@@ -161,7 +156,7 @@ class OptimizerCalls(Listener):
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)
         return self._moments.setdefault(id(first), _StateCounts(known.name, known.place))
 
-    def _met(self, optimizer: Optimizer, event: Stepping) -> _Optimizer:
+    def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
         """Create the records of an optimizer at its first step."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
@@ -175,7 +170,7 @@ class OptimizerCalls(Listener):
                 if own or len(self._schedules) < _MAX_OPTIMIZERS:
                     schedule = Schedule.create(scheduler, label)
                     (found if own else self._schedules).setdefault(id(scheduler), schedule)
-        return _Optimizer(weakref.ref(optimizer), name, place, list(found.values()))
+        return _Optimizer(record, name, place, list(found.values()))
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
         """Yield the variables of each of the user's frames around a step, innermost first."""
@@ -215,8 +210,8 @@ class OptimizerCalls(Listener):
                     self.events.note(made, known.place, count=len(refs))
 
     def _look_at_rates(self, known: _Optimizer) -> None:
-        steps, rates = known.steps, known.rates
-        optimizer = known.optimizer()
+        steps, rates = known.record.steps, known.rates
+        optimizer = known.record.ref()
         sizes = [] if optimizer is None else [len(g["params"]) for g in optimizer.param_groups]
         held = [count for count, size in zip(rates, sizes, strict=False) if size]
         if any(count.negative for count in held):
@@ -241,15 +236,15 @@ class OptimizerCalls(Listener):
 
     def _look_at_gradients(self, known: _Optimizer) -> None:
         """Report an optimizer none of whose parameters had a gradient at any step."""
-        optimizer = known.optimizer()
-        if optimizer is None or known.steps < 2 or known.empty < known.steps:
+        optimizer, steps = known.record.ref(), known.record.steps
+        if optimizer is None or steps < 2 or known.empty < steps:
             return
         own = self.program.table.every()
         learning = [p for p in parameters_of(optimizer) if p.requires_grad and id(p) in own]
         if learning:
             empty = StepWithoutGradients(optimizer=known.name)
             keys = [id(p) for p in learning]
-            self.events.note(empty, known.place, leaves=keys, count=known.steps)
+            self.events.note(empty, known.place, leaves=keys, count=steps)
 
     def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
         """Report parameters that another optimizer updates, too."""
@@ -272,16 +267,6 @@ class OptimizerCalls(Listener):
             if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
                 made = RecreatedObject(what="optimizer", name=moments.name)
                 self.events.note(made, moments.place, count=moments.fresh)
-
-
-def _rate(rate: object) -> float:
-    """Return a learning rate as a float; 1 if it cannot be read without waiting for a device."""
-    if type(rate) is float:
-        return rate
-    if type(rate) is Tensor and rate.is_cpu and has_memory(rate) and TensorBase.numel(rate) == 1:
-        with unseen_calls(), unseen_operators(), torch.no_grad():
-            return float(TensorBase.item(rate))
-    return float(rate) if type(rate) is int else 1.0
 
 
 class EarlySchedulers(Listener):

@@ -6,8 +6,6 @@ trains.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...graph.events import OptimizerStep
 from ...internals.frames import user_frame
 from ...internals.hooks.optimizers import Stepping, parameters_of
@@ -25,13 +23,8 @@ class OptimizerSteps(Listener):
             # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
             leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
             strangers = {id(p) for p in leaves if p.grad is None}
-        rates = tuple([_rate(group) for group in optimizer.param_groups])
+        record = program.steps.log.get(optimizer)
+        rates = () if record is None else tuple(record.rates)
         name = program.optimizer_name(optimizer, user_frame(event.frame))
         step = OptimizerStep(optimizer=name, foreign=len(strangers))
         self.events.note(step, program.place(event.frame), learning_rates=rates)
-
-
-def _rate(group: dict[str, Any]) -> float | None:
-    """Return the learning rate of a parameter group; None if it is a tensor or not set."""
-    rate = group.get("lr")
-    return float(rate) if isinstance(rate, (int, float)) else None
