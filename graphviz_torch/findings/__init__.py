@@ -1,7 +1,7 @@
-"""Find faults of a training in its graphs: rules that report a fault, its cause and a repair.
+"""Find the faults of a training in its recorded graphs, each with its cause, its line and a repair.
 
 A rule reports nothing if the values that it reads were not recorded. To add a rule, add one
-function to the file of its family.
+function to the file in `rules/` that has its subject.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from .run_findings import RunFindings
 from .selection import Selection
 
 _KEEPS = ("retained-graph",)
-# For each rule, the rules that report the cause of its finding, which is then left out.
+# For each rule, the rules that report its cause. If one of them reports a fault, the findings of
+# the rule itself are left out.
 _CAUSES_OF = {
     "zero-grad-before-step": ("optimizer-never-stepped",),
     "constant-loss": ("all-gradients-zero", "stalled-training"),
@@ -42,7 +43,7 @@ _CAUSES_OF = {
     "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
 }
 _PREVIOUS = 4  # earlier steps that a step is compared with
-_MAX_NOTE_LINE = 400  # characters of a line that `diagnosis` returns
+_MAX_NOTE_LINE = 400  # number of characters after which `diagnosis` shortens a line
 
 
 @with_gc_disabled
@@ -53,22 +54,24 @@ def find(
     select: Iterable[str] | None = None,
     ignore: Iterable[str] = (),
 ) -> Findings:
-    """Report what is wrong in a recording: errors first, then warnings, then notes.
+    """Report the faults of a recording, sorted by severity: error, warning, info.
 
-    Each fault is reported once, with the backwards at which it holds (`Finding.steps`). Printed,
-    the result is a table, which counts the notes without showing them; where nothing is wrong it
-    says what was checked.
+    Each fault is reported once, with the backwards that have it (`Finding.steps`). Printed, the
+    result is a table of errors and warnings; findings of severity info are only counted there. If
+    nothing is found, the table says how much was checked.
 
     Args:
-        graph: a recording, a step of a training, a training, or one graph: each of its graphs is
-            checked. A tensor or its trace contains less, so fewer rules apply. A list has one
-            graph for each rank, rank 0 first: only differences between the ranks are reported.
-        previous: the graphs or steps before this one, oldest first, for rules that compare steps.
+        graph: a recording, a step of a training, a training, or one graph. A tensor or its trace
+            contains less, so fewer rules apply. A list has one graph for each rank, rank 0 first;
+            then only differences between the ranks are reported.
+        previous: the graphs or steps that were recorded before `graph`, oldest first, for rules
+            that compare steps.
         select: the ids of the rules to report; None: all of them.
         ignore: the ids of rules not to report.
 
     Raises:
-        TypeError: if `graph` is not a graph and has none, or `previous` is not a list of graphs.
+        TypeError: if `graph` neither is nor contains a graph, or `previous` is not a list of
+            graphs.
         ValueError: if an id of `select` or `ignore` is not a rule's, or `previous` is given with
             a list of ranks.
 
@@ -82,7 +85,10 @@ def find(
     reported = Selection.create(select, ignore)
     if isinstance(graph, Sequence) and not isinstance(graph, str):
         if previous:
-            raise ValueError("previous is of one rank: call find(graph, previous) for each.")
+            raise ValueError(
+                "previous cannot be combined with a list of ranks: call "
+                "find(graph, previous) for each rank."
+            )
         found = _find_in_ranks(_graphs(graph, "graph", "find([graph, graph, ...])"))
     elif isinstance(graph, Training):
         found = _find_in_steps(graph)
@@ -93,12 +99,13 @@ def find(
     return Findings(filter(reported.includes, found), found.checked)
 
 
-# Findings by id() of a graph that is alive: hashing a graph takes as long as checking it.
+# Findings by id() of a graph that is alive: a hash of a graph would take as long to compute as its
+# findings.
 _judged: dict[int, tuple[weakref.ref[Graph], Findings]] = {}
 
 
 def _find_once(graph: Graph) -> Findings:
-    """Return the findings of a graph. They are cached, as a graph is immutable."""
+    """Return the findings of a graph. Graphs are immutable, so the findings are cached."""
     number = id(graph)
     known = _judged.get(number)
     if known is None or known[1].checked.rules != rules_called():
@@ -152,22 +159,23 @@ def _without_repeats(
 def diagnosis(graph: Graph) -> str:
     """Return the cause, line and advice for the exception that ended a recording; "" for none.
 
-    At most three lines. A rule that reports the exact cause comes before `exception`, which is left
-    out where it would only repeat the message of the exception.
+    The text has at most three lines. A rule that reports the exact cause is preferred to the rule
+    `exception`. If that rule could only repeat the message of the exception, "" is returned.
 
     >>> from graphviz_torch.graph import Failure
     >>> print(diagnosis(Graph((), failure=Failure("RuntimeError", "out of memory", "", "a.py:7"))))
     The recording at a.py:7 ended with RuntimeError: out of memory.
       line: a.py:7
-      try: Take a smaller batch, torch.utils.checkpoint for what keeps most, or bfloat16 autocast.
+      try: Use a smaller batch, bfloat16 autocast, or torch.utils.checkpoint.
     """
     failure = graph.failure
     if failure is None:
         return ""
-    blocked = Reading(graph).loss_has_no_grad  # if so, the finding of the cut is the exact cause
+    blocked = Reading(graph).loss_has_no_grad  # then the finding about the cut is the exact cause
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)
-        named = found.rule == "grad-of-non-leaf"  # an error where that ended the block
+        # its severity is error only if the read of .grad ended the block
+        named = found.rule == "grad-of-non-leaf"
         exact = found.severity == "error" and (here or blocked or named)
         if found.rule == "exception" and not found.advice and not found.nodes:
             return ""
@@ -178,7 +186,7 @@ def diagnosis(graph: Graph) -> str:
 
 
 def _find_in_ranks(ranks: list[Graph]) -> Findings:
-    """Report what differs between the graphs of several ranks, given in the order of the ranks."""
+    """Report differences between the graphs of several ranks. `ranks[i]` is the graph of rank i."""
     checked = replace(Checked.from_graphs(ranks, rules_called()), noun="rank")
     return Findings(_most_severe_first(one_per_block(apply("ranks", ranks))), checked)
 
@@ -195,7 +203,7 @@ def _causes(found: list[Finding]) -> list[Finding]:
 
 
 def _one_line(text: str) -> str:
-    """Return a text without line breaks, shortened to a maximal length."""
+    """Return a text without line breaks, shortened to `_MAX_NOTE_LINE` characters."""
     return shorten(" ".join(text.split()), _MAX_NOTE_LINE)
 
 

@@ -1,8 +1,8 @@
-"""Track through a graph which original axes each dimension of a result is composed of.
+"""Follow axes through a graph: from which original axes is each dimension of a result composed?
 
-An atom is an axis that is followed: an id and its size. A dimension is a tuple of atoms, slowest
-first. A view splits and joins dimensions, a permute moves them, a matrix product keeps the rows of
-its first operand and the columns of its second. Dimensions of unknown origin get new atoms.
+An atom is an axis with an id and a size. A dimension is a tuple of atoms, slowest first. A view
+splits and joins dimensions, a permute moves them, a matrix product keeps the rows of its first
+operand and the columns of its second. Dimensions of unknown origin get new atoms.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_v
 
 
 def keeps_order(reading: Reading) -> bool:
-    """Return True if each view splits or joins whole dimensions, and splits joined ones again.
+    """Return True if views only join whole dimensions, and split each joined one as it was before.
 
-    If so, no view breaks an axis. This is the case in most graphs, and cheaper to check than the
-    axes.
+    If so, no view breaks an axis. This check is cheap, and most graphs pass it; `AxisReading` is
+    needed for the others only.
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
-    known: set[tuple[int, int, int]] = set()  # by id() of outputs, which most nodes share
+    known: set[tuple[int, int, int]] = set()  # by id() of the tuples `outputs`, which nodes share
     for node in reading.of_operations(VIEWS):
         edges = [edge for edge in reading.inputs[node.id] if edge.input_nr == 0]
         if not edges:
@@ -64,7 +64,9 @@ def _shape(outputs: Sequence[TensorMeta | None], number: int = 0) -> tuple[int, 
 def _blocks(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield the smallest groups of dimensions with equal products; sizes of 1 are left out."""
+    """Yield pairs of the smallest groups of dimensions, before and after, whose sizes have equal
+    products.
+    """
     left, right = ([size for size in shape if size != 1] for shape in (before, after))
     i = j = 0
     while i < len(left) and j < len(right):
@@ -81,7 +83,7 @@ def _blocks(
 
 @dataclass(slots=True)
 class BrokenView:
-    """A view with a dimension that joins a part of one axis with another axis."""
+    """A view that puts a part of one axis and another axis into the same dimension."""
 
     node: int
     before: tuple[int, ...]  # shape of the input
@@ -109,9 +111,10 @@ class AxisReading:
         return tuple([((next(self._numbers), size),) if size != 1 else () for size in shape])
 
     def _input(self, node: int, number: int = 0) -> Axes | None:
-        """Return the axes of a node's input; None if it comes from no node or a second output."""
+        """Return the axes of a node's input; None if they are unknown."""
         for edge in self._inputs[node]:
-            if edge.input_nr == number and edge.source < node:  # a file may have another order
+            # guards against a file whose nodes have another order
+            if edge.input_nr == number and edge.source < node:
                 source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
                     return self.axes[edge.source]
@@ -120,9 +123,9 @@ class AxisReading:
         return None
 
     def _states(self, rnn: Node, output: int) -> Axes | None:
-        """Return the axes of a recurrent layer's last states: layers, batch, features.
+        """Return the axes (layers, batch, features) of a recurrent layer's last states.
 
-        All are new if the layer was given a packed sequence, whose result has no batch axis.
+        The result for a packed sequence has no batch axis, so all axes of its states are new.
         """
         shape, own = self.shape(rnn.id, output), self.axes[rnn.id]
         fresh = self._fresh(shape)
@@ -195,7 +198,8 @@ class AxisReading:
             return one[:1] + self._fresh(shape[1:])
         if is_recurrent(node) and (one := self._input(node.id)) is not None:
             return one[: len(shape) - 1] + self._fresh(shape[-1:])
-        for edge in self._inputs[node.id]:  # elementwise, or along an axis that stays
+        # an elementwise operation, or one along an axis that the result keeps
+        for edge in self._inputs[node.id]:
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
                 return given
@@ -204,7 +208,8 @@ class AxisReading:
     def _axes_after_view(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         atoms = [atom for dimension in given for atom in dimension]
         queue, found = atoms[::-1], []
-        torn: set[int] = set()  # atoms whose left part was joined with another axis
+        # ids of the second parts of split axes whose first part was joined with another axis
+        torn: set[int] = set()
         for size in shape:
             dimension: list[Atom] = []
             left = size
@@ -235,14 +240,16 @@ class AxisReading:
 
 
 def is_recurrent(node: Node) -> bool:
-    """Return True if the node computes one recurrent layer, or several."""
+    """Return True if the node computes one or several recurrent layers."""
     return node.operation.endswith("rnn_layer") or node.operation in _MULTI_LAYER_RNNS
 
 
 def batch_axis(rnn: Node) -> int:
-    """Return the batch dimension of a recurrent node's result, 0 or 1; the other one is time.
+    """Return the batch dimension of a recurrent node's result, 0 or 1. The other of the two is
+    time.
 
-    A node of a single layer takes (time, batch, features), whatever `batch_first` of its module is.
+    A node that computes a single layer takes (time, batch, features), whatever `batch_first` its
+    module has.
     """
     multi_layer = rnn.operation in _MULTI_LAYER_RNNS
     return 0 if multi_layer and attribute(rnn, "batch_first") == "True" else 1
@@ -264,13 +271,13 @@ def attribute(node: Node, name: str) -> str:
 
 
 def number(node: Node, name: str) -> int | None:
-    """Return the integer of an attribute; None if it has none or several."""
+    """Return the integer of a node's attribute; None if the attribute has no integer or several."""
     found = numbers(node, name)
     return found[0] if len(found) == 1 else None
 
 
 def numbers(node: Node, name: str) -> list[int]:
-    """Return the integers of an attribute, such as [1, 0] for "dims=(1, 0)"."""
+    """Return the integers of a node's attribute, such as [1, 0] for "dims=(1, 0)"."""
     return [*_numbers(attribute(node, name))]
 
 

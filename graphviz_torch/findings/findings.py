@@ -1,4 +1,4 @@
-"""The list that `find` returns; it prints as a table."""
+"""The result of `find`: a list of findings that prints as a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..graph.text import printable, with_short_names
 from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
-_NOT_RECORDED = "not recorded: "  # prefix of a recorder's note on the outputs
+_NOT_RECORDED = "not recorded: "  # prefix of the note that a failed listener leaves on the outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Checked:
     nodes: int
     parameters: int
     steps: int = 1
-    noun: str = "backward"  # the unit that `steps` counts: "backward", "step" or "rank"
+    noun: str = "backward"  # unit of `steps`: "backward", "step" or "rank"
     missing: tuple[
         str, ...
     ] = ()  # values that were not recorded; rules that need them cannot report
@@ -66,7 +66,7 @@ class Checked:
 
 
 class Findings(list[Finding]):
-    """A list of findings, errors first; as text it is a table.
+    """A list of findings, errors first, that prints as a table.
 
     >>> print(Findings([], Checked(27, 298, 57)))
     27 rules, 298 nodes, 57 parameters: nothing found
@@ -77,11 +77,11 @@ class Findings(list[Finding]):
         self.checked = checked
 
     def to_text(self, *, wide: bool = False, notes: bool = False) -> str:
-        """Return the table, as wide as the terminal, or 80 characters if there is none.
+        """Return the table, as wide as the terminal, or 80 characters wide without a terminal.
 
         Args:
-            wide: write each message in one line, however long it is.
-            notes: include findings of severity "info"; else they are only counted.
+            wide: write each message in one line, whatever the width.
+            notes: include findings of severity info, which are otherwise only counted.
         """
         if not self:
             return f"{self.checked}: {self._nothing()}"

@@ -1,4 +1,4 @@
-"""Values that several rules compute from a graph."""
+"""Values of a graph that several rules need, such as its nodes by operation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def largest_unnamed_average(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """A graph, with values that several rules need, each computed once."""
+    """A graph, and values computed from it (at most once) that several rules need."""
 
     graph: Graph
     before: tuple[Graph, ...] = ()  # graphs of earlier steps
@@ -71,7 +71,7 @@ class Reading:
         found: set[type | str] = {type(event) for event in graph.events}
         found.update(self.by_operation)
         outputs = [node.outputs for node in nodes]
-        # Most nodes share their outputs, so each object is looked at once.
+        # Most nodes share their outputs, so each tuple of outputs is read once.
         distinct = dict(zip(map(id, outputs), outputs, strict=True)).values()
         found.update([meta.dtype for each in distinct for meta in each if meta is not None])
         for kind, values in (
@@ -90,7 +90,7 @@ class Reading:
 
     @cached_property
     def by_operation(self) -> dict[str, list[Node]]:
-        """The nodes of each operation, in the order of the forward."""
+        """The nodes by operation, in the order of the forward."""
         found: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
             operation = node.operation
@@ -102,7 +102,7 @@ class Reading:
 
     @cached_property
     def by_title(self) -> dict[str, list[Node]]:
-        """The nodes of each title: the operation, or the name of a node without one."""
+        """The nodes by title: a node's operation, or its name if it has no operation."""
         found = {name: nodes for name, nodes in self.by_operation.items() if name}
         own: dict[str, list[Node]] = {}
         for node in self.by_operation.get("", ()):
@@ -118,7 +118,9 @@ class Reading:
 
     @cached_property
     def activations(self) -> dict[int, int]:
-        """The bytes of activations that each node saves, for nodes that save any tensor."""
+        """The bytes of activations that each node saves for backward, by id of the nodes that save
+        a tensor.
+        """
         found: dict[int, int] = {}
         for node in self.graph.nodes:
             if node.saved:
@@ -141,9 +143,10 @@ class Reading:
 
     @cached_property
     def regions(self) -> dict[int, int]:
-        """The node of the compiled region that each inner node is in.
+        """The node of the surrounding compiled region, by id of a node inside such a region.
 
-        Regions with recorded inner gradients are left out: their inner nodes are like any others.
+        Regions whose inner gradients were recorded are left out: rules treat their inner nodes as
+        other nodes.
         """
         found, region, known = dict[int, int](), -1, set[int]()
         for node in reversed(self.graph.nodes):
@@ -156,7 +159,9 @@ class Reading:
         return {node: region for node, region in found.items() if region not in known}
 
     def sources(self, node: int) -> list[Edge]:
-        """Return the edges into a node, or into its compiled region if it is the region's node."""
+        """Return the edges into a node; for the node of a compiled region, the edges into the
+        region.
+        """
         inside = {i for i, region in self.regions.items() if region == node}
         into = [edge for i in sorted(inside) for edge in self.inputs[i]]
         return [edge for edge in (*into, *self.inputs[node]) if edge.source not in inside]
@@ -168,12 +173,12 @@ class Reading:
 
     @cached_property
     def parameters_with_gradient(self) -> frozenset[str]:
-        """Names of the parameters that got a gradient, in this or an earlier backward."""
+        """The names of parameters that got a gradient in this or an earlier backward."""
         nodes = self.graph.nodes
         return frozenset(
             p.name
             for p in self.graph.parameters
-            # A gradient from before the recording is not of a recorded backward.
+            # If a backward was recorded, has_grad may be a gradient from before the recording.
             if (p.has_grad and not self.ran)
             or p.got_gradient
             or (
@@ -186,9 +191,10 @@ class Reading:
 
     @cached_property
     def not_requested(self) -> frozenset[str]:
-        """Names of parameters whose gradient was not requested.
+        """The names of parameters whose gradient the program did not request.
 
-        `torch.autograd.grad(loss, others)` and `loss.backward(inputs=others)` leave them out.
+        `torch.autograd.grad(loss, inputs)` and `loss.backward(inputs=inputs)` request the gradients
+        of `inputs` only.
         """
         graph = self.graph
         lost = [p for p in graph.parameters if p.name not in self.parameters_with_gradient]
@@ -218,15 +224,16 @@ class Reading:
             for p in self.graph.parameters
             if p.name not in known
             and p.requires_grad
-            and p.tensor.device != "meta"  # has no values: the model runs with other tensors
+            # a meta tensor has no values: the model runs with other tensors
+            and p.tensor.device != "meta"
             and not (p.has_grad and p.stepped)  # the program assigned p.grad
-            and not p.in_other_optimizer  # another optimizer trains it, alternately
+            and not p.in_other_optimizer  # an optimizer that steps alternately trains it
             and not (self.backward_failed and (p.module_called is not False or p.node is not None))
         ]
 
     @cached_property
     def only_nonfinite_recorded(self) -> bool:
-        """True if only nonfinite gradients were recorded, as with record(gradients="finite")."""
+        """True if all recorded gradients are nonfinite, as with `record(gradients="finite")`."""
         return all(
             stats.nonfinite
             for node in self.graph.nodes
@@ -248,7 +255,7 @@ class Reading:
 
     @cached_property
     def longest_chain(self) -> list[tuple[int, float]]:
-        """The longest path from the loss to a leaf, as nodes with the norms of their gradients."""
+        """The longest path from the loss to a leaf: pairs of a node id and a gradient norm."""
         nodes = self.graph.nodes
         depth = [0] * len(nodes)
         deepest: list[int | None] = [None] * len(nodes)
@@ -274,7 +281,9 @@ class Reading:
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
-        """By node that ran without a gradient: the node that received one and passed none on."""
+        """For each node that ran without a gradient: the last node before it that received a
+        gradient.
+        """
         nodes = self.graph.nodes
         found: dict[int, int] = {}
         if self.only_nonfinite_recorded:
@@ -292,9 +301,11 @@ class Reading:
 
     @cached_property
     def dropping_nodes(self) -> dict[int, int]:
-        """`last_with_gradient`, without DDP's node around the outputs of a model.
+        """`last_with_gradient` without the entries that name the node with which DDP wraps a
+        model's outputs.
 
-        That node passes each gradient on, and has none for outputs that the loss does not use.
+        DDP's node passes on each gradient, and gets no gradient for outputs that the loss does not
+        use.
         """
         nodes = self.graph.nodes
         found = self.last_with_gradient.items()
@@ -306,12 +317,15 @@ class Reading:
 
     @cached_property
     def leaf_losses(self) -> list[LeafBackward]:
-        """The leaves that this backward started from, if the program trains a model."""
+        """The events of leaves that this backward started from; empty if the program trains no
+        model.
+        """
         outputs = {node for node, _ in self.graph.outputs}
         learns = any(p.requires_grad for p in self.graph.parameters) or self.events(OptimizerStep)
         if not learns:
             return []
-        # An event has the leaf of its line's last backward; before that, the output is the leaf.
+        # An event names the node of the last backward of its line only. For an earlier backward of
+        # that line, the graph's output is the leaf.
         alone = bool(outputs) and all(self.graph.nodes[node].leaf for node in outputs)
         events = self.events(LeafBackward)
         return [e for e in events if not outputs.isdisjoint(e.nodes) or (alone and not e.nodes)]
@@ -324,7 +338,9 @@ class Reading:
 
     @cached_property
     def backward_failed(self) -> bool:
-        """True if backward failed on its way, which may be why parameters have no gradient."""
+        """True if backward failed after it had started, so that some parameters may have got no
+        gradient.
+        """
         return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)
 
     @cached_property
@@ -334,28 +350,28 @@ class Reading:
 
     @cached_property
     def parameter_names(self) -> frozenset[str]:
-        """Names of the model's parameters, which are also labels of transfers."""
+        """The names of the model's parameters."""
         return frozenset(parameter.name for parameter in self.graph.parameters)
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """The names of nodes: a parameter's name in its model, or the label of a variable."""
+        """The names of nodes, by id: a parameter's name in its model, or a variable's label."""
         labels = {node.id: node.label for node in self.graph.nodes if node.label}
         return labels | {p.node: p.name for p in self.graph.parameters if p.node is not None}
 
     def call(self, node: int) -> str:
-        """Return a node's name, or its operation and module, such as "addmm in fc1"."""
+        """Return a node's name, or its operation and module ("addmm in fc1") if it has no name."""
         if node in self.names:
             return self.names[node]
         value = self.graph.nodes[node]
         return f"{value.title} in {value.module}" if value.module else value.title
 
     def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
-        """Return shape, dtype and device of a node's output; None if unknown."""
+        """Return the shape, dtype and device of a node's output; None if unknown."""
         outputs = self.graph.nodes[node].outputs
         return outputs[output_nr] if output_nr < len(outputs) else None
 
     def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
-        """Return statistics of the gradient at a node's output; None if not recorded."""
+        """Return the statistics of the gradient at a node's output; None if not recorded."""
         gradients = self.graph.nodes[node].grad_outputs
         return gradients[output_nr] if output_nr < len(gradients) else None

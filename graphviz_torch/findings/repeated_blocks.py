@@ -1,4 +1,4 @@
-"""Merge equal findings of repeated blocks into one."""
+"""Merge the findings that each of a model's repeated blocks has into one finding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..graph import Finding
 from ..graph.text import listing
 
 _PATH = r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])"  # "layers.0.attn.weight"; "0.35"
-_INDEX = r"(?<![^.])\d+(?![^.])"  # of a block, in a path
+_INDEX = r"(?<![^.])\d+(?![^.])"  # a block's index in a path
 _NUMBER = r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)"
 
 
@@ -42,7 +42,9 @@ def _merge_group(group: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def _block(first: Finding, other: Finding) -> str:
-    """Return the path of the other finding's block, "layers.1"; "" where no block differs."""
+    """Return the path of the other finding's block, such as "layers.1"; "" if they differ
+    otherwise.
+    """
     paths = (re.findall(_PATH, each.message) for each in (first, other))
     for mine, theirs in zip(*paths, strict=False):
         parts = theirs.split(".")

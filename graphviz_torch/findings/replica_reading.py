@@ -1,4 +1,4 @@
-"""Detect parameters and buffers that differ between ranks, by their checksums."""
+"""Detect parameters and buffers whose checksums differ between ranks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ class DivergedReplica:
     """A parameter or buffer that differs between ranks when the last step ends."""
 
     name: str
-    wrapper: str  # the class that keeps it equal, such as "DistributedDataParallel"; "": none
+    # class that keeps the copies equal, such as "DistributedDataParallel"; "" if there is none
+    wrapper: str
     since: str  # "step 2"; "" if the ranks never had equal values
-    diverged_before: bool  # it differed in an earlier step, and became equal again
+    diverged_before: bool  # True if it also differed in an earlier step and was equal in between
 
 
 def find_diverged(graphs: Sequence[Graph], kind: str) -> Iterator[DivergedReplica]:
     """Yield the parameters or buffers that differ between ranks at the end of the recording.
 
-    A group is compared if the graphs of all its ranks are given and have checksums of the same
-    steps.
+    Copies on a group of ranks are compared if the graphs of all these ranks are given. If the
+    graphs have checksums of different steps, nothing is compared.
 
     Args:
         graphs: one for each rank, rank 0 first.
@@ -51,11 +52,11 @@ def find_diverged(graphs: Sequence[Graph], kind: str) -> Iterator[DivergedReplic
 
 
 def _step(summed: Sequence[int], at: int) -> str:
-    """Return the step at whose end the checksums differed first, as text.
+    """Return a phrase that names the step at whose end the checksums differed first.
 
     Args:
         summed: steps that have checksums.
-        at: index of the first that differs.
+        at: index in `summed` of the first step with different checksums.
     """
     before, step = summed[at - 1], summed[at]
     if at > 1 and step > before + 1:

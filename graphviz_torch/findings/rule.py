@@ -1,7 +1,8 @@
-"""A rule, and the table of rules that every entry point reports from.
+"""The table of all rules, and decorators that add a rule to it.
 
-A rule is a function: its name is the rule's id, its docstring the rule's page. The first paragraph
-is the summary; the sections are those of `HEADINGS`, each below a line `## Heading`.
+A rule is a function. The function's name is the rule's id, and its docstring is the rule's page.
+The first paragraph is the summary; the sections are those of `HEADINGS`, each below a line `##
+Heading`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ HEADINGS = (
     "Not detected",
     "See also",
 )
-# "graph": one graph; "end": the last graph of a recording, with all that the program did;
-# "recording": all graphs of a recording or step, at all of which the findings hold;
-# "steps": the graphs of consecutive steps; "ranks": one graph per rank.
+# The argument of a rule's function. "graph": each graph of a recording. "end": the last graph,
+# which has all events of the program. "recording": all graphs of a recording or step; the findings
+# apply to all of them. "steps": the graphs of consecutive steps. "ranks": one graph per rank.
 Reads = Literal["graph", "end", "recording", "steps", "ranks"]
-# `run` reports the rules of `find`.
+# Rules of the source "find" are also reported by `run`.
 Source = Literal["find", "watch", "experiment", "rehearse"]
 Function = Callable[..., Iterable[Finding]]
 
@@ -52,17 +53,17 @@ _PROGRAM = r"(?ms)^```python\n(.*?)^```$"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A fault that all entry points report under one id."""
+    """A kind of fault, with one id for all functions and commands that report it."""
 
     id: str
     severity: Severity  # of its most severe findings
     sources: tuple[Source, ...]
-    advanced: bool  # rarely needed: the index lists it last
+    advanced: bool  # True if it is rarely needed; the index lists it last
     function: Callable[..., Any]
 
     @property
     def family(self) -> str:
-        """The file that the rule is in: "cuts"."""
+        """The name of the rule's file without its suffix, such as "cuts"."""
         return self.function.__module__.rpartition(".")[2]
 
     @property
@@ -72,7 +73,7 @@ class Rule:
 
     @property
     def page(self) -> str:
-        """The summary and the sections, in Markdown."""
+        """The rule's summary and sections, in Markdown."""
         return inspect.cleandoc(self.function.__doc__ or "")
 
     @property
@@ -88,7 +89,7 @@ class Rule:
 
     @property
     def examples(self) -> list[str]:
-        """Programs that have the fault: one for each of its causes."""
+        """Programs with the fault, one for each of its causes."""
         return re.findall(_PROGRAM, self.sections.get("Example", ""))
 
     @property
@@ -100,7 +101,7 @@ class Rule:
         """Return the rule's page.
 
         Args:
-            reports: for each example, the report to show below it.
+            reports: the text to show below each example, in the order of the examples.
         """
         by = listing(f"`{name}`" for source in self.sources for name in _COMMANDS[source])
         parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
@@ -120,13 +121,13 @@ class Rule:
 
 
 class Rules(tuple[Rule, ...]):
-    """A tuple of rules; as text it is a table."""
+    """A tuple of rules that prints as a table."""
 
     def by_id(self, id: str) -> Rule:
         """Return the rule with an id.
 
         Raises:
-            ValueError: if there is none; it names the rule whose id is closest.
+            ValueError: if no rule has this id; the message names the most similar id.
 
         >>> rules().by_id("cut-gradent")
         Traceback (most recent call last):
@@ -138,7 +139,7 @@ class Rules(tuple[Rule, ...]):
         from difflib import get_close_matches  # slow to import
 
         near = get_close_matches(id, [rule.id for rule in self], 1)
-        hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all."
+        hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all rules."
         raise ValueError(f"There is no rule {id!r}. {hint}")
 
     def __str__(self) -> str:
@@ -154,12 +155,14 @@ class Finder(NamedTuple):
     id: str
     function: Function
     reads: Reads
-    of: frozenset[type | str]  # `find` calls the function for graphs that contain one of these
+    # `find` calls the function only for graphs that contain one of these kinds; empty: for all
+    of: frozenset[type | str]
 
 
 RULES: list[Rule] = []
 FINDERS: list[Finder] = []
-# Indices in FINDERS, by `reads` and each kind in `of`; the kind is None if `of` is empty.
+# Indices in FINDERS, by `reads` and by each kind in `of`. Functions with an empty `of` have the key
+# None.
 _INDICES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
@@ -175,11 +178,9 @@ def rule(
 
     Args:
         severity: of the most severe findings that the function yields.
-        reads: the argument that the function takes.
-        of: the function is called only for graphs that contain one of these: classes of events and
-            values, names of operations and dtypes, as in `Reading.kinds`.
+        reads: the kind of argument that the function takes.
         also: other entry points that report the same fault under the same id.
-        advanced: list the rule last in the index.
+        advanced: the rule is rarely needed, and the index lists it last.
 
     Raises:
         ValueError: if `of` is given for a rule that reads several graphs.
@@ -196,18 +197,21 @@ def rule(
 def finds(
     id: str, *, reads: Reads = "graph", of: Iterable[type | str] = ()
 ) -> Callable[[Function], Function]:
-    """Register the decorated function for another cause of a rule's fault.
+    """Register the decorated function as a second one that reports a rule's fault, for another
+    cause.
 
     Args:
         id: of the rule.
-        reads: the argument that the function takes.
-        of: as for `rule`.
+        reads: the kind of argument that the function takes.
+        of: the kinds that a graph must contain, as for `rule`.
 
     Raises:
         ValueError: if `of` is given for a function that reads several graphs.
     """
     if of and reads not in ("graph", "end"):
-        raise ValueError(f"a rule that reads {reads} is called for all graphs: leave out `of`")
+        raise ValueError(
+            f"a function that reads {reads!r} is called for all graphs: remove the argument `of`"
+        )
 
     def add(function: Function) -> Function:
         kinds = frozenset(of)
@@ -223,7 +227,9 @@ def finds(
 def external_rule(
     severity: Severity, *sources: Source, advanced: bool = False
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Add a rule that `find` does not report. The decorated function has no body but the page."""
+    """Add a rule that `find` does not report. The decorated function has only a docstring, the
+    page.
+    """
 
     def add(function: Callable[[], None]) -> Callable[[], None]:
         id = function.__name__.replace("_", "-")
@@ -248,7 +254,9 @@ def rules_called() -> int:
 
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """Yield the findings of all rules that read such a subject, in the order of the table."""
+    """Yield the findings of all rules for a subject, in the order of the table. `reads` is its
+    kind.
+    """
     kinds = subject.kinds if isinstance(subject, Reading) else ()
     by_kind = _INDICES.get(reads, {})
     for index in sorted({i for kind in (None, *kinds) for i in by_kind.get(kind, ())}):
@@ -258,7 +266,9 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """Return a finding that names the user's own line first. `apply` adds the rule's id."""
+    """Return a finding whose texts name the user's own line before lines of libraries. `apply` sets
+    its rule.
+    """
     if "where" in fields:
         fields["where"] = users_line(fields["where"])
     if "advice" in fields:

@@ -1,4 +1,4 @@
-"""Merge the findings of a run's steps: each fault once, with the steps that have it."""
+"""Merge the findings of a run's steps into one finding per fault, with the steps that have it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from itertools import pairwise
 from ..graph import Finding, Graph
 from ..graph.units import count_text
 
-# Rules with one finding for each line, whatever the tensors are called.
+# Rules whose findings of one line are merged even if they name different tensors.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 _UNCALLED = re.compile(r": (\S+) was never called\.")
 _LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."
 # A number that may differ from step to step; not one in a name, a source location or a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
 _PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # the noun after a number: zero, zeros
-_TIMES = re.compile(r", \d+ times(?=[.,])")  # how often in one step
-_MAX_RANGES = 4  # of consecutive steps that are listed
+_TIMES = re.compile(r", \d+ times(?=[.,])")  # number of times in one step
+_MAX_RANGES = 4  # number of ranges of steps that are listed
 _MIN_STEPS_WITHOUT = 3  # steps without the finding before it is called over
 
-# The cause of a finding that follows from an earlier step's finding of a rule in _SPOILS.
+# `Finding.cause` of a finding that follows from an earlier step's finding of a rule in _SPOILS.
 SPOILT = "NaN or Inf in a parameter"
 _SPOILS = ("nonfinite-value", "nonfinite-gradient")
 
@@ -32,10 +32,11 @@ _Key = tuple[str, str, str]  # rule, line, and message without numbers
 
 
 class RunFindings:
-    """The findings of the steps so far, without repeats.
+    """The distinct findings of the steps added so far.
 
-    Findings of two steps are the same if they differ only in numbers, such as norms and counts. A
-    step that makes weights NaN and later steps with those weights have one finding.
+    Findings of two steps are the same if they differ only in numbers, such as norms and counts. If
+    a step makes weights NaN, later findings about these weights are merged with that step's
+    finding.
 
     >>> found = RunFindings()
     >>> found.add(0, [Finding("large", "warning", "The norm is 3.5.")])
@@ -66,13 +67,14 @@ class RunFindings:
                 continue
             said = _PLURAL.sub(r"\1", _NUMBER.sub("#", _TIMES.sub("", finding.message)))
             if finding.where and finding.rule in _BY_LINE:
-                said = finding.cause  # the message may name a variable that not all steps have
+                said = finding.cause  # the message may name a variable that other steps do not have
             key = finding.rule, finding.where, said
             if key not in self._found:
                 new.append(finding)
             _, steps = self._found.get(key, (finding, {}))
             steps[step] = None
-            self._found[key] = finding, steps  # of the last step, whose nodes it has
+            # keeps the last step's finding, whose node ids belong to the last graph
+            self._found[key] = finding, steps
         return new
 
     def merge(self, count: int) -> list[Finding]:
@@ -95,7 +97,7 @@ class RunFindings:
         ]
 
     def _with_severity(self, finding: Finding) -> Finding:
-        """Return a note instead of a `never-called` finding if another step called the module."""
+        """Return a `never-called` finding with severity info if another step called the module."""
         uncalled = _UNCALLED.search(finding.message)
         if finding.rule != "never-called" or uncalled is None:
             return finding
@@ -106,7 +108,7 @@ class RunFindings:
 
 
 def counts_text(findings: Iterable[Finding]) -> str:
-    """Return the number of findings of each severity.
+    """Return the numbers of findings by severity, as text.
 
     >>> counts_text([Finding("a", "error", "."), *[Finding("b", "info", ".")] * 2])
     '1 error, 2 notes'
@@ -118,11 +120,11 @@ def counts_text(findings: Iterable[Finding]) -> str:
 
 
 def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
-    """Return the steps that have a finding, out of `count`: "in each of 3 steps".
+    """Return a phrase with the steps of a finding: "in each of 3 steps".
 
     >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
     'in steps 1 to 2, 5 of 9, and no longer'
-    >>> steps_text(Finding("r", "info", "", steps=(0, 2, 4, 6)), 8)  # it may come again
+    >>> steps_text(Finding("r", "info", "", steps=(0, 2, 4, 6)), 8)
     'in steps 1, 3, 5, 7 of 8'
     """
     steps = finding.steps
@@ -144,11 +146,13 @@ def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
 
 
 def _spoils(finding: Finding) -> bool:
-    """Return True if the optimizer may have made weights NaN with the values of this finding."""
+    """Return True if the NaN or Inf of this finding may have reached weights in a step."""
     return finding.severity == "error" and finding.rule in _SPOILS
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """Return True if more steps without the finding follow than were between two with it."""
+    """Return True if the finding has been absent at the end for as long as in its longest gap
+    before.
+    """
     gaps = (after - before for before, after in pairwise((-1, *steps)))
     return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

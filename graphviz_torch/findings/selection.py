@@ -13,11 +13,11 @@ class Reported(Protocol):
 
     @property
     def rule(self) -> str:
-        """The id of its rule."""
+        """The id of the rule that was broken."""
 
 
 class Selection(NamedTuple):
-    """The ids of the rules to report: the selected ones without the ignored ones."""
+    """The rules to report: those in `select` that are not in `ignore`."""
 
     select: frozenset[str] | None  # None: all rules
     ignore: frozenset[str]

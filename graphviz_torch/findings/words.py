@@ -1,4 +1,4 @@
-"""Phrases that the messages of several rules contain."""
+"""Phrases that the messages of several rules use, such as " at train.py:12"."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[
 
 
 def names_of(parameters: Iterable[Parameter]) -> str:
-    """Return the names of parameters as a list in a sentence."""
+    """Return the names of parameters as an enumeration: "a, b and c"."""
     return listing(parameter.name for parameter in parameters)
 
 
 def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
-    """Return the nodes of those parameters that are in the graph."""
+    """Return the node ids of parameters, without parameters that are not in the graph."""
     return tuple(p.node for p in parameters if p.node is not None)
 
 
@@ -37,12 +37,12 @@ def at(where: str) -> str:
 
 
 def times(event: Occurrence) -> str:
-    """Return ", 3 times", or "" if it happened once."""
+    """Return ", 3 times", or "" for an event that happened once."""
     return f", {event.times} times" if event.times > 1 else ""
 
 
 def in_code(device: str) -> str:
-    """Return a device's name as a program writes it: a simulated CUDA device is "cuda:0" there.
+    """Return a device's name as a program writes it, such as "cuda:0" for a simulated CUDA device.
 
     >>> in_code("sim cuda:0"), in_code("sim:0"), in_code("cuda:1")
     ('cuda:0', 'sim:0', 'cuda:1')

@@ -205,7 +205,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
     "a parameter that its own module does not use": (
         "output-not-in-loss", model(parameter("head.weight"), lost("head.scale")), "warning",
         [
-            "head.scale got no gradient: the loss depends on the rest of head, but not on this.",
+            "head.scale got no gradient: the loss depends on the rest of head, but not on it.",
             "Use head.scale in the forward of head",
         ],
     ),
@@ -236,7 +236,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
         "no-update",
         told(event(UnchangedParameters, nodes=(0, 1), contiguous=False, rate=0.1, share=0.95)),
         "info",
-        [": 95% of the sampled", "they have a gradient and a rate of 0.1, and in memory they are"],
+        [": 95% of the sampled", "they have a gradient and a learning rate of 0.1, and they are"],
     ),
     "a gradient that was NaN from the start": (
         "nonfinite-gradient", root({i: stats(nan=1) for i in range(4)}), "error",
@@ -297,8 +297,8 @@ def test_an_expert_that_was_not_chosen_is_a_note_and_all_of_them_are_one() -> No
     spare, chosen = every("never-called", graph)
     assert (spare.severity, chosen.severity) == ("warning", "info")
     assert chosen.message == (
-        "experts.0.0.weight and experts.2.0.weight got no gradient: experts.0 and experts.2 were "
-        "not called, while experts.1 was."
+        "experts.0.0.weight and experts.2.0.weight got no gradient: experts.0 and experts.2 "
+        "were not called, but the similar experts.1 was."
     )
 
 
@@ -335,8 +335,8 @@ def test_a_line_that_cuts_in_a_loop_is_one_finding() -> None:
     ("said", "advice"),
     [
         ("Trying to backward through the graph a second time (or", "Add the losses"),
-        ("a variable has been modified by an inplace operation: [", "Make a new tensor"),
-        ("mat1 and mat2 shapes cannot be multiplied", "Look at the shapes"),
+        ("a variable has been modified by an inplace operation: [", "Compute a new tensor"),
+        ("mat1 and mat2 shapes cannot be multiplied", "The last dimension of the input"),
     ],
 )
 def test_the_advice_on_a_failure_goes_by_what_pytorch_says(said: str, advice: str) -> None:
@@ -477,7 +477,8 @@ def test_a_term_that_never_had_a_gradient_is_told_without_a_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"), [("input", "3 of 8 in its input are"), ("ignored", "targets in the target")]
+    ("what", "said"),
+    [("input", "3 of 8 values in its input are above 0"), ("ignored", "targets in the target")],
 )
 def test_what_a_loss_was_given_without_a_name_is_told_by_its_place(what: Any, said: str) -> None:
     given_to = LossTarget(function="kl_div", what=what, count=3, among=8, where="train.py:7")

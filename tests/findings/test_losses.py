@@ -83,7 +83,7 @@ def messages(y: Tensor) -> list[str]:
 def test_a_loss_that_got_what_it_does_not_take(name: str) -> None:
     loss, given = WRONG[name]
     (message,) = messages(loss(torch.rand(4, 5, requires_grad=True)))
-    assert message.endswith(f", and got {given}.")
+    assert message.endswith(f", but got {given}.")
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -99,7 +99,7 @@ def test_a_recording_names_cross_entropy_and_the_layer() -> None:
     here = found.where
     assert here.startswith("test_losses.py:")
     assert found.message == (
-        f"cross_entropy at {here} takes raw scores, and got probabilities from softmax in 1 at "
+        f"cross_entropy at {here} takes raw scores, but got probabilities from softmax in 1 at "
         f"{here}."
     )
     titles = [recording.graph.nodes[node].title for node in found.nodes]
@@ -115,4 +115,4 @@ def test_a_loss_of_a_column_and_a_wider_matrix_is_told(
         nn.functional.mse_loss(value, torch.randn(shapes[1])).backward()
     found = [f for f in find(recording) if f.rule == "accidental-broadcast"]
     assert len(found) == told
-    assert all("[8, 1]" in f.message and "4 of the other" in f.message for f in found)
+    assert all("[8, 1]" in f.message and "4 values of the other" in f.message for f in found)

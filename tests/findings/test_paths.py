@@ -127,7 +127,7 @@ def test_a_step_gives_zeros_and_one_with_the_gradient_passed_through_does_not(
     assert model.body.weight.grad is not None
     assert not model.body.weight.grad.any()
     assert found.message.startswith(
-        f"body.weight and body.bias got a gradient of zeros only: {step.__name__} at test_paths.py:"
+        f"body.weight and body.bias got a gradient of only zeros: {step.__name__} at test_paths.py:"
     )
     assert serious(trained(Cutting(through), torch.randn(64, 4))) == []
 
@@ -149,9 +149,9 @@ def test_attention_over_one_position_is_told_once_for_all_its_layers() -> None:
     found = only("zero-gradient", trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 1, 4)))
     line = inspect.getsourcelines(OneKey.forward)[1] + 2
     assert found.message == (
-        "0.q.weight, 0.q.bias, 0.k.weight and 5 more got a gradient of zeros only: softmax in 0, "
-        f"and in 1 other module, at test_paths.py:{line} is over a dimension of size 1: its result "
-        "is the same for every input."
+        "0.q.weight, 0.q.bias, 0.k.weight and 5 more got a gradient of only zeros: softmax in "
+        f"0, and in 1 other module, at test_paths.py:{line} normalizes a dimension of size 1, "
+        "so its result is 1 for every input."
     )
     assert found.advice == ""  # a sigmoid would not give weights
     many = trained(nn.Sequential(OneKey(), OneKey()), torch.randn(8, 3, 4))
@@ -161,7 +161,7 @@ def test_attention_over_one_position_is_told_once_for_all_its_layers() -> None:
 def test_a_softmax_of_a_single_number_is_one_of_size_1() -> None:
     model = Cutting(lambda x: x.mean().softmax(0).expand(64, 4))
     found = only("zero-gradient", trained(model, torch.randn(64, 4)))
-    assert "body.weight and body.bias got a gradient of zeros only" in found.message
+    assert "body.weight and body.bias got a gradient of only zeros" in found.message
     assert "size 1" in found.message
 
 

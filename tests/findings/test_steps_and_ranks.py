@@ -80,7 +80,7 @@ def test_a_rank_that_skipped_a_parameter_is_named_with_it() -> None:
     (found,) = find([good, bad, good])
     assert (found.rule, found.severity) == ("ddp-unused-parameter", "error")
     assert found.message == (
-        "Rank 1 has no gradient for head.weight, and other ranks have one: its module was never "
+        "Rank 1 has no gradient for head.weight, but other ranks have one: its module was never "
         "called."
     )
 
@@ -132,8 +132,8 @@ def rated(checksums: tuple[int, ...], *rates: float | None) -> Graph:
     [
         ([(0.1, 0.1), (0.1, 0.2)], "the learning rate is 0.1 on rank 0 and 0.2 on rank 1."),
         ([(None, 0.1), (None, 0.2)], "the learning rate is 0.1 on rank 0 and 0.2 on rank 1."),
-        ([(None,), (0.1,)], "the gradients are averaged at train.py:9."),
-        ([(), ()], "the gradients are averaged at train.py:9."),
+        ([(None,), (0.1,)], "their gradients are averaged at train.py:9."),
+        ([(), ()], "their gradients are averaged at train.py:9."),
     ],
 )
 def test_ranks_that_come_apart_with_other_rates_name_the_first_pair_that_differs(
@@ -148,4 +148,4 @@ def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
     ranks = [summed(rank(), *sums, wrapper="DTensor") for sums in (SAME, LATE)]
     [found] = [each for each in find(ranks) if each.rule == "diverged-replicas"]
     assert "averaged" not in found.message
-    assert "which have the same shard of a DTensor" in found.message
+    assert "these ranks have the same shard of a DTensor" in found.message

@@ -29,7 +29,7 @@ def test_tiny_copies_are_a_warning_where_they_are_known_to_be_of_one_step() -> N
     assert [f.severity for f in every("tiny-copies", moved(*first))] == ["info"]
     (found,) = every("tiny-copies", moved(*first, *second))
     assert (found.severity, len(found.transfers)) == ("warning", 40)
-    assert found.message.endswith("move 40.0 KiB in all (2 such rows).")
+    assert found.message.endswith("move 40.0 KiB in total (2 such rows).")
     assert every("tiny-copies", moved(*[sent(data=i, moment=i) for i in range(20)])) == []
 
 

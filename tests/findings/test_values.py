@@ -46,7 +46,7 @@ def test_what_is_nan_in_a_later_step_is_told_from_the_first() -> None:
     assert [graph.step.nonfinite_since for graph in recording.graphs] == [None, 0, 0]
     assert only("nonfinite-gradient", recording.graphs[0]).message.startswith("sqrt at ")
     last = only("nonfinite-gradient", recording.graph)
-    assert "were so before: first in backward 1 of the recording" in last.message
+    assert "as they have been since backward 1 of the recording" in last.message
     assert "find(recording.graphs[0])" in last.advice
 
 
@@ -90,7 +90,6 @@ def test_where_no_node_tells_what_it_keeps_none_is_said_to_have_made_the_value()
     graph = told(event(NonfiniteValue, where="train.py:5", in_loss=True, inf=1, nodes=(1,)))
     [found] = find(graph)
     assert found.message == (
-        "What backward starts from at train.py:5 has 1 Inf; the loss and what follows are not "
-        "finite."
+        "The root of backward at train.py:5 has 1 Inf; the loss is therefore not finite."
     )
-    assert found.advice == "Look at what it is made of."
+    assert found.advice == "Check the operations that computed it."

@@ -1,1 +1,1 @@
-"""Explain a gradient: its path from the loss to one node, and the losses that train a network."""
+"""Explain gradients: the path from the loss to one node, and which loss trains which network."""

@@ -1,7 +1,8 @@
 """`explain`: the path of the gradient from the loss to one parameter or node.
 
-If several paths reach the target, the strongest is shown. It is followed from the target towards
-the loss: at each node, to the user whose own gradient has the largest norm.
+If several paths reach the target, the strongest is shown. The search starts at the target. From
+each node it continues with the node's user that has the gradient of the largest norm, up to the
+loss.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ def explain(graph: GraphLike, target: str | int) -> GradientPath: ...
 @overload
 def explain(graph: GraphLike) -> LossTable: ...
 def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath | LossTable:
-    """Return the path of the gradient from the loss to a parameter or node, with the norm at each.
+    """Return the path of the gradient, with its norms, from the loss to a parameter or node.
 
     Without a target, return a table that shows which loss trains which network.
 
     Args:
-        graph: a recording, its last backward, or a Graph. A trace has paths but no norms.
+        graph: a recording, whose last backward is used, or a Graph. A trace has paths but no norms.
         target: a parameter's name, a label, or a node's id. If several nodes have the label, the
-            last of them. None: all networks of the model, and all backwards of the recording.
+            last node is used. None: return the table, for all backwards of the recording.
 
     Raises:
-        TypeError: if `graph` is not a graph and has none.
-        ValueError: if the graph has no such name or id; the message lists similar names.
+        TypeError: if `graph` neither is nor contains a graph.
+        ValueError: if nothing in the graph has this name or id; the message lists similar names.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -49,8 +50,8 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
          2  sum                   1
          1  mul                   2       2
          0  x                     6       3
-    It grew most from mul to x: 3 times.
-    It arrived at x with a norm of 6.
+    The norm grew most from mul to x: 3 times.
+    The gradient arrived at x with a norm of 6.
     """
     if target is None:
         return loss_table(one_graph(graph)[0])
@@ -66,7 +67,9 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
 
 
 def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]) -> GradientPath:
-    """Return the path up to where backward can get, and the cut that ends it, if it is known."""
+    """Return the path from the loss to the cut that separates the target from it, if a cut is
+    known.
+    """
     cut = _cut(reading, name, node)
     if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."
@@ -76,12 +79,12 @@ def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]
         why = f"Backward cannot reach {name}: {_done(cut)}"
         return GradientPath(reading.graph, name, (), 0, why)
     points = _points(reading, after, paths)
-    why = f"It ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
+    why = f"The gradient ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
     return GradientPath(reading.graph, name, points, paths[after], why)
 
 
 def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
-    """Return the cut between a parameter, or node, and the root of backward; None if unknown."""
+    """Return the cut between the loss and a parameter or node; None if no such cut is known."""
     known = (cut for cut, parameter in match_cuts(reading) if parameter.name == name)
     cuts = reading.graph.cuts if node is not None else ()
     upstream_of = (cut for cut in reversed(cuts) if node in upstream(reading, cut.before, set()))
@@ -95,10 +98,11 @@ def _done(cut: Cut) -> str:
 
 
 def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
-    """Return the name and node of the target; the node is None if it is not in the graph.
+    """Return the name and node of the target. The node is None for a parameter that is not in the
+    graph.
 
     Raises:
-        ValueError: if neither a parameter, nor a label, nor an id is called so.
+        ValueError: if `target` is neither a parameter's name, nor a label, nor a node's id.
     """
     count = len(reading.graph.nodes)
     nodes: dict[str, int | None] = {str(i): i for i in range(count)}
@@ -110,7 +114,9 @@ def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
         return (name, None) if node is None else (reading.call(node), node)
     names = [each for each in nodes if not each.isdigit()] or [f"0 to {count - 1}"]
     near = printable(", ".join(get_close_matches(name, names, n=3, cutoff=0.0)))
-    raise ValueError(f"{name!r} is neither a parameter nor a label nor a node's id; near: {near}.")
+    raise ValueError(
+        f"{name!r} is neither a parameter's name, nor a label, nor a node's id. Similar: {near}."
+    )
 
 
 def _count_paths(reading: Reading) -> list[int]:
@@ -173,19 +179,19 @@ def _strength(reading: Reading, edge: Edge) -> float:
 
 
 def _end(reading: Reading, name: str, points: tuple[Waypoint, ...]) -> str:
-    """Return a sentence that says where the gradient ended."""
+    """Return a sentence that says where the gradient arrived or ended."""
     if not any(any(node.grad_outputs) for node in reading.graph.nodes):
         return "No norms: this graph has no gradients. Run forward and backward in record()."
     bad = next((point for point in points if point.nonfinite), None)
     if bad is not None:
-        return f"It has NaN or Inf from {bad.text} on."
+        return f"The gradient has NaN or Inf from {bad.text} on."
     last = None
     for point in points:
         if point.norm is None and last is not None:
-            return f"It ended at {last.text}, which gave none to {point.text}."
+            return f"The gradient ended at {last.text}, which passed none to {point.text}."
         if point.norm == 0:
-            return f"It ended at {point.text}: there it is zero."
+            return f"The gradient ended at {point.text}, where it is zero."
         last = point if point.norm is not None else last
     if last is None:
-        return f"None arrived at any node on the path to {name}."
-    return f"It arrived at {name} with a norm of {last.norm_text}."
+        return f"No gradient arrived at any node on the path to {name}."
+    return f"The gradient arrived at {name} with a norm of {last.norm_text}."

@@ -1,4 +1,4 @@
-"""The path of a gradient, as a value that prints and draws."""
+"""`GradientPath`, the path of a gradient: it prints as a table and can be drawn."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ class Waypoint:
     module: str
     norm: float | None  # of the gradient that arrived; None if unknown
     nonfinite: int  # number of elements of that gradient that are NaN or Inf
-    factor: float | None  # the norm, divided by that of the previous node
-    share: float  # of this path in the node's gradient, estimated by the norms of its users
+    factor: float | None  # the norm divided by the previous node's norm
+    # estimated share of this path in the node's gradient, by the norms of the node's users
+    share: float
 
     @property
     def text(self) -> str:
-        """Return an operation and its module, such as "mul in encoder"."""
+        """The operation and its module, such as "mul in encoder"."""
         inside = f" in {self.module}" if self.module and "." not in self.name else ""
         return f"{self.name}{inside}"
 
     @property
     def norm_text(self) -> str:
-        """The norm with four digits, and the number of NaN or Inf; "" if unknown."""
+        """The norm with four digits, and the number of NaN or Inf elements; "" if unknown."""
         if self.norm is None:
             return ""
         return number_text(self.norm) + (f" and {self.nonfinite} NaN or Inf" * bool(self.nonfinite))
@@ -60,18 +61,18 @@ class GradientPath:
     whole: Graph = field(repr=False)
     target: str
     points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
-    path_count: int  # of all paths to the target; `points` is the strongest
+    path_count: int  # number of paths to the target; `points` is the strongest of them
     end: str  # a sentence: where the gradient ended
 
     @property
     def shrank(self) -> Waypoint | None:
-        """The point where the norm shrank most; None if it shrank nowhere."""
+        """The point with the smallest factor below 1; None if the norm shrank nowhere."""
         points = [p for p in self.points if p.factor is not None and p.factor < 1]
         return min(points, key=lambda p: p.factor or 0.0, default=None)
 
     @property
     def grew(self) -> Waypoint | None:
-        """The point where the norm grew most; None if it grew nowhere."""
+        """The point with the largest factor above 1; None if the norm grew nowhere."""
         points = [p for p in self.points if p.factor is not None and p.factor > 1]
         return max(points, key=lambda p: p.factor or 0.0, default=None)
 
@@ -82,7 +83,7 @@ class GradientPath:
 
     @property
     def graph(self) -> Graph:
-        """The nodes and edges of the path alone."""
+        """A graph of only the path's nodes and edges."""
         ids = {point.node: i for i, point in enumerate(reversed(self.points))}
         nodes = (self.whole.nodes[node]._replace(id=i, saved=()) for node, i in ids.items())
         numbers = [point.output_nr for point in reversed(self.points)]
@@ -104,7 +105,9 @@ class GradientPath:
         return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
-        """Return the path as a table, where its norm shrank and grew most, and where it ended."""
+        """Return the path as a table, followed by where the norm shrank and grew most and where it
+        ended.
+        """
         count = len(self.points)
         head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"
         if self.path_count > 1:
@@ -121,7 +124,9 @@ class GradientPath:
             if point is not None and point.factor is not None:
                 by = number_text(point.factor)
                 before = self.points[self.points.index(point) - 1]  # this node applied the factor
-                lines.append(f"It {done} most from {before.text} to {point.text}: {by} times.")
+                lines.append(
+                    f"The norm {done} most from {before.text} to {point.text}: {by} times."
+                )
         return "\n".join(map(printable, [*lines, self.end]))
 
     def __str__(self) -> str:
@@ -142,7 +147,7 @@ def _row(point: Waypoint) -> tuple[str, ...]:
 
 
 def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    """Return aligned rows: operations and modules to the left, numbers to the right."""
+    """Return the rows as lines with aligned columns: text left-aligned, numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,4 +1,4 @@
-"""Show which loss trains which network: the gradient of each child of a model, by backward."""
+"""Show which loss trains which network: a table of gradient norms by backward and network."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class LossRow:
 
     loss: str  # its name in the program, else its operation
     where: str  # the line that computed it
-    norms: tuple[float | None, ...]  # of each network's gradient; None: no gradient
-    terms: tuple[str, ...] = ()  # of the sum, each with its line; () if it is not a sum
+    norms: tuple[float | None, ...]  # of the gradient of each network; None if it got no gradient
+    # terms of the loss, each with its line; () if the loss is not a sum
+    terms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LossTable:
-    """The norm of the gradient of each network, by backward; `print` shows a table.
+    """The norms of each network's gradient by backward; `print` shows a table.
 
-    Backwards from the same line, such as those of a loop, are one row: the last. The networks are
-    the children of the model, and parameters outside of it. Returned by `explain`.
+    Backwards of the same line, such as those of a loop, share one row, which shows the last. The
+    networks are the children of the model, and parameters outside the model. Returned by `explain`.
 
     >>> import torch
     >>> from graphviz_torch import explain, record
@@ -47,7 +48,7 @@ class LossTable:
     >>> explain(recording).rows[0].norms
     (None, 1.0)
 
-    A loss of several terms names each, with its line.
+    If the loss is a sum, its row names each term with its line.
 
     >>> with record(torch.nn.ModuleDict({"actor": actor, "critic": critic})) as recording:
     ...     value = critic(torch.ones(4, 1)).mean()
@@ -60,10 +61,11 @@ class LossTable:
 
     networks: tuple[str, ...]
     rows: tuple[LossRow, ...]
-    stepped: tuple[bool | None, ...]  # True if an optimizer stepped it; None: no step was seen
+    # by network: True if an optimizer stepped it; None if no step was recorded
+    stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table, as wide as the terminal; `wide` shows all columns."""
+        """Return the table, as wide as the terminal. With `wide`, no column is left out."""
         cells = [
             [("" if norm is None else number_text(norm)) for norm in column]
             for column in zip(*(row.norms for row in self.rows), strict=True)
@@ -97,7 +99,7 @@ class LossTable:
 
 
 def loss_table(graph: Graph) -> LossTable:
-    """Return the table of a graph, with one row for each of its segments."""
+    """Return the table of a graph, with one row for each segment, the graph of one backward."""
     names = _names(graph)
     networks = {p.node: names[p.name] for p in graph.parameters if p.node is not None}
     for node in graph.nodes:
@@ -129,7 +131,7 @@ def loss_table(graph: Graph) -> LossTable:
 
 
 def _names(graph: Graph) -> dict[str, str]:
-    """Return the network of each parameter, by the parameter's name."""
+    """Return the name of each parameter's network, by the parameter's name."""
     firsts = {p.name: p.name.rpartition(".")[0].partition(".")[0] for p in graph.parameters}
     few = len(set(firsts.values())) <= _MAX_NETWORKS
     return {name: first if first and few else "the model" for name, first in firsts.items()}

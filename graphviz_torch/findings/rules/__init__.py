@@ -1,6 +1,6 @@
-"""Import all families of rules, each of which adds its rules to the table.
+"""Import all modules with rules; each module adds its rules to the table.
 
-Findings of equal severity are sorted by the order of these imports.
+Findings of equal severity are sorted in the order of these imports.
 """
 
 from . import devices, leaves, failures  # isort: skip # noqa: F401

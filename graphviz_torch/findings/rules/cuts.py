@@ -1,8 +1,8 @@
-"""Cuts: parameters whose path to the loss was cut.
+"""Rules about cuts: calls such as `detach()` that cut a parameter's path to the loss.
 
-A finding has advice only if the cut is unlikely to be intended. Cuts that people make on purpose
-are notes: a straight-through estimator, a target, a weight or a drawn action that the loss uses
-without a layer in between, and a network that ran without gradients.
+A cut that is probably made on purpose has severity info and no advice. Such cuts are a
+straight-through estimator, a target, a weight or a sampled action that the loss uses without a
+layer in between, and a network that ran without gradients.
 """
 
 from __future__ import annotations
@@ -35,37 +35,41 @@ _CAUSE_TEXT = {
     **dict.fromkeys(("gt", "ge", "lt", "le", "eq", "ne"), "a comparison"),
 }
 _ADVICE = {
-    "detach": "Remove the detach(){at}; if it is meant, freeze {names} with requires_grad_(False).",
-    "detach_": "Remove the detach_(){at}: it cuts the tensor itself, for everyone who uses it.",
+    "detach": "Remove the detach(){at}. If the cut is intended, freeze {names} with "
+    "requires_grad_(False).",
+    "detach_": "Remove the detach_(){at}: it detaches the tensor itself, for all its users.",
     "data": "Use the tensor itself instead of .data{at}.",
     "no_grad": "Move the computation{at} out of torch.no_grad().",
     "inference_mode": "Move the computation{at} out of torch.inference_mode().",
     "set_grad_enabled": "Move the computation{at} out of torch.set_grad_enabled(False).",
-    "switched_off": "Write with torch.no_grad():{at}, which ends with its block: "
-    "set_grad_enabled(False) switches gradients off until it is called with True.",
+    "switched_off": "Write with torch.no_grad():{at}. set_grad_enabled(False) disables "
+    "gradients until it is called with True; no_grad() ends with its block.",
     "checkpoint": "Pass use_reentrant=False to checkpoint{at}.",
     "sample": "Call rsample() in place of sample(){at}: it lets the gradient through.",
-    "item": "Keep the tensor instead of the number that item() gives{at}; if the number is only "
-    "logged, the loss does not use the tensor that it was read from.",
-    "tolist": "Keep the tensor instead of the list that tolist() gives{at}.",
-    "float": "Keep the tensor instead of the number that float() gives{at}.",
-    "tensor": "Use the tensor itself, or torch.stack for several: torch.tensor() copies their "
-    "values{at}.",
-    "nested_tensor": "Use torch.nested.as_nested_tensor(){at}: nested_tensor() copies values, and "
-    "leaves their history behind.",
+    "item": "Use the tensor instead of the number that item() returns{at}. If the number is "
+    "only logged, the loss does not use the tensor that the number was read from.",
+    "tolist": "Use the tensor instead of the list that tolist() returns{at}.",
+    "float": "Use the tensor instead of the number that float() returns{at}.",
+    "tensor": "Use the tensor itself, or torch.stack for several tensors: torch.tensor() copies "
+    "only values{at}.",
+    "nested_tensor": "Use torch.nested.as_nested_tensor(){at}: nested_tensor() copies values "
+    "without their history.",
     **{
-        how: f"Use torch.stack{{at}}, which keeps the gradient: {how}() of a list copies numbers."
+        how: f"Use torch.stack{{at}}, which keeps the history: {how}() of a list copies only "
+        "numbers."
         for how in ("as_tensor", "asarray")
     },
     "grad": "Pass create_graph=True to autograd.grad{at}: without it the result has no history.",
     **{
-        how: f"Only the indices of {how}() are used{{at}}. They have no gradient: use its values."
+        how: f"Use the values of {how}(){{at}}, too: only its indices are used, and indices have "
+        "no gradient."
         for how in _INDICES
     },
     **dict.fromkeys(("numpy", "array"), "Compute with torch instead of NumPy{at}."),
 }
 _DISCRETE = (
-    "Replace {how}{at} with something differentiable (softmax, a soft mask): it has no gradient."
+    "Replace {how}{at}, which has no gradient, with a differentiable operation (softmax, a soft "
+    "mask)."
 )
 
 
@@ -76,8 +80,8 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Everything before the cut keeps its first values, while the rest of the model is trained: the
-    loss still falls, and the model is worse than it could be. Nothing raises an error, because the
+    The parameters before the cut keep their initial values, while the rest of the model is trained.
+    The loss still falls, but the model is worse than it could be. No error is raised, because the
     loss has a `grad_fn` through the other parameters.
 
     ## Example
@@ -110,12 +114,13 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     A frozen encoder, a target network, a teacher or a straight-through estimator is detached on
     purpose. Freeze the parameters with `requires_grad_(False)`, or leave them out of the optimizer:
-    the cut is then a note.
+    the finding then has severity info.
 
     ## Not detected
 
-    A value that leaves PyTorch and comes back through an unknown library, such as a C extension. A
-    cut of a tensor that no parameter of a module was used for: it may be data.
+    A value that leaves PyTorch and comes back through another library, such as a C extension, is
+    not followed. A cut of a tensor that was computed without parameters is not reported, because
+    the tensor may be data.
 
     ## See also
 
@@ -136,7 +141,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
         severity = "error" if reading.loss_has_no_grad else _severity(reading, cut, parameters)
         unheld = all(p.stepped is False for p in parameters) and not reading.loss_has_no_grad
         if unheld:
-            severity = "info"  # the step is not to train these parameters
+            severity = "info"  # this step is not meant to train these parameters
         why = ", probably because" if cut.before is None else ":"
         yield finding(
             severity,
@@ -152,15 +157,17 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def cause_text(cut: Cut) -> str:
-    """Return the call that made a cut: "detach()", "torch.no_grad()", "an integer cast"."""
+    """Return the call that made a cut, as text: "detach()", "torch.no_grad()", "an integer
+    cast".
+    """
     return _CAUSE_TEXT.get(cut.how, f"{cut.how}()")
 
 
 def to_learn(reading: Reading) -> list[Parameter]:
-    """Return the parameters without a gradient that this step should train.
+    """Return the parameters without a gradient that this step is meant to train.
 
-    Parameters that the step's optimizer does not hold are left out, such as a target network, or
-    the generator while the discriminator is trained.
+    Parameters that the step's optimizer does not hold are left out, such as those of a target
+    network, or of the generator while the discriminator is trained.
     """
     return [
         p for p in reading.without_gradient if p.stepped is not False or reading.loss_has_no_grad
@@ -168,7 +175,7 @@ def to_learn(reading: Reading) -> list[Parameter]:
 
 
 def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
-    """Yield each parameter without a gradient that a cut explains, with the cut."""
+    """Yield each parameter whose missing gradient a cut explains, together with the cut."""
     missing = [
         p
         for p in reading.without_gradient
@@ -191,15 +198,15 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             or (cut.before is None and _may_concern(cut, p))
         ]
         missing = [p for p in missing if p not in found]
-        # A network that ran in one block without gradients, or a line in a loop, is one finding.
+        # All cuts of a network that ran without gradients are one finding, and so are all cuts of
+        # one line.
         first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in found)
 
 
 def is_from_fixed(reading: Reading, cut: Cut) -> bool:
-    """Return True if the cut tensor was computed only from parameters that are not trained.
-
-    A teacher's output is one.
+    """Return True if the cut tensor was computed only from parameters that are not trained, such as
+    a teacher's.
     """
     sources = _source_parameters(reading, cut)
     return bool(sources) and all(p.stepped is False for p in sources)
@@ -212,11 +219,12 @@ def _source_parameters(reading: Reading, cut: Cut) -> list[Parameter]:
 
 
 def _by_likelihood(reading: Reading) -> list[Cut]:
-    """Return the cuts that may explain a missing gradient, the likeliest first.
+    """Return the cuts that may explain a missing gradient, the most likely first.
 
-    Cuts of a known tensor come first, and later cuts before earlier ones, as a gradient from the
-    loss meets them first. Numbers are mostly read for a log, and operations without a derivative
-    (an index, a draw, a comparison) are mostly not between a parameter and the loss.
+    Cuts of a known tensor come first. Later cuts come before earlier ones, because a gradient from
+    the loss reaches them first. Numbers come late, because most are read for a log, and so do
+    operations without a derivative (an index, a sample, a comparison), because most are not between
+    a parameter and the loss.
     """
     nodes = reading.graph.nodes
 
@@ -230,14 +238,15 @@ def _by_likelihood(reading: Reading) -> list[Cut]:
 
 
 def _used_by_loss(reading: Reading) -> list[Cut]:
-    """Return the cuts whose result the loss uses, or may use as a number.
+    """Return the cuts whose result the loss uses, or may use as a Python number.
 
-    The argmax of an accuracy is left out: the loss does not use it.
+    The argmax for an accuracy is left out, because the loss does not use it.
     """
     cuts = reading.graph.cuts
     if not cuts or not reading.ran or reading.graph.failure is not None:
         return list(cuts)
-    losses = {node for node, _ in reading.graph.outputs}  # an item() of the loss is for a log
+    # an item() of the loss is for a log, not a cut
+    losses = {node for node, _ in reading.graph.outputs}
     cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)
     alive = {node.id for node in reading.graph.nodes if node.order is not None}
     found: set[int] = set()  # indices in `cuts`
@@ -254,15 +263,16 @@ def _used_by_loss(reading: Reading) -> list[Cut]:
 
 def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
     """Return the severity of a cut: "info" if it looks intended."""
-    # A module that runs under no_grad is a target network or a fixed encoder, unless it is stepped.
+    # A module that runs under no_grad, and that no optimizer steps, is a target network or a fixed
+    # encoder.
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.stepped for p in parameters):
         return "info"
-    # A copy of a trained module, and a teacher, are intended even if an optimizer holds them: the
-    # loss uses their result as a target.
+    # A copy of a trained module, or a teacher, is intended even if an optimizer holds its
+    # parameters: the loss uses its result as a target.
     if (whole or _is_copy(reading, parameters)) and _goes_straight_to_loss(reading, cut):
         return "info"
-    # A leaf that belongs to no module is detached on purpose.
+    # A leaf outside of all modules is probably detached on purpose.
     plain = all(p.module_called is None and p.node is not None for p in parameters)
     if plain and cut.how in ("detach", "detach_", *_MODES):
         return "info"
@@ -272,7 +282,9 @@ def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severi
 
 
 def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
-    """Return True if a trained part of the model has parameters of the same names and shapes."""
+    """Return True if another submodule, which is trained, has parameters of the same names and
+    shapes.
+    """
     prefix = f"{_common_module(parameters)}."
     parts = {p.name.removeprefix(prefix): p.tensor.shape for p in parameters}
     first = next(iter(parts))
@@ -299,14 +311,16 @@ def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: S
     if not reading.loss_has_no_grad and _ran_inside(cut, {p.node for p in parameters}):
         modules = listing(_modules_without_gradient(reading, parameters))
         return (
-            f"Call {modules} outside of {{how}}; if it should not learn, "
-            "freeze it with requires_grad_(False)."
+            f"Call {modules} outside of {{how}}; or, if it should not learn, freeze it with "
+            "requires_grad_(False)."
         )
     return advice_on(cut.how)
 
 
 def passes_straight(reading: Reading, cut: Cut) -> bool:
-    """Return True for `a + (b - a).detach()` or `b - a.detach() + a`: the gradient flows to a."""
+    """Return True for straight-through code, such as `a + (b - a).detach()` or `b - a.detach() +
+    a`.
+    """
     nodes = reading.graph.nodes
     if cut.before is None:
         return False
@@ -322,14 +336,14 @@ def passes_straight(reading: Reading, cut: Cut) -> bool:
 def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
     """Return True if no layer is between the cut and the loss.
 
-    The result is then a target, such as that of a teacher, an advantage or a drawn action.
+    The cut tensor is then a target, such as a teacher's output, an advantage or a sampled action.
     """
     if cut.how not in (*PLAIN, *_DRAWS) or not cut.after:
         return False
     nodes, found = reading.graph.nodes, set(cut.after)
     term = cut.tensor is not None and all(size == 1 for size in cut.tensor.shape)
     if term and all(nodes[i].operation in ("add", "sub") for i in found):
-        return False  # it is a whole term of the loss
+        return False  # the cut tensor is a whole term of the loss
     stack = list(found)
     while stack:
         node = stack.pop()
@@ -355,13 +369,15 @@ def advice_on(how: str) -> str:
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
-    """Return True if the cut is a module that ran in a block without gradients, such as no_grad."""
+    """Return True if the cut's module ran in a block without gradients, such as no_grad."""
     inside = cut.how in _MODES and cut.in_forward is not False
     return inside and cut.before is not None and cut.before in parameters
 
 
 def _common_module(parameters: list[Parameter]) -> str:
-    """Return the path of the innermost module that contains all parameters; else "the model"."""
+    """Return the path of the innermost module that contains all parameters; "the model" for the
+    root.
+    """
     first, *rest = (module_of(p).split(".") for p in parameters)
     while any(parts[: len(first)] != first for parts in rest):
         first = first[:-1]
@@ -369,8 +385,10 @@ def _common_module(parameters: list[Parameter]) -> str:
 
 
 def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> list[str]:
-    """Return the paths of modules that contain these parameters and none that got a gradient: the
-    innermost common one if it is such a module, else the outermost of each parameter.
+    """Return the paths of modules with these parameters in which no parameter got a gradient.
+
+    If the innermost module that contains all parameters is such a module, its path is returned;
+    else the outermost such module of each parameter.
     """
     paths = [_common_module(parameters)]
     inside = "" if paths == ["the model"] else f"{paths[0]}."
@@ -387,7 +405,9 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """Return True if a cut without nodes was made in the module of the parameter, or around it."""
+    """Return True if a cut without nodes was made in the parameter's module, or in a module around
+    that.
+    """
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 
 
@@ -395,7 +415,7 @@ def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
     """Return a node and all nodes that it was computed from, except `seen` ones.
 
     Args:
-        seen: nodes to leave out; those that are returned are added.
+        seen: nodes to leave out. The returned nodes are added to this set.
     """
     found: set[int] = set()
     stack = [] if node is None else [node]

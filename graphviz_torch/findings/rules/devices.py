@@ -1,4 +1,4 @@
-"""Devices: operations that failed because their tensors are on different devices."""
+"""The rule about operations that failed because their tensors are on different devices."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Operations take tensors of one device. The message of PyTorch names two devices, but not which
-    argument is where, nor who made it.
+    All tensors of an operation must be on one device. PyTorch's message names two devices, but
+    neither the argument that is on each device, nor the line that created it.
 
     ## Example
 
@@ -53,11 +53,12 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It never is: the operation has failed.
+    It is never intended: the operation has failed.
 
     ## Not detected
 
-    Tensors inside a compiled region: only the region itself is recorded.
+    Operations inside a compiled region are not detected, because only the region as a whole is
+    recorded.
 
     ## See also
 
@@ -93,13 +94,15 @@ def is_mixed(failure: Failure) -> bool:
     """Return True if an operation failed because its tensors are on different devices."""
     if failure.node is not None:
         return False
-    # PyTorch moves a tensor of one number from the CPU by itself.
+    # PyTorch copies a 0-dimensional tensor from the CPU by itself.
     devices = {o.tensor.device for o in failure.operands if o.tensor.shape}
     return len(devices) > 1 or "same device" in failure.message
 
 
 def _target(failure: Failure) -> str:
-    """Return the device to move the operands to: an accelerator, if one of them is on it."""
+    """Return the device to move the operands to: the accelerator if an operand is on one, else
+    "cpu".
+    """
     devices = [operand.tensor.device for operand in failure.operands]
     return next((device for device in reversed(devices) if device != "cpu"), "cpu")
 

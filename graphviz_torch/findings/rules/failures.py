@@ -1,4 +1,4 @@
-"""Failures: exceptions that ended the recording, in an operation or in backward."""
+"""Rules about exceptions that ended the recording, in an operation or in backward."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..rule import finding, rule
 from ..words import at
 from .devices import is_mixed
 
-# Exceptions with which a user ends a program.
+# Exceptions by which a user ends a program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 _NON_LEAF = "can't optimize a non-leaf"
 _AUGMENTED_OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
@@ -30,8 +30,8 @@ _PARTIAL_WRITES = (
     "masked_fill_",
     "scatter_",
 )
-_MAX_SOURCE_LINE = 60  # characters of a source line that is quoted
-# Words in PyTorch's errors about shapes and dtypes of operands.
+_MAX_SOURCE_LINE = 60  # maximal length of a source line that a message quotes
+# Words that PyTorch's errors about the shapes and dtypes of operands contain.
 _ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
 _METADATA = r"metadata: \{'shape': torch\.Size\((\[[^\]]*\])\), 'dtype': torch\.(\w+)"
 _SAVED, _RECOMPUTED = re.compile(f"saved {_METADATA}"), re.compile(f"recomputed {_METADATA}")
@@ -44,14 +44,13 @@ _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<
 
 @rule("error", of=(Failure,))
 def changed_in_place(reading: Reading) -> Iterator[Finding]:
-    """Backward failed because a line, or an optimizer's step, changed a tensor in place that a node
-    had saved for backward.
+    """Backward failed because a tensor that a node had saved for backward was changed in place, by
+    an operation or by an optimizer's step.
 
     ## Why it matters
 
-    Nodes keep tensors that their backward needs. An in-place change overwrites such a tensor, so
-    that the gradient would be wrong: PyTorch raises an error, which does not name the line of the
-    change.
+    A node saves the tensors that its backward needs. If a saved tensor is overwritten, the gradient
+    would be wrong. PyTorch therefore raises an error, which does not name the line of the change.
 
     ## Example
 
@@ -83,13 +82,13 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    In-place operations save memory, and most are fine: only those that overwrite a kept tensor
-    fail. Run them under `torch.no_grad()` on leaves, or on a `clone()`.
+    In-place operations save memory, and most of them are correct: only those that overwrite a saved
+    tensor make backward fail. Apply them to leaves under `torch.no_grad()`, or to a `clone()`.
 
     ## Not detected
 
-    Changes through `.data` or NumPy do not raise, and give a wrong gradient in silence: some of
-    them are reported as `data-assignment`.
+    Changes through `.data` or NumPy raise no error, and the gradient is silently wrong. Some of
+    these changes are reported as `data-assignment`.
 
     ## See also
 
@@ -103,10 +102,10 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     changes = [cause for cause in failure.causes if not _is_backward(cause)]
     others = [cause for cause in failure.causes if _is_backward(cause)]
     said = listing(dict.fromkeys(_change(reading, change) for change in changes))
-    message = f"{_operation(node)}{at(node.where)} needs {what} as it was, and "
+    message = f"{_operation(node)}{at(node.where)} needs the original values of {what}, but "
     message += f"{said or 'an operation that was not seen'} changed it in place"
     for other in others:
-        message += f"; {_run(other)} had run it before, and {_origin(reading, other)}"
+        message += f"; {_run(other)} had already run it, and {_origin(reading, other)}"
     yield finding(
         "error",
         f"backward{at(failure.where)} failed: {message}.",
@@ -121,14 +120,14 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", of=(Failure,))
 def backward_twice(reading: Reading) -> Iterator[Finding]:
-    """Backward failed because an earlier backward had run a part of the graph, and freed the
-    tensors that it had saved.
+    """Backward failed because an earlier backward had already run a part of the graph and freed the
+    tensors that its nodes had saved.
 
     ## Why it matters
 
-    After a backward the tensors that the nodes kept are freed. A second backward through the same
-    nodes fails. With `retain_graph=True` the error disappears, but each step then runs through all
-    steps before it, and takes longer and longer.
+    A backward frees the tensors that its nodes have saved, so that a second backward through the
+    same nodes fails. `retain_graph=True` avoids the error. In a loop, however, each backward then
+    also runs through the graphs of all earlier steps, and takes longer and longer.
 
     ## Example
 
@@ -160,12 +159,13 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Two losses that share a part of the graph: add them and call backward once, or pass
-    `retain_graph=True` to the first one.
+    Two losses may share a part of the graph. Add the losses and call backward once, or pass
+    `retain_graph=True` to the first backward.
 
     ## Not detected
 
-    All tensors that carry history from one backward to the next: the finding names the first.
+    If several tensors carry history from one backward to the next, the finding names only the
+    first.
 
     ## See also
 
@@ -183,7 +183,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         later = None if same else reading.graph.nodes[other.nodes[1]]
         yield finding(
             "error",
-            f"backward{at(failure.where)} failed: {happened}, and freed the tensors it had saved.",
+            f"backward{at(failure.where)} failed: {happened}, and its saved tensors were freed.",
             cause="backward ran before",
             advice=_advice_on_same_graph(other) if same else _advice_on_carried(other),
             where=failure.where if later is None else later.where or failure.where,
@@ -193,12 +193,12 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", of=(Failure,))
 def exception(reading: Reading) -> Iterator[Finding]:
-    """The recording ended with an exception; the graph goes as far as the failure.
+    """The recording ended with an exception. Its graph contains the operations up to the failure.
 
     ## Why it matters
 
     The traceback names the line that failed. The recording adds the operands with their shapes,
-    dtypes and devices, and shows the graph as far as it goes.
+    dtypes and devices, and the graph up to the failure.
 
     ## Example
 
@@ -226,11 +226,12 @@ def exception(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An exception that the program catches outside of the block ends the recording all the same.
+    A program may catch an exception outside of the `record()` block on purpose; the exception ends
+    the recording nevertheless.
 
     ## Not detected
 
-    Exceptions that are caught inside the block.
+    Exceptions that the program catches inside the block are not reported.
 
     ## See also
 
@@ -279,20 +280,25 @@ def exception(reading: Reading) -> Iterator[Finding]:
 
 
 def _rerun(failure: Failure) -> Finding:
-    """Return the finding about a checkpoint that computed something else when it ran again."""
+    """Return the finding about a checkpoint whose recomputation differs from its first run."""
     segment, *changes = failure.causes
     then, now = (pattern.search(failure.message) for pattern in (_SAVED, _RECOMPUTED))
-    what = "did something else when it ran again"
+    what = "was recomputed differently in backward"
     if then and now:
-        what = f"made {now[2]}{now[1]} when it ran again, where it had made {then[2]}{then[1]}"
-    message = f"backward{at(failure.where)} failed: what is checkpointed{at(segment.where)} {what}"
-    advice = "Look for what the first run changed and the second one reads: a counter, a cache, "
-    advice += "or a mode. Leave it out of what is checkpointed."
+        what = (
+            f"returned {now[2]}{now[1]} when it was recomputed, and {then[2]}{then[1]} in the "
+            "forward"
+        )
+    message = f"backward{at(failure.where)} failed: the checkpointed code{at(segment.where)} {what}"
+    advice = (
+        "Look for state that the first run changes and the second run reads: a counter, a cache, "
+    )
+    advice += "or a mode. Move that state out of the checkpointed code."
     changed = next((each for each in changes if each.where), None)
     if changed is not None:
-        message += f". Its first run changed the buffer {changed.label} in place{at(changed.where)}"
+        message += f". The first run changed the buffer {changed.label} in place{at(changed.where)}"
         message += f" ({changed.operation})"
-        advice = f"Change {changed.label} outside of what is checkpointed, after the step."
+        advice = f"Change {changed.label} outside of the checkpointed code, after the step."
     return finding(
         "error",
         f"{message}.",
@@ -303,7 +309,9 @@ def _rerun(failure: Failure) -> Finding:
 
 
 def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Finding:
-    """Return the finding about a gradient that reentrant checkpoints give to DDP twice."""
+    """Return the finding about a gradient that DDP received twice because of reentrant
+    checkpoints.
+    """
     index = _INDEX.search(failure.message)
     parameters = [p.name for p in reading.graph.parameters if p.requires_grad]
     number = int(index[1]) if index else len(parameters)
@@ -311,8 +319,8 @@ def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Findin
     return finding(
         "error",
         f"backward{at(failure.where)} failed: DistributedDataParallel got the gradient of {name} "
-        f"twice. Each reentrant checkpoint{at(checkpoint.where)} runs a backward of its own, and "
-        "two of one step use it.",
+        f"twice. Each reentrant checkpoint{at(checkpoint.where)} runs a backward of its own, "
+        "and two checkpoints of one step use this parameter.",
         cause=failure.error,
         advice=f"Pass use_reentrant=False to checkpoint{at(checkpoint.where)}.",
         where=checkpoint.where or failure.where,
@@ -342,7 +350,7 @@ def _in_worker(message: str) -> _WorkerError | None:
 
 
 def _sentences(message: str) -> str:
-    """Return the first line of a message, without a sentence that the next line continues."""
+    """Return the first line of a message. A sentence that the next line continues is left out."""
     line, _, more = message.strip().partition("\n")
     whole = line.rstrip()
     if more.strip() and not whole.endswith((".", ":", "!", "?", ";")) and ". " in whole:
@@ -351,13 +359,16 @@ def _sentences(message: str) -> str:
 
 
 def _generic_advice(failure: Failure) -> str:
-    """Return advice on an exception that no entry of ADVICE matches; "" if there is none."""
+    """Return advice on an exception that no key of ADVICE matches; "" if there is no advice."""
     said = failure.message.lower()
     senders = "gloo", "processgroup", "collective"
     if "timed out" in said and any(word in said for word in senders):
-        return "Another rank did not reach this call: see where the others wait or ended."
+        return (
+            "Another rank did not reach this call: check at which line each of the other "
+            "ranks waits or ended."
+        )
     about = any(word in said for word in _ABOUT_OPERANDS)
-    return "Look at the shapes and dtypes of what it got." if about else ""
+    return "Check the shapes and dtypes of the arguments." if about else ""
 
 
 def _nodes(*nodes: int | None) -> tuple[int, ...]:
@@ -365,7 +376,7 @@ def _nodes(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _operation(node: Node) -> str:
-    # The label is the name of the result, not of the operation.
+    # A node's label is the name of its result, so it is not used for the operation.
     return f"{node.title} in {node.module}" if node.module else node.title
 
 
@@ -400,38 +411,50 @@ def _is_visible(change: Cause) -> bool:
 
 
 def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str) -> str:
-    """Return advice: what to write instead of the first in-place change."""
+    """Return advice on the first in-place change: the code to write instead."""
     if not changes:
-        return f"Look for code that changes it after {user} saved it: compiled code, a thread, C++."
+        return (
+            f"Look for code that changes the tensor after {user} saved it: compiled code, a "
+            "thread, C++."
+        )
     first = changes[0]
     if first.operation == "step":
         return (
-            "Run backward before it, or the forward again after it. If a tensor is carried from "
-            "one step to the next, such as a hidden state, detach() it in between."
+            "Call backward before the step, or run the forward again after it. If a tensor is "
+            "carried from one step to the next, such as a hidden state, detach() it in between."
         )
     if failure.modified is not None and failure.modified.node is not None:
-        return "Run backward before it, or the forward again after it."
+        return "Call backward before the change, or run the forward again after it."
     line, written = at(first.where), _AUGMENTED.match(first.text)
     if "max_norm=" in first.operation:
-        return "Give the embedding a clone() of its weight, or normalise the weight before."
+        return (
+            "Pass a clone() of the weight to the embedding, or normalize the weight before "
+            "the forward."
+        )
     if "inplace=" in first.operation:
         return f"Use inplace=False{_module(reading, first) or line}."
     if "out=" in first.operation:
-        return f"Leave out the out={line}."
+        return f"Remove the argument out={line}."
     if first.of_view:  # a new tensor would not change the base of the view
         if written:
-            return f"Call clone() on what {written[1]} is a view of, before that view is made."
-        return "Call clone() on the base tensor before a view of it is changed."
+            return f"Call clone() on the base tensor before the view {written[1]} is created."
+        return "Call clone() on the base tensor before the view is created."
     if first.operation in _PARTIAL_WRITES:
         return f"Change a copy{line}, made with clone(), or use torch.where."
     if written and _AUGMENTED_OPERATORS.get(first.operation) == written[2]:
         name, sign = written[1], written[2]
-        return f"Make a new tensor{line}: {name} = {name} {sign} ... instead of {name} {sign}= ...."
-    return f"Make a new tensor{line} instead of changing this one, or give {user} a clone() of it."
+        return (
+            f"Compute a new tensor{line}: {name} = {name} {sign} ... instead of {name} {sign}= ...."
+        )
+    return (
+        f"Compute a new tensor{line} instead of changing this one, or give {user} a clone() of it."
+    )
 
 
 def _origin(reading: Reading, other: Cause) -> str:
-    """Return the node of this graph that uses a part that another backward ran, as text."""
+    """Return the phrase "NODE uses TENSOR", for the first node after the part that another backward
+    ran.
+    """
     nodes = reading.graph.nodes
     old, new = (nodes[i] for i in other.nodes[:2])
     direct = any(edge.source == old.id for edge in reading.inputs[new.id])
@@ -443,29 +466,32 @@ def _origin(reading: Reading, other: Cause) -> str:
 
 
 def _advice_on_carried(other: Cause) -> str:
-    """Return advice on a tensor that carries its graph into a later backward."""
+    """Return advice on a tensor whose graph an earlier backward ran and a later backward
+    reaches.
+    """
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
     if (other.in_loop or not other.where) and other.operation != "grad":
         return (
-            f"Cut {name or 'it'} off between the steps, {detached}. If it is kept in a list, clear "
-            "that after each step; if its source is to learn from every step, compute it again."
+            f"Cut {name or 'the tensor'} off between the steps, {detached}. If it is kept in a "
+            "list, clear the list after each step. If the gradient of each step should reach "
+            "its source, compute it again in each step."
         )
     if other.operation == "grad":
         return (
-            f"Pass create_graph=True to autograd.grad{at(other.where)} if its result is to be "
-            "differentiated; else retain_graph=True, or the forward again."
+            f"Pass create_graph=True to autograd.grad{at(other.where)} if its result is "
+            "differentiated again; otherwise pass retain_graph=True, or run the forward again."
         )
     if other.stepped:
         return (
-            f"Cut {name or 'it'} off, with detach(), if only one of the two is to train its "
-            "source; else run that forward again after the step."
+            f"Detach {name or 'the tensor'} if only one of the two losses should train its "
+            "source. Otherwise run its forward again after the step."
         )
     return "Add the losses and call backward() once, or pass retain_graph=True to the first."
 
 
 def _advice_on_same_graph(other: Cause) -> str:
-    """Return advice on a graph that an earlier backward ran."""
+    """Return advice on a graph that an earlier backward ran as a whole."""
     if other.in_loop:
         return "Run the forward again before each backward, in the loop or the closure."
     if other.operation == "grad":

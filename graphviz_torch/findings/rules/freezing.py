@@ -1,4 +1,4 @@
-"""Freezing and modes: parameters and layers that do not learn, on purpose or by mistake."""
+"""Rules about freezing and eval mode: parameters and layers that do not learn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..words import at, group_by_key, names_of, nodes_of
 
 @rule("warning", of=(AttributeAssignment,))
 def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
-    """A module or a parameter was given an attribute that looks like requires_grad and does
-    nothing.
+    """An attribute that looks like requires_grad, but has no effect, was set on a module or a
+    parameter.
 
     ## Why it matters
 
-    Python lets any attribute be set. `module.requires_grad = False` and `parameter.require_grad =
-    False` are accepted and ignored: the parameters go on learning.
+    Python allows a program to set any attribute. `module.requires_grad = False` and
+    `parameter.require_grad = False` raise no error and have no effect: the parameters continue to
+    learn.
 
     ## Example
 
@@ -50,11 +51,11 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Never: the attribute has no effect on autograd.
+    It is never intended: the attribute has no effect on autograd.
 
     ## Not detected
 
-    Other misspelled attributes.
+    Other misspelled attributes are not reported.
 
     ## See also
 
@@ -68,8 +69,8 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
         if name == "requires_grad":
             yield finding(
                 "warning",
-                f"requires_grad was set on the module {listing(labels)}{at(where)}: that is an "
-                "attribute of the module and freezes nothing.",
+                f"requires_grad was set on the module {listing(labels)}{at(where)}: modules have "
+                "no such setting, so nothing is frozen.",
                 cause="an attribute that does nothing",
                 advice=f"Call {labels[0] or 'model'}.requires_grad_(False).",
                 where=where,
@@ -77,8 +78,8 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
         elif learning.intersection(labels) or not learning:
             yield finding(
                 "warning",
-                f"{name} was set on {listing(labels)}{at(where)}: it does nothing, for the name is "
-                "requires_grad.",
+                f"{name} was set on {listing(labels)}{at(where)}: this has no effect, because "
+                "the attribute's name is requires_grad.",
                 cause="an attribute that does nothing",
                 advice=f"Write requires_grad in place of {name}.",
                 where=where,
@@ -91,9 +92,9 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    In eval mode dropout does nothing and batch norm uses its running statistics and does not update
-    them. A model that was left in eval mode after a validation is trained without regularization,
-    and with statistics of an earlier state.
+    In eval mode, dropout does nothing, and batch norm uses its running statistics without updating
+    them. A model that was left in eval mode after a validation is trained without this
+    regularization, and with outdated statistics.
 
     ## Example
 
@@ -125,12 +126,12 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Fine-tuning with frozen batch norm. Then put only the norms into eval mode: nothing is reported
-    if any module is in train mode.
+    Fine-tuning often keeps batch norm frozen. Call `eval()` on the norm layers only: nothing is
+    reported if any other dropout or norm is in train mode.
 
     ## Not detected
 
-    Modules of your own that read `self.training` by themselves.
+    Your own modules that read `self.training` are not checked.
 
     ## See also
 
@@ -152,11 +153,11 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         kinds = ", ".join(event.classes)
         yield finding(
             "warning",
-            f"The model was trained in eval mode{at(where)}: {kinds} ({which}) worked as "
-            f"in evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
+            f"The model was trained in eval mode{at(where)}: {kinds} ({which}) behaved as in "
+            f"evaluation{f'; eval() was called{at(event.where)}' if event.where else ''}.",
             cause="trained in eval mode",
-            advice="Call model.train() before the training step, and after every evaluation; "
-            "do nothing if eval mode is meant.",
+            advice="Call model.train() before the training step and after every evaluation, "
+            "unless eval mode is intended.",
             where=where,
             nodes=event.nodes,
         )
@@ -164,14 +165,14 @@ def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", of=(Parameter,))
 def frozen(reading: Reading) -> Iterator[Finding]:
-    """Parameters get no gradient because requires_grad is False, though an optimizer holds them or
-    nothing else is left to learn.
+    """Parameters that an optimizer holds, or all parameters, get no gradient because requires_grad
+    is False.
 
     ## Why it matters
 
-    A frozen parameter gets no gradient, whatever the loss is. Where all are frozen, backward fails
-    with "does not require grad". Where an optimizer holds frozen parameters, it was probably made
-    before they were to learn again.
+    A frozen parameter gets no gradient, whatever the loss is. If all parameters are frozen,
+    backward fails with "does not require grad". If an optimizer holds frozen parameters, the
+    program may have forgotten to unfreeze them.
 
     ## Example
 
@@ -222,12 +223,12 @@ def frozen(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Transfer learning freezes a backbone. Give the optimizer only the parameters that learn, and the
-    note is gone.
+    Transfer learning freezes a backbone. If the optimizer holds only the parameters that learn, the
+    rule reports nothing.
 
     ## Not detected
 
-    Parameters that are frozen and thawed again in one step.
+    Parameters that are frozen and unfrozen again within one step are not reported.
 
     ## See also
 
@@ -258,7 +259,9 @@ def frozen(reading: Reading) -> Iterator[Finding]:
 
 
 def _everything_frozen(reading: Reading) -> Finding | None:
-    """Return the error of a backward for which every parameter is frozen."""
+    """Return the finding that every parameter is frozen, so that backward failed; None if it did
+    not.
+    """
     parameters, failure = reading.graph.parameters, reading.graph.failure
     if not parameters or any(p.requires_grad for p in parameters) or not reading.loss_has_no_grad:
         return None
@@ -269,6 +272,6 @@ def _everything_frozen(reading: Reading) -> Finding | None:
         "error",
         f"{frozen} frozen{at(line)}: requires_grad is False, so the loss needs no gradient.",
         cause="everything is frozen",
-        advice="Call requires_grad_(True) on what should learn.",
+        advice="Call requires_grad_(True) on the parameters that should learn.",
         where=line or (failure.where if failure else ""),
     )

@@ -1,4 +1,6 @@
-"""Leaves: tensors that backward ends at, and parameters that the model does not own."""
+"""Rules about leaves: computed tensors that are mistaken for leaves, and unregistered
+parameters.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,14 @@ from .cuts import cause_text
 
 @rule("error", of=(LeafBackward,))
 def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
-    """Backward started from a leaf: the loss is a new tensor that no operation computed.
+    """Backward started from a leaf: the loss is a tensor without history, which no recorded
+    operation computed.
 
     ## Why it matters
 
-    A leaf has no history, so `backward()` gives a gradient to the loss itself and to nothing else.
-    Setting `requires_grad` on a loss hides the error "does not require grad" without mending its
-    cause.
+    A leaf has no history, so that `backward()` computes a gradient only for the loss itself.
+    Setting `requires_grad` on a loss hides the error "does not require grad", but does not repair
+    its cause.
 
     ## Example
 
@@ -52,12 +55,12 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Never in a training: a leaf has nothing to train.
+    It is never intended in a training: backward from a leaf reaches no parameters.
 
     ## Not detected
 
-    A loss that is computed from a new leaf in the middle of the model: that is reported as
-    `cut-gradient`.
+    A loss that was computed from a new leaf in the middle of the model is reported as
+    `cut-gradient` instead.
 
     ## See also
 
@@ -75,10 +78,11 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "error",
             f"backward started from {name}, which was {made}{at(event.where)}: a leaf has no "
-            f"history, so nothing else gets a gradient{cut_before}.",
+            f"history, so no parameter gets a gradient{cut_before}.",
             cause="the loss is a leaf",
-            advice=f"Compute {name} from the model's output with torch operations, and do not set "
-            "requires_grad on it: a loss without a grad_fn was cut off before.",
+            advice=f"Compute {name} from the model's output with torch operations, and do not "
+            "set requires_grad on it: a loss without a grad_fn was detached from the model "
+            "before.",
             where=event.where,
             nodes=event.nodes,
         )
@@ -90,8 +94,9 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Backward fills `.grad` of leaves alone. A tensor that was computed, also from itself, has a
-    `.grad` of None: an update by hand then fails, or silently does nothing.
+    Backward fills `.grad` of leaves only. The `.grad` of a computed tensor is None, and `w = w -
+    0.1 * w.grad` makes `w` a computed tensor. The next update by hand then fails, or silently does
+    nothing.
 
     ## Example
 
@@ -123,11 +128,12 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    To look at the gradient of a result, call `retain_grad()` on it before backward.
+    If you need the gradient of a computed tensor, call `retain_grad()` on that tensor before
+    backward.
 
     ## Not detected
 
-    Reads inside of a library, such as a logger.
+    Reads of `.grad` inside a library, such as a logger, are not reported.
 
     ## See also
 
@@ -157,8 +163,8 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    An optimizer updates leaves. `to(device)` and arithmetic return results of an operation, so
-    that PyTorch raises an error.
+    An optimizer can update leaves only. `to(device)` and arithmetic return computed tensors, for
+    which the optimizer raises an error.
 
     ## Example
 
@@ -188,11 +194,11 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Never: the optimizer has raised an error.
+    It is never intended: the optimizer has raised an error.
 
     ## Not detected
 
-    Lists that an optimizer of another library takes.
+    Optimizers of other libraries are not checked.
 
     ## See also
 
@@ -211,8 +217,8 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
         f"The optimizer{at(failure.where)} got {name}, which is not a leaf: it was computed"
         f"{at(made)}{by}.",
         cause="not a leaf",
-        advice="Make it where it belongs, torch.ones(2, device=device, requires_grad=True), or "
-        "call detach().requires_grad_() on the result.",
+        advice="Create the tensor on its device, as in torch.ones(2, device=device, "
+        "requires_grad=True), or call detach().requires_grad_() on the result.",
         where=made or failure.where,
         nodes=() if node is None else (node.id,),
     )
@@ -224,8 +230,8 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    `.data` bypasses autograd: the values arrive and the history does not. What computed the values
-    gets no gradient, and no error says so.
+    `.data` bypasses autograd: the values are copied and their history is not. The operations that
+    computed the values get no gradient, and no error is raised.
 
     ## Example
 
@@ -258,12 +264,12 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An update of a parameter by hand. Write it as `with torch.no_grad(): x.copy_(h)`, which autograd
-    checks.
+    A program may update a parameter by hand in this way. Write `with torch.no_grad(): x.copy_(h)`
+    instead, which autograd checks.
 
     ## Not detected
 
-    Assignments of values that have no history: they lose nothing.
+    Assignments of values without history are not reported, because no gradient is lost.
 
     ## See also
 
@@ -275,8 +281,8 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
         name = event.label or "a tensor"
         yield finding(
             "warning",
-            f"{name}.data = {value or '...'}{at(event.where)} takes the values and cuts the "
-            f"gradient: what {value or 'they'} came from learns nothing through {name}.",
+            f"{name}.data = {value or '...'}{at(event.where)} copies values without their "
+            f"history: no gradient flows from {name} to the source of {value or 'these values'}.",
             cause="cut by .data",
             advice=f"Use {value or 'the result'} itself in place of {name}.",
             where=event.where,
@@ -286,14 +292,15 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", of=(UnregisteredParameters,))
 def not_registered(reading: Reading) -> Iterator[Finding]:
-    """Parameters got a gradient that no module of the model owns and no optimizer updates: a layer
-    in a plain list or dict, one made in forward, or a variable of the program.
+    """Parameters that got a gradient belong to no module of the model, and no optimizer updates
+    them. They are in a plain list or dict, in a layer that forward creates, or in a variable of the
+    program.
 
     ## Why it matters
 
-    A module finds its parameters through its attributes. A plain list or dict hides them:
-    `parameters()`, `to()`, `state_dict()` and the optimizer do not see them, so they never learn,
-    stay on the CPU and are not saved.
+    A module finds parameters through its attributes, but not inside a plain list or dict.
+    `parameters()`, `to()` and `state_dict()` miss such parameters, so that they never learn, stay
+    on the CPU and are not saved.
 
     ## Example
 
@@ -344,12 +351,12 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A reference to a module that another object owns, such as a teacher in a list: it is not meant
-    to be saved with the model.
+    A plain list may hold a module that belongs to another object, such as a teacher that is not
+    saved with the model.
 
     ## Not detected
 
-    Layers that get no gradient.
+    Layers that get no gradient are not reported.
 
     ## See also
 
@@ -371,21 +378,23 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             )
             continue
         if not event.nodes:
-            continue  # another of the recording's graphs has them
+            continue  # the nodes are in another graph of the recording
         users = [nodes[e.target].where for i in event.nodes for e in reading.users[i]]
         line = next(filter(None, users), "")
         names = listing(reading.call(i) for i in event.nodes) or event.name
         if event.holder == "forward":
-            message = f"{event.name}{at(line)} is re-created in each forward: no optimizer updates "
-            message += "its parameters, and the next call drops them."
-            advice = "Make the layer in __init__, as an attribute of the module."
+            message = (
+                f"{event.name}{at(line)} is re-created in each forward, so no optimizer updates "
+            )
+            message += "its parameters."
+            advice = "Create the layer in __init__, as an attribute of the module."
         elif event.holder == "variable":
             message = f"No optimizer holds {event.name}, which got a gradient{at(line)}."
-            advice = f"Give {event.name} to an optimizer, too, if it should learn."
+            advice = f"Pass {event.name} to an optimizer if it should learn."
         elif event.holder == "outside":
             message = f"No optimizer updates {names}, which got a gradient{at(line)}: "
             message += f"{event.name} is not in the model."
-            advice = f"Pass {event.name}.parameters() to an optimizer too, if it should learn."
+            advice = f"Pass {event.name}.parameters() to an optimizer if they should learn."
         else:
             count = len(event.nodes)
             message = f"No optimizer updates {count} parameter{'' if count == 1 else 's'} in "
@@ -393,7 +402,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             message += f"{_assignment(event)} is a plain {event.holder}, so it is not registered."
             advice = _container_advice(event)
         yield finding(
-            # The program may update these itself, or not train them.
+            # The program may update these parameters by hand, or not train them.
             "info" if event.holder in ("outside", "variable") else "warning",
             message,
             cause="not in the optimizer" if event.holder == "variable" else "not in the model",

@@ -1,4 +1,4 @@
-"""Losses: inputs that a loss does not take, and shapes that broadcast by accident."""
+"""Rules about losses: inputs of the wrong kind, and shapes that broadcast by accident."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
 
 
 class _Loss(NamedTuple):
-    """The input that a loss takes, and inputs that are mistakes."""
+    """The kind of input that a loss takes, and the operations that return another kind."""
 
     takes: str
-    mistakes: dict[str, str]  # kind of values, by the operation that returns them
+    mistakes: dict[str, str]  # operation -> kind of values that it returns
     advice: str
 
 
@@ -41,10 +41,10 @@ _LOSSES = {
     "log_softmax": _Loss(
         "raw scores",
         {**_PROBABILITIES, "log_softmax": "log-probabilities"},
-        "Leave out the {}: cross_entropy applies log_softmax itself.",
+        "Remove the {}: cross_entropy applies log_softmax itself.",
     ),
     "binary_cross_entropy_with_logits": _Loss(
-        "raw scores", _PROBABILITIES, "Leave out the {}, or use binary_cross_entropy."
+        "raw scores", _PROBABILITIES, "Remove the {}, or use binary_cross_entropy."
     ),
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
@@ -58,21 +58,21 @@ _LOSSES = {
 }
 
 
-# Losses that compare a row of values for each sample.
+# Losses whose input has a row of values for each sample.
 _OF_SAMPLES = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 
 @rule("warning", of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
-    """A loss got probabilities, logits or log-probabilities where it takes another of them:
-    cross_entropy the result of a softmax, nll_loss or kl_div values that are not logarithms.
+    """A loss got the wrong kind of input: cross_entropy takes raw scores and got probabilities, or
+    nll_loss or kl_div takes log-probabilities and got others.
 
     ## Why it matters
 
-    The loss is finite and falls, but slowly and to another minimum: a softmax before
-    `cross_entropy` squeezes its gradients, and the lowest loss that it can reach is far above 0.
-    `kl_div` of values that are not logarithms is not a divergence at all.
+    The loss is finite and falls, but slowly and towards another minimum. A softmax before
+    `cross_entropy` makes gradients small, and the lowest loss that can be reached is far above 0.
+    `kl_div` of values that are not logarithms is no divergence.
 
     ## Example
 
@@ -131,7 +131,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Losses that are written by hand from logarithms and sums.
+    Losses that the program computes from logarithms and sums are not checked.
 
     ## See also
 
@@ -153,9 +153,9 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         if axis not in (None, 1):
             yield finding(
                 "warning",
-                f"{name}{at(node.where)} takes log-probabilities over dimension 1, that of the "
-                f"classes, and got them over dimension {axis} from {reading.call(maker.id)}"
-                f"{at(maker.where)}.",
+                f"{name}{at(node.where)} takes log-probabilities over dimension 1, the classes, "
+                f"but got log-probabilities over dimension {axis} from "
+                f"{reading.call(maker.id)}{at(maker.where)}.",
                 cause="log_softmax over another dimension than that of the classes",
                 advice="Call log_softmax with dim=1.",
                 where=maker.where,
@@ -165,9 +165,9 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
         yield finding(
-            # A log_softmax of a log_softmax returns the same values, and only takes time.
+            # A second log_softmax returns the same values and only costs time.
             "info" if gives == "log-probabilities" else "warning",
-            f"{name}{at(node.where)} takes {loss.takes}, and got {gives} from "
+            f"{name}{at(node.where)} takes {loss.takes}, but got {gives} from "
             f"{reading.call(maker.id)}{at(maker.where)}.",
             cause=f"{gives} where {loss.takes} belong",
             advice=loss.advice.format(maker.operation),
@@ -178,7 +178,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
 @finds("loss-input", of=(LossCall,))
 def loss_call(reading: Reading) -> Iterator[Finding]:
-    """kl_div got probabilities where it takes log-probabilities."""
+    """Report probabilities that were passed to kl_div, which takes log-probabilities."""
     nodes = reading.graph.nodes
     for event in reading.events(LossCall):
         node = event.operands[0].node if event.operands else None
@@ -191,10 +191,10 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
             continue
         yield finding(
             "warning",
-            f"kl_div{at(event.where)} takes log-probabilities, and got probabilities from "
+            f"kl_div{at(event.where)} takes log-probabilities, but got probabilities from "
             f"{maker.title}{at(maker.where)}.",
             cause="probabilities where log-probabilities belong",
-            advice="Pass it log_softmax of the raw scores, and leave the target as it is.",
+            advice="Pass log_softmax of the raw scores; the target may stay probabilities.",
             where=event.where,
             nodes=(maker.id, *event.nodes),
         )
@@ -202,13 +202,14 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
-    """An operation paired shapes (N, 1) and (N,), which gives (N, N), each element with each; or a
-    loss shapes (N, 1) and (N, k).
+    """An operation broadcast shapes (N, 1) and (N,) to (N, N), or a loss broadcast shapes (N, 1)
+    and (N, k), although elements were probably to be paired one to one.
 
     ## Why it matters
 
-    The difference of shapes (N, 1) and (N,) is a matrix of all pairs. Its mean is a number, so
-    nothing fails, and the model learns to predict the mean of all targets.
+    The difference of tensors with shapes (N, 1) and (N,) is a matrix of all pairs. The mean of this
+    matrix is a valid loss, so that no error is raised, and the model learns to predict the mean of
+    all targets.
 
     ## Example
 
@@ -240,12 +241,12 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Distances between all pairs are computed this way: write the new axes out, as `a[:, None] -
-    b[None, :]`, and nothing is reported.
+    Distances between all pairs are computed this way. Write both new axes, as in `a[:, None] -
+    b[None, :]`: then nothing is reported.
 
     ## Not detected
 
-    Broadcasts of other shapes, such as (N, C) with (C,).
+    Broadcasts of other shapes, such as (N, C) with (C,), are not reported.
 
     ## See also
 
@@ -265,21 +266,21 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: each "
-                f"value of the one is compared with {columns} of the other.",
+                f"value of one is compared with {columns} values of the other.",
                 cause="broadcast of (N, 1) with (N, k)",
-                advice="Give both the same shape: reduce the wider one, as with sum(1, "
-                "keepdim=True), or make the other as wide.",
+                advice="Give both tensors the same shape: reduce the wider one, for example "
+                "with sum(1, keepdim=True), or expand the other one.",
                 where=event.where,
                 nodes=event.nodes,
             )
             continue
         size = max(one.tensor.shape, default=1)
         column = one if len(one.tensor.shape) == 2 else other
-        name = column.label or "the one of shape [N, 1]"
+        name = column.label or "the tensor of shape [N, 1]"
         yield finding(
             "warning",
             f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
-            f"[{size}, {size}]: each element is paired with every other.",
+            f"[{size}, {size}]: each element of one is paired with every element of the other.",
             cause="broadcast of (N, 1) with (N,)",
             advice=f"Call squeeze(-1) on {name}, so that both shapes are [{size}].",
             where=event.where,
@@ -288,7 +289,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
 
 def _axis(reading: Reading, node: Node) -> int | None:
-    """Return the dimension of a log_softmax; None for another operation, or if unknown."""
+    """Return the dimension of a log_softmax; None if unknown or for another operation."""
     meta = reading.meta(node.id)
     given = (text.removeprefix("dim=") for text in node.attributes if text.startswith("dim="))
     dim = next(given, "")
@@ -298,12 +299,12 @@ def _axis(reading: Reading, node: Node) -> int | None:
 
 
 def _first(reading: Reading, node: Node) -> int | None:
-    """Return the node of the first input; None if it is not in the graph."""
+    """Return the node that computed the first input; None if that node is not in the graph."""
     return next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
 
 
 def _maker(reading: Reading, node: int) -> Node:
-    """Return the node that computed the values, before any views and copies."""
+    """Return the node that computed the values of a node, skipping views and copies."""
     maker = reading.graph.nodes[node]
     while maker.operation in _MOVES_VALUES and (before := _first(reading, maker)) is not None:
         maker = reading.graph.nodes[before]
@@ -311,7 +312,7 @@ def _maker(reading: Reading, node: int) -> Node:
 
 
 def _over_samples(reading: Reading) -> Iterator[Finding]:
-    """Yield losses that take a distribution over classes, and get one over samples."""
+    """Report losses whose input is a softmax over the samples instead of the classes."""
     nodes = reading.graph.nodes
     given: list[tuple[str, str, tuple[int, ...], int | None]] = [
         (node.operation, node.where, (node.id,), edge.source)
@@ -329,18 +330,19 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
         while first is not None and nodes[first].operation in _ELEMENTWISE:
             first = next((e.source for e in reading.inputs[first] if e.input_nr == 0), None)
         if first is None or (first == passed and "nll" in name):
-            continue  # loss_input reports it by the dimension
+            continue  # loss_input reports this case itself
         maker, meta = nodes[first], reading.meta(first)
         scores = next((e.source for e in reading.inputs[first]), None)
         if meta is None or len(meta.shape) != 2 or min(meta.shape) < 2 or scores is None:
             continue
         over = maker.operation in ("softmax", "log_softmax") and number(maker, "dim") in (0, -2)
-        # A product of two results, such as CLIP's, may be normalized in both directions.
+        # A product of two results, such as CLIP's similarities, may be normalized along both
+        # dimensions.
         if over and _is_layer(reading, nodes[scores], scores):
             yield finding(
                 "warning",
-                f"{name}{at(source)} takes a distribution for each sample, and "
-                f"{reading.call(first)}{at(maker.where)} runs over dimension 0, that of the "
+                f"{name}{at(source)} takes a distribution for each sample, but "
+                f"{reading.call(first)}{at(maker.where)} normalizes over dimension 0, the "
                 "samples.",
                 cause="softmax over the samples",
                 advice=f"Call {maker.operation} with dim=1.",
@@ -350,7 +352,9 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
-    """Return True if an nll_loss of the same line takes this log_softmax: a cross_entropy."""
+    """Return True if an nll_loss of the same line uses this log_softmax: both are one
+    cross_entropy.
+    """
     stack = [node.id]
     while stack:
         for edge in reading.users[stack.pop()]:
@@ -363,11 +367,11 @@ def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
 
 
 def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
-    """Return True if these are scores of a layer with weights that nothing else uses.
+    """Return True if the scores come from a layer with weights, and only the loss uses them.
 
     Args:
         maker: the node that computed the scores.
-        last: the last view or copy of them.
+        last: the last view or copy of the scores.
     """
     node = maker.id
     while node != last:

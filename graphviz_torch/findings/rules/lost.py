@@ -1,4 +1,6 @@
-"""Dropped gradients: nodes that received a gradient and passed on none, or only zeros."""
+"""Rules about dropped gradients: nodes that received a gradient and passed on none, or only
+zeros.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of, nodes_of
 
-# Operations with a derivative of 0 everywhere: step functions and random draws.
+# Operations with a derivative of 0 everywhere: step functions and random samples.
 _FLAT = ("sign", "sgn", "round", "floor", "ceil", "trunc", "bernoulli", "normal", "poisson")
-# Operations with a derivative of 0 for some inputs, and the message if only zeros passed.
+# Operations with a derivative of 0 for some inputs -> the end of the message about them.
 _SATURATED = {
     **dict.fromkeys(
         ("softmax", "log_softmax"), "is saturated: one input is so large that its slope is 0"
@@ -36,38 +38,38 @@ _TORCH_PREFIXES = (
     "Broadcast",
     "Gather",
     "Scatter",
-)  # of names of PyTorch's own Function classes
+)  # prefixes of the names of PyTorch's own Function classes
 _STRAIGHT_THROUGH = (
-    "Pass the gradient straight through, x + (torch.{}(x) - x).detach(), or use something smooth."
+    "Use a straight-through estimator, x + (torch.{}(x) - x).detach(), or a smooth function."
 )
-_DRAW = "Draw with rsample() of a distribution, mean + std * torch.randn_like(std)."
-_SINGLE_VALUE_ADVICE = {  # on a softmax over one value
+_DRAW = "Sample with rsample() of a distribution, or as mean + std * torch.randn_like(std)."
+_SINGLE_VALUE_ADVICE = {  # for a softmax over one value
     "softmax": "Use sigmoid for a single output.",
     "log_softmax": "Use logsigmoid for a single output.",
 }
 _ADVICE = {
     "normal": _DRAW,
-    "poisson": "A draw from a Poisson distribution has no gradient: use a score function, "
-    "log_prob(draw).",
+    "poisson": "A sample of a Poisson distribution has no gradient: use a score-function "
+    "estimator with log_prob(sample).",
     **dict.fromkeys(
         ("softmax", "log_softmax", "sigmoid", "tanh"),
         "Lower the scale of its input, or normalize it.",
     ),
     **dict.fromkeys(
-        ("clamp", "clamp_min", "clamp_max", "hardtanh"), "Widen its bounds, or leave it out."
+        ("clamp", "clamp_min", "clamp_max", "hardtanh"), "Widen the bounds, or remove the clamp."
     ),
 }
 
 
 @rule("error", of=(Parameter,))
 def backward_returned_none(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient because a node received one and passed none on: the backward of a
-    custom Function returned None.
+    """A parameter got no gradient because the backward of a custom Function received a gradient and
+    returned None.
 
     ## Why it matters
 
-    A custom Function decides by itself what it passes on. None means "no gradient", so that
-    everything before it does not learn, and no error is raised.
+    A custom Function computes the gradients of its inputs in its own `backward`. None means "no
+    gradient", so that the parameters before the Function do not learn, and no error is raised.
 
     ## Example
 
@@ -117,12 +119,13 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    None is right for inputs that need no gradient, such as flags and integers: these are not
+    None is correct for inputs that need no gradient, such as flags and integers. These are not
     reported.
 
     ## Not detected
 
-    A gradient that is there and wrong: compare it by `torch.autograd.gradcheck`.
+    A gradient with wrong values is not detected. Check the Function with
+    `torch.autograd.gradcheck`.
 
     ## See also
 
@@ -143,12 +146,12 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
             advice = ""
         compiled = "compile" in node.note
         if compiled:
-            advice = "It was cut or not used inside the compiled region: record the step with "
+            advice = "The gradient was lost inside the compiled region: record the step with "
             advice += 'record(compiled="eager") to see where.'
         yield finding(
             "warning" if compiled else "error",
             f"{names_of(parameters)} got no gradient: {reading.call(dropping)}{at(node.where)} "
-            "received one and passed none on.",
+            "received a gradient and passed none on.",
             cause="backward returned None",
             advice=advice,
             where=node.where,
@@ -158,13 +161,14 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
-    """A parameter got a gradient of zeros only: between it and the loss is a step function such as
-    round or sign, or a custom Function whose backward returned zeros.
+    """A parameter's gradient is all zeros, because a step function such as round or sign, or a
+    custom Function whose backward returned zeros, is between the parameter and the loss.
 
     ## Why it matters
 
-    Rounding, signs and comparisons are flat between their jumps: the gradient that passes them is
-    exactly 0, and what is before them never changes, though every parameter has a `.grad`.
+    Rounding, signs and comparisons are constant between their jumps, so that their gradient is
+    exactly 0. The parameters before them never change, although each of these parameters has a
+    `.grad`.
 
     ## Example
 
@@ -197,7 +201,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Gradients that are tiny but not zero.
+    Gradients that are tiny but not zero are not reported.
 
     ## See also
 
@@ -212,7 +216,8 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     ]
     if not zeros:
         return
-    step: dict[int, int] = {}  # for each node upstream of a flat operation, that operation
+    # id of a node -> id of the flat operation that its output passes through
+    step: dict[int, int] = {}
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:
             user = nodes[edge.target]
@@ -233,11 +238,11 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
         flats = list(dict.fromkeys(flat for flat, _ in found))
         node, parameters = nodes[flats[0]], [p for _, p in found]
         more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
-        custom = is_custom(node)  # may be intended: a factor that is 0 in this step
+        custom = is_custom(node)  # may be intended, such as a factor that is 0 in this step
         yield finding(
             "info" if custom else "warning",
-            f"{names_of(parameters)} got a gradient of zeros only: {reading.call(node.id)}"
-            f"{more}{at(node.where)} {why}.",
+            f"{names_of(parameters)} got a gradient of only zeros: "
+            f"{reading.call(node.id)}{more}{at(node.where)} {why}.",
             cause="zeros from a custom backward" if custom else f"{node.title} has no slope",
             advice=advice,
             where=node.where,
@@ -246,7 +251,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
-    """Return why a node has a derivative of 0, and advice."""
+    """Return the reason why a node's derivative is 0, and the advice on it."""
     node, meta = reading.graph.nodes[flat], reading.meta(flat)
     dim = number(node, "dim")
     shape = () if meta is None else meta.shape
@@ -255,17 +260,19 @@ def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
         weighs = any(
             reading.graph.nodes[edge.target].operation in _WEIGHING for edge in reading.users[flat]
         )
-        why = "is over a dimension of size 1: its result is the same for every input"
+        why = "normalizes a dimension of size 1, so its result is 1 for every input"
         return why, "" if weighs else _SINGLE_VALUE_ADVICE[node.title]
     if is_custom(node):
-        advice = f"torch.autograd.gradcheck compares the backward of {node.title} with its forward."
-        return "received one and its backward returned zeros", advice
+        advice = f"Check backward of {node.title} with torch.autograd.gradcheck."
+        return "received a gradient, and its backward returned zeros", advice
     advice = _ADVICE.get(node.title, _STRAIGHT_THROUGH).format(node.title)
     return _SATURATED.get(node.title, "has slope 0 everywhere"), advice
 
 
 def is_custom(node: Node) -> bool:
-    """Return True for a custom Function of the program: names of PyTorch's nodes end in a digit."""
+    """Return True for a node of the program's own Function. Names of PyTorch's nodes end in a
+    digit.
+    """
     own = node.name.endswith("Backward") and not node.name.startswith(_TORCH_PREFIXES)
     return own and "compile" not in node.note
 

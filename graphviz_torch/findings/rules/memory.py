@@ -1,6 +1,6 @@
-"""Memory and dtype: activations, graphs of earlier steps, float64 and views of large storages.
+"""Rules about memory: saved activations, graphs of earlier steps, float64, views of large storages.
 
-Sizes are those of the storages in `Node.saved`, not the memory of the allocator.
+Sizes are bytes of the storages in `Node.saved`, not of the memory that the allocator reserves.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-# Smaller amounts, in bytes, are not reported.
+# Amounts below this number of bytes are not reported.
 MIN_BYTES = 1 << 20
-# A smaller share of the activations is not named, or not a warning.
+# Modules with a smaller share of the activations are not named, and views with one are no warning.
 MIN_SHARE = 0.1
 # A view of at most a quarter of its storage is reported.
 VIEW_RATIO = 4
@@ -27,12 +27,14 @@ _Owner = tuple[str, str]  # (module, ""), or ("", operation) outside of all modu
 
 @rule("info", of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
-    """The modules, or operations outside of modules, that save the most bytes for backward.
+    """A list of the modules, and of the operations outside of modules, that save the most bytes for
+    backward.
 
     ## Why it matters
 
-    Activations often take more memory than parameters, gradients and optimizer together, and they
-    limit the size of the batch. The report says where less would help, and how.
+    Activations often need more memory than parameters, gradients and optimizer states together, so
+    that they limit the batch size. The report names the modules with the largest activations, and
+    the blocks that are worth a checkpoint.
 
     ## Example
 
@@ -61,13 +63,13 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It is a note, not a fault: nothing needs to change where the memory suffices. A checkpoint
-    computes the forward a second time.
+    The finding is no fault, and has severity info. If the memory suffices, change nothing: a
+    checkpoint computes the forward a second time.
 
     ## Not detected
 
-    Memory that autograd does not save: temporary results, gradients, optimizer states, and the
-    cache of the allocator. Less than 1 MiB in all is not reported.
+    Memory that autograd does not save is not counted: temporary results, gradients, optimizer
+    states and the cache of the allocator. Activations of less than 1 MiB in total are not reported.
 
     ## See also
 
@@ -119,9 +121,9 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
 
 def _parents(modules: Sequence[str]) -> dict[str, str]:
-    """Return the parent of each module and of all modules around it, outer modules first.
+    """Return the path of each module, and of all modules around it, with the path of its parent.
 
-    The parent of a module at the top is "".
+    Outer modules come before inner ones. The parent of a top-level module is "".
     """
     found: dict[str, str] = {}
     for module in dict.fromkeys(modules):
@@ -139,7 +141,7 @@ def _parents(modules: Sequence[str]) -> dict[str, str]:
 def _repeated_blocks(
     reading: Reading, modules: Sequence[str], parent_of: dict[str, str]
 ) -> dict[str, str]:
-    """Return the common name of each repeated block: "layers.*" for layers.3."""
+    """Return the common name of each repeated block, such as "layers.*" for layers.3."""
     titles: dict[str, list[str]] = {}
     for title, nodes in reading.by_title.items():
         for module in {modules[node.id] for node in nodes} - {""}:
@@ -147,7 +149,7 @@ def _repeated_blocks(
                 titles[module].append(title)
             else:
                 titles[module] = [title]
-    inside: dict[str, set[tuple[str, ...]]] = {}  # by block: path and titles of its modules
+    inside: dict[str, set[tuple[str, ...]]] = {}  # block -> paths and titles of the modules in it
     for module, own in titles.items():
         block = module
         while block := parent_of[block]:
@@ -169,7 +171,9 @@ def _repeated_blocks(
 
 
 def _merged_paths(parent_of: dict[str, str], repeated: dict[str, str]) -> dict[str, str]:
-    """Return the path of each module, with the common name of repeated blocks: "layers.*.fc"."""
+    """Return the path of each module, in which the common name replaces a repeated block:
+    "layers.*.fc".
+    """
     found = {"": ""}
     for module, outer in parent_of.items():
         if found[outer] != outer:
@@ -182,7 +186,7 @@ def _merged_paths(parent_of: dict[str, str], repeated: dict[str, str]) -> dict[s
 
 
 def _blocks(path: str, repeated: dict[str, str]) -> str:
-    """Return " of 80 blocks", or "" if the module is not in a repeated block."""
+    """Return a phrase such as " of 80 blocks"; "" if the module is not in a repeated block."""
     blocks = path.rpartition(".")[0]
     count = sum(name == blocks for name in repeated.values())
     return f" of {count} blocks" if count else ""
@@ -195,11 +199,11 @@ def _checkpoint_advice(
     parent_of: dict[str, str],
     repeated: dict[str, str],
 ) -> str:
-    """Return which blocks to checkpoint and the bytes saved; "" if no blocks save a tenth.
+    """Return advice on the blocks to checkpoint; "" if no blocks would save a tenth of the bytes.
 
-    A checkpointed block keeps its input. Its activations come back while its own backward runs,
-    when those of later blocks are already freed. Blocks with a batch norm are left out: the second
-    run would update the running statistics again.
+    A checkpointed block keeps its input, and computes its activations again while its own backward
+    runs, after activations of later blocks were freed. Blocks with a batch norm are left out,
+    because the second run would update the running statistics again.
 
     Args:
         modules: path of the module of each node.
@@ -214,7 +218,7 @@ def _checkpoint_advice(
     )
     later: list[int] | None = None
     for name, blocks in _candidate_blocks(own, parent_of, repeated, saved).items():
-        homes: dict[str, str] = {}  # for each module inside, its block
+        homes: dict[str, str] = {}  # module inside a block -> the block
         for module, outer in parent_of.items():
             if module in blocks:
                 homes[module] = module
@@ -238,9 +242,9 @@ def _checkpoint_advice(
 def _candidate_blocks(
     own: dict[_Owner, int], parent_of: dict[str, str], repeated: dict[str, str], least: float
 ) -> dict[str, dict[str, int]]:
-    """Return bytes of activations by block, for each common name of blocks, outer ones first.
+    """Return the bytes of activations by common name and block, outer blocks first.
 
-    Groups with fewer than `least` bytes are left out.
+    Blocks that have fewer than `least` bytes together are left out.
     """
     kept = {module: own.get((module, ""), 0) for module in parent_of}
     for module, outer in reversed(parent_of.items()):
@@ -266,7 +270,7 @@ def _modules_not_to_rerun(reading: Reading) -> set[str]:
 
 
 def _bytes_from(reading: Reading) -> list[int]:
-    """Return for each node the bytes of activations that it and all later nodes keep."""
+    """Return, for each node, the bytes of activations that this node and all later ones save."""
     kept = [0] * (len(reading.graph.nodes) + 1)
     for i, nbytes in reading.activations.items():
         kept[i] = nbytes
@@ -274,19 +278,22 @@ def _bytes_from(reading: Reading) -> list[int]:
 
 
 def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
-    """Return the bytes that checkpointed blocks still keep: inputs, and storages shared outside.
+    """Return the bytes that remain if blocks are checkpointed: their inputs, and storages that
+    nodes outside share.
 
     Args:
         home: the block of each node; None for nodes outside of the blocks.
     """
     nodes = reading.graph.nodes
-    staying: set[tuple[object, TensorMeta]] = set()  # by the node that counts or computed it
+    # (node that counts or computed the tensor, tensor)
+    staying: set[tuple[object, TensorMeta]] = set()
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:
             owner = saved.shared_with
             if owner is not None and home[owner] is not None and saved.kind == "activation":
                 staying.add((owner, saved.tensor))
-    given: dict[tuple[int, int], set[int]] = {}  # nodes that keep an input, by its producer
+    # producer of a block's input -> the nodes that save the input
+    given: dict[tuple[int, int], set[int]] = {}
     for edge in [edge for edge in reading.graph.edges if home[edge.source] != home[edge.target]]:
         source, target = edge.source, edge.target
         if home[target] is None or nodes[source].leaf:
@@ -308,13 +315,15 @@ def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
 def _checkpoint_text(name: str, count: int, less: int) -> str:
     which = f"each of {name}" if count > 1 else _place(name)
     return (
-        f"To trade time for memory, run {which} under torch.utils.checkpoint: backward would keep "
-        f"about {bytes_text(less)} less."
+        f"To save memory at the cost of time, run {which} under torch.utils.checkpoint: about "
+        f"{bytes_text(less)} less would be saved for backward."
     )
 
 
 def _largest(reading: Reading, nodes: list[Node]) -> str:
-    """Return the operation of a module that saves most, as "gelu, "; "" outside of modules."""
+    """Return the operation in a module that saves most, such as "gelu, "; "" for nodes outside of
+    modules.
+    """
     largest = max(nodes, key=lambda node: reading.activations[node.id])
     return f"{largest.title}, " if largest.module else ""
 
@@ -325,14 +334,14 @@ def _place(module: str, operation: str = "") -> str:
 
 @rule("warning", of=(RetainedGraphs,), also=("watch",))
 def retained_graph(reading: Reading) -> Iterator[Finding]:
-    """Graphs of earlier steps are still in memory, or the graph grows from step to step: a result
-    was kept with its history.
+    """Graphs of earlier steps are still in memory, or the graph grows from step to step, because a
+    result was kept with its history.
 
     ## Why it matters
 
-    A tensor with a `grad_fn` keeps the graph that made it, and all tensors of that graph. A sum of
-    losses, a list for a plot or a hidden state that is carried over keeps the graphs of all steps:
-    memory grows until the training ends with an out-of-memory error.
+    A tensor with a `grad_fn` keeps its graph alive, with all saved tensors of that graph. A running
+    sum of losses, a list for a plot or a hidden state that is carried over keeps the graphs of all
+    steps. Memory grows until the training ends with an out-of-memory error.
 
     ## Example
 
@@ -397,13 +406,14 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Truncated backpropagation through time keeps a few steps on purpose, and meta-learning an inner
-    loop. Both are bounded: silence the rule at the line.
+    Truncated backpropagation through time keeps the graphs of a few steps on purpose, and
+    meta-learning keeps those of an inner loop. Their number is bounded: silence the rule at the
+    line.
 
     ## Not detected
 
-    Graphs that only a C++ object keeps. Growth that begins after the recorded steps: `watch` sees
-    those.
+    A graph that only a C++ object keeps is not found. Growth that begins after the recorded steps
+    is reported by `watch`.
 
     ## See also
 
@@ -418,16 +428,16 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
         message = f"{alive}, and backward runs through them again: {reading.call(kept.node)}"
         message += f"{at(kept.where)} was computed from one of them."
     elif kept.label and kept.where:
-        message = f"{alive}: {kept.label} keeps what {kept.where} made, with its history"
+        message = f"{alive}: {kept.label} keeps the result of {kept.where} with its history"
         message += f", appended{at(kept.added_where)}." if kept.added_where else "."
     else:
-        made = f"what {kept.where} made" if kept.where else "a result of each"
-        message = f"{alive}: {made} is kept, with its history."
+        made = f"the result of {kept.where}" if kept.where else "a result of each"
+        message = f"{alive}: {made} is kept with its history."
     yield finding(
         "warning" if kept.where or kept.node is not None else "info",
         message,
         cause="history kept from step to step",
-        advice="Keep a number of it, item(), or detach() what is kept.",
+        advice="Keep only the number, with item(), or keep a detach() of the tensor.",
         where=kept.where,
         nodes=() if kept.node is None else (kept.node,),
     )
@@ -435,12 +445,12 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=("float64",))
 def unintended_float64(reading: Reading) -> Iterator[Finding]:
-    """A result became float64 although the parameters are not: twice the memory, half the speed.
+    """Results are float64 although the parameters are not, which costs memory and time.
 
     ## Why it matters
 
-    NumPy computes in float64. Every operation with such a tensor returns float64: twice the
-    memory, and on most GPUs 2 to 64 times the time.
+    Arrays of NumPy are float64 by default. An operation with a float64 tensor returns float64,
+    which needs twice the memory, and on most GPUs 2 to 64 times as long.
 
     ## Example
 
@@ -472,11 +482,12 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Sums and tests that need the precision: convert there, and convert back.
+    Sums and tests may need the precision of float64. Convert only their inputs, and convert the
+    result back.
 
     ## Not detected
 
-    float64 without gradients.
+    float64 tensors without gradients are not checked.
 
     ## See also
 
@@ -492,18 +503,19 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
     if "float64" in dtypes or not dtypes or not wide:
         return
     origins = [i for i in sorted(wide) if not any(e.source in wide for e in reading.inputs[i])]
-    # A cast is explicit. A promotion is not, unless it is on the line of a cast.
+    # A cast is explicit, and so is a promotion on the line of a cast. Other promotions are not.
     casts = {i for i in origins if graph.nodes[i].name.startswith("ToCopy")}
     lines = {graph.nodes[i].where for i in casts} - {""}
     meant = all(i in casts or graph.nodes[i].where in lines for i in origins)
     line = next((graph.nodes[i].where for i in origins if graph.nodes[i].where), "")
     yield finding(
         "info" if meant else "warning",
-        f"{listing(reading.call(i) for i in origins)} made float64{at(line)}, and {len(wide)} of "
-        f"{len(graph.nodes)} nodes have it, though the parameters are {listing(sorted(dtypes))}.",
+        f"{listing(reading.call(i) for i in origins)} returned float64{at(line)}, so {len(wide)} "
+        f"of {len(graph.nodes)} nodes have float64 results, although the parameters are "
+        f"{listing(sorted(dtypes))}.",
         cause="cast to float64" if meant else "promotion to float64",
-        advice="Convert what comes from NumPy with torch.as_tensor(array, dtype=torch.float32), "
-        "and create constants in the dtype of their operands.",
+        advice="Convert NumPy arrays with torch.as_tensor(array, dtype=torch.float32), and "
+        "create constants in the dtype of the other operand.",
         where=line,
         nodes=tuple(origins),
     )
@@ -511,12 +523,13 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(SavedTensor,), advanced=True)
 def view_retains_storage(reading: Reading) -> Iterator[Finding]:
-    """A small view saved for backward keeps alive a large storage that nothing else needs.
+    """A small view that is saved for backward keeps a large storage alive, of which nothing else is
+    needed.
 
     ## Why it matters
 
-    A view shares the storage of the whole tensor. As long as backward keeps the view, none of the
-    storage can be freed.
+    A view shares the storage of its base tensor. As long as the view is saved for backward, the
+    whole storage stays in memory.
 
     ## Example
 
@@ -548,11 +561,11 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A table that lives for the whole training anyway.
+    The base may be a table that the program keeps for the whole training anyway.
 
     ## Not detected
 
-    Views that the program itself keeps.
+    Views that the program keeps, but autograd does not save, are not seen.
 
     ## See also
 
@@ -565,7 +578,8 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
         for saved in (nodes[i].saved if nbytes >= MIN_BYTES else ())
         if saved.nbytes >= MIN_BYTES and saved.kind == "activation"
     ]
-    largest: Counter[int] = Counter()  # tensor saved from the storages counted at a node
+    # node that counts a storage -> bytes of the largest tensor saved from it
+    largest: Counter[int] = Counter()
     for node in nodes if large else ():
         for saved in node.saved:
             if saved.shared_with is not None:
@@ -582,7 +596,7 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
             f"({saved.tensor}, {bytes_text(needed)}), a view that keeps "
             f"{bytes_text(saved.nbytes)} alive.",
             cause="a view keeps its whole storage",
-            advice="Use clone() on the slice, so that the rest can be freed.",
+            advice="Call clone() on the slice, so that the storage of the base can be freed.",
             where=node.where,
             nodes=(node.id,),
         )

@@ -1,4 +1,4 @@
-"""Gradient paths: parameters that no gradient reaches, or that no optimizer updates."""
+"""Rules about parameters that no gradient reaches, or that no optimizer updates."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The parameters of the module are saved, moved and counted, but they never change. Usually a
-    layer was added in `__init__` and forgotten in `forward`, or another module was called in its
-    place.
+    The module's parameters are saved with the model and moved to its device, but they never change.
+    Usually a layer was added in `__init__` and forgotten in `forward`, or another module was called
+    instead.
 
     ## Example
 
@@ -56,13 +56,13 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A layer that only some steps call, as with stochastic depth or several tasks: over several steps
-    the finding becomes a note.
+    With stochastic depth or several tasks, some steps do not call a layer. If several steps are
+    recorded and one of them calls the layer, the finding has severity info.
 
     ## Not detected
 
-    A module that is called, but whose result nobody uses: that is `output-not-in-loss`. Modules
-    that were not given to `record` and that no optimizer holds.
+    A module that is called, but whose result is not used, is reported as `output-not-in-loss`.
+    Modules that neither `record` nor an optimizer was given are not checked.
 
     ## See also
 
@@ -90,22 +90,23 @@ def never_called(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{names_of([p for _, parameters in group for p in parameters])} got no gradient: "
-            f"{modules} {'was' if len(group) == 1 else 'were'} not called, while {one_called} was.",
+            f"{modules} {'was' if len(group) == 1 else 'were'} not called, but the similar "
+            f"{one_called} was.",
             cause="not called this time",
-            advice="Nothing, if forward chooses among them (experts, dropped layers); else call "
-            f"{modules} too.",
+            advice="Do nothing if forward selects some of these modules (experts, dropped "
+            f"layers); otherwise call {modules}, too.",
         )
 
 
 @rule("warning", of=(Parameter,))
 def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
-    """A parameter got no gradient although its module ran and no cut was found: the loss does not
-    depend on the module's result.
+    """A parameter got no gradient although its module ran, because the loss does not depend on the
+    module's result.
 
     ## Why it matters
 
-    The module costs time and memory and learns nothing. Often the wrong variable goes to the loss,
-    or a term was removed from the loss by mistake.
+    The module costs time and memory but learns nothing. Often the wrong variable is passed to the
+    loss, or a term of the loss was removed by mistake.
 
     ## Example
 
@@ -137,19 +138,20 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A head that is only evaluated, or trained in other steps. Call it under `torch.no_grad()` in
-    steps that do not train it, which also saves its memory.
+    A head may be trained only in other steps, or only evaluated. In steps that do not train it,
+    call it under `torch.no_grad()`, which also saves memory.
 
     ## Not detected
 
-    A result that reaches the loss multiplied by zero: that is a zero gradient.
+    A result that the loss multiplies by zero is not reported by this rule, because its gradient
+    exists and is zero.
 
     ## See also
 
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     if reading.graph.failure is not None or reading.leaf_losses:
-        return  # the loss is missing altogether
+        return  # there is no loss to depend on
     known = {p.name for _, p in match_cuts(reading)} | _names_before_data(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]
@@ -167,12 +169,14 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         severity: Severity = "warning"
         why = f"{name} ran, but the loss does not depend on its result"
         advice = (
-            f"Use what {name} returns in the loss, as a tensor (an array or a number has no "
-            "gradient), or do not call it."
+            f"Use the result of {name} in the loss, as a tensor (arrays and numbers have no "
+            f"gradient), or do not call {name}."
         )
         if slopes:
             severity = "info"
-            why = f"{name} ran, but the loss, which is made from gradients, does not depend on it"
+            why = (
+                f"{name} ran, but the loss, which is computed from gradients, does not depend on it"
+            )
         if any(p.module_called is None and p.node is None for p in parameters):
             why = "the compiled model does not use it, or cuts its gradient"
             advice = 'Record the step with record(compiled="eager") to see which, and where.'
@@ -181,20 +185,25 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         ):
             them = "it" if len(parameters) == 1 else "them"
             why = f"the loss does not depend on {them}"
-            advice = (
-                f"Use {names} in forward, or what is computed with it in the loss; else remove it."
-            )
+            advice = f"Use {names} in forward and its result in the loss, or remove it."
             if custom is not None and module not in learning:
-                advice = f"{custom.title}{at(custom.where)} is a custom Function: it gives a "
-                advice += (
-                    f"gradient only to the arguments of apply(). Pass {names} to it; in a module "
-                )
-                advice += "they are registered as attributes or in an nn.ParameterList."
+                advice = f"{custom.title}{at(custom.where)} is a custom Function, which returns "
+                advice += f"gradients only for the arguments of apply(). Pass {names} to apply(). "
+                advice += "In a module, register them as attributes or in an nn.ParameterList."
         elif module in learning:
-            why = f"the loss depends on the rest of {name}, but not on this"
-            advice = f"Use {names} in the forward of {name}, or remove what is not used."
-            if slopes:  # a derivative does not depend on a bias
-                severity, advice = "info", "Nothing, if the loss is made of gradients alone."
+            why = (
+                f"the loss depends on the rest of {name}, but not on "
+                f"{'it' if len(parameters) == 1 else 'them'}"
+            )
+            advice = (
+                f"Use {names} in the forward of {name}, or remove "
+                f"{'it' if len(parameters) == 1 else 'them'}."
+            )
+            if slopes:  # the loss may be a derivative, which does not depend on a bias
+                severity, advice = (
+                    "info",
+                    ("Do nothing if the loss is computed from gradients only."),
+                )
         yield finding(
             severity,
             f"{names} got no gradient: {why}.",
@@ -205,7 +214,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
 
 
 def _names_before_data(reading: Reading) -> set[str]:
-    """Return the parameters that a value of `x.data = h` was computed from, by name.
+    """Return the names of parameters from which the value h of an `x.data = h` was computed.
 
     The rule `data-assignment` reports them.
     """
@@ -222,8 +231,9 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Backward computes a gradient that no step uses: the parameter keeps its first values. Usually
-    the optimizer was made before the layer was added, or from one part of the model.
+    Backward computes a gradient that no step uses, and the parameter keeps its initial values.
+    Usually the optimizer was constructed before the layer was added, or with a part of the model
+    only.
 
     ## Example
 
@@ -255,8 +265,8 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Where only a part of the model is trained. Freeze the rest with `requires_grad_(False)`:
-    backward then does less work as well.
+    A program may train only a part of the model. Freeze the rest with `requires_grad_(False)`:
+    backward then also does less work.
 
     ## Not detected
 
@@ -282,22 +292,22 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         and not p.in_optimizer
     ]
     if idle:
-        targets = untrained_targets(reading)  # target-not-detached reports them
+        targets = untrained_targets(reading)  # the rule target-not-detached reports them
         idle = [p for p in idle if p.node not in targets]
     if not idle or reading.graph.failure is not None:
         return
     names, them = names_of(idle), "it" if len(idle) == 1 else "them"
     steps = reading.events(OptimizerStep)
     step = steps[0] if steps else None
-    # Without a model, the recording knows only the modules that ran.
+    # A recording without a model knows only the modules that ran.
     modules = reading.graph.modules
     whole = not modules or any(not row.path for row in modules)
     others = [event for event in steps if event.foreign and whole]
-    advice = "Pass model.parameters() to the optimizer after the model is complete, or freeze "
-    advice += f"{names} with requires_grad_(False) to save the work."
+    advice = "Construct the optimizer with model.parameters() after the model is complete, or "
+    advice += f"freeze {names} with requires_grad_(False)."
     if _is_copy(idle, reading.graph.parameters):
-        advice = f"If {'it is' if len(idle) == 1 else 'they are'} of a copy, such as a target "
-        advice += "network or a teacher, run that under torch.no_grad(); else give "
+        advice = f"If {'it is' if len(idle) == 1 else 'they are'} part of a copy, such as a "
+        advice += "target network or a teacher, run the copy under torch.no_grad(). Otherwise pass "
         advice += f"{them} to an optimizer."
     nodes = reading.graph.nodes
     uses = (nodes[e.target].where for i in nodes_of(idle) for e in reading.users[i])
@@ -307,15 +317,16 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         message += f" {step.optimizer}, stepped{at(step.where)}, was not given {them}."
     if others and any(p.stepped for p in reading.graph.parameters):
         message = f"{message[:-1]}, and holds {others[0].foreign} that the model does not have: "
-        message += "was a layer replaced after the optimizer was made?"
-        advice = "Make the optimizer after the model is complete, from its parameters()."
+        message += "was a layer replaced after the optimizer was constructed?"
+        advice = "Construct the optimizer after the model is complete, with model.parameters()."
     elif others and not _has_other_parameters(reading):
         step = others[0]
         message = f"No optimizer updates {names}. {step.optimizer}, stepped{at(step.where)}, holds "
         message += (
-            f"{step.foreign} other parameters: was the model replaced after the optimizer was made?"
+            f"{step.foreign} other parameters: was the model replaced after the optimizer was "
+            "constructed?"
         )
-        advice = "Make the optimizer after the model is complete, from its parameters()."
+        advice = "Construct the optimizer after the model is complete, with model.parameters()."
     yield finding(
         "warning",
         message,
@@ -327,14 +338,16 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
-    """Return True if each has a stepped parameter of the same name and shape in another module."""
+    """Return True if each parameter has a stepped twin: the same name and shape in another
+    module.
+    """
     stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
     keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
     return all(name and (name, shape) in stepped for name, shape in keys)
 
 
 def _has_other_parameters(reading: Reading) -> bool:
-    """Return True if backward reached a parameter that is not the model's."""
+    """Return True if backward reached a parameter that does not belong to the model."""
     own = {p.node for p in reading.graph.parameters}
     leaves = (n for n in reading.graph.nodes if n.leaf == "parameter" and n.order is not None)
     return any(node.id not in own for node in leaves)
@@ -346,18 +359,22 @@ def _modules_around(parameters: Iterable[Parameter]) -> set[str]:
 
 
 def _outwards(module: str) -> list[str]:
-    """Return "", "a" and "a.b" for "a.b"."""
+    """Return a module's path and the paths of all modules around it: "", "a" and "a.b" for
+    "a.b".
+    """
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
 def _outermost(module: str, excluded: set[str]) -> str:
-    """Return the outermost module around `module` that is not in `excluded`, else `module`."""
+    """Return the outermost of `module` and its outer modules that is not in `excluded`."""
     return next((outer for outer in _outwards(module) if outer not in excluded), module)
 
 
 def _called_twins(reading: Reading) -> dict[str, str]:
-    """Return, for entries of module lists, an entry with equal parameters that was called."""
+    """Return, for each item of a module list, an item with parameters of the same shapes that was
+    called.
+    """
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     called: set[str] = set()
     for parameter in reading.graph.parameters:

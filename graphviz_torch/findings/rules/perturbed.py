@@ -1,4 +1,4 @@
-"""Experiments: repeat the forward with one change, and compare the outputs."""
+"""Rules of `experiment`, which repeats the forward with one change and compares the outputs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..rule import external_rule
 
 @external_rule("warning", "experiment")
 def sample_leak() -> None:
-    """The output of a sample changes when another sample of the batch does.
+    """The output for one sample changes if another sample of the batch changes.
 
     ## Why it matters
 
-    Samples of a batch are meant to be independent. A softmax or a norm over the batch, or a view
-    that mixes the axes, makes the prediction for one sample depend on its neighbours: scores change
-    with the batch size and with the order of the data.
+    The samples of a batch should be independent. A softmax or a norm over the batch, or a view that
+    mixes axes, makes the prediction for one sample depend on the others. Scores then change with
+    the batch size and the order of the data.
 
     ## Example
 
@@ -57,12 +57,13 @@ def sample_leak() -> None:
 
     ## When it is intended
 
-    Batch norm in train mode, contrastive losses and attention over a support set: where the layer
-    says so, the experiment concludes nothing.
+    Batch norm in train mode, contrastive losses and attention over a support set mix samples on
+    purpose. The experiment recognizes batch statistics and comparisons of all pairs, and reports
+    nothing for them.
 
     ## Not detected
 
-    Leaks in a loss that is computed outside of the recorded module.
+    Leaks in a loss that is computed outside of the recorded module are not detected.
 
     ## See also
 
@@ -72,13 +73,14 @@ def sample_leak() -> None:
 
 @external_rule("warning", "experiment")
 def future_leak() -> None:
-    """An output changes when a later position does, though the model predicts the next position.
+    """An output changes if a later position of the input changes, although the model predicts the
+    next position.
 
     ## Why it matters
 
-    In training the model can read the answer from its input, so the loss falls far; when it
-    generates, the later positions do not exist yet. Usually a causal mask is missing, or a
-    convolution is padded on both sides.
+    In training, the model can read the answer from its input, and the loss becomes very low. In
+    generation, later positions do not exist yet, and the model fails. Usually a causal mask is
+    missing, or a convolution is padded on both sides.
 
     ## Example
 
@@ -138,12 +140,12 @@ def future_leak() -> None:
 
     ## When it is intended
 
-    Models that see the whole sequence, such as BERT: their targets are not the next tokens, and
-    nothing is concluded.
+    Some models, such as BERT, read the whole sequence on purpose. Their targets are not the next
+    tokens, so that nothing is reported.
 
     ## Not detected
 
-    Leaks of fewer positions than the experiment changes.
+    Leaks from positions that the experiment does not change are not detected.
 
     ## See also
 
@@ -154,12 +156,12 @@ def future_leak() -> None:
 
 @external_rule("warning", "experiment")
 def target_shift() -> None:
-    """The targets are the inputs, or the inputs shifted by more than one position.
+    """The targets are the input tokens unshifted, or shifted by more than one position.
 
     ## Why it matters
 
-    With a shift of none the model learns to copy its input, with a shift of two it learns to skip a
-    token. Both have a falling loss, and generate nonsense.
+    Without a shift, the model learns to copy its input; with a shift of two, it learns to skip a
+    token. The loss falls in both cases, but the model generates nonsense.
 
     ## Example
 
@@ -195,12 +197,12 @@ def target_shift() -> None:
 
     ## When it is intended
 
-    Autoencoders copy their input on purpose, but through a bottleneck that sees all positions: they
-    are not reported. Several libraries shift the labels inside of the model.
+    An autoencoder copies its input on purpose. Its bottleneck reads all positions, so that it is
+    not reported. Several libraries shift the labels inside the model.
 
     ## Not detected
 
-    Targets that are not the tokens of an input.
+    Targets other than tokens of an input are not checked.
 
     ## See also
 
@@ -210,12 +212,12 @@ def target_shift() -> None:
 
 @external_rule("warning", "experiment")
 def random_in_eval_mode() -> None:
-    """In eval mode the output changes with the random seed.
+    """In eval mode, the output depends on the random seed.
 
     ## Why it matters
 
-    A validation score then differs from run to run, and predictions are worse than they need to be:
-    a dropout that ignores `model.eval()` is the usual cause.
+    The validation score differs from run to run, and predictions are worse than necessary. The
+    usual cause is a dropout that ignores `model.eval()`.
 
     ## Example
 
@@ -261,11 +263,11 @@ def random_in_eval_mode() -> None:
 
     ## When it is intended
 
-    Monte Carlo dropout and models that sample, such as a VAE.
+    Monte Carlo dropout, and models that sample, such as a VAE, are random on purpose.
 
     ## Not detected
 
-    Random numbers from generators other than PyTorch's.
+    Random numbers from generators other than PyTorch's are not varied.
 
     ## See also
 
@@ -276,12 +278,12 @@ def random_in_eval_mode() -> None:
 
 @external_rule("info", "experiment")
 def unused_input() -> None:
-    """The output does not depend on an input: no operation uses the input.
+    """No operation uses an input of the module, so the output does not depend on it.
 
     ## Why it matters
 
-    A condition, a mask or a time step that was forgotten leaves the model without it, and nothing
-    fails.
+    If forward forgets a condition, a mask or a time step, the model works without this input, and
+    no error is raised.
 
     ## Example
 
@@ -325,11 +327,11 @@ def unused_input() -> None:
 
     ## When it is intended
 
-    An argument that is there for the signature alone, or for another mode of the model.
+    An argument may exist only for the signature, or for another mode of the model.
 
     ## Not detected
 
-    Inputs that are used, but too little: only no effect at all is reported.
+    Inputs with a small effect are not reported.
 
     ## See also
 
@@ -339,12 +341,12 @@ def unused_input() -> None:
 
 @external_rule("warning", "experiment")
 def input_without_effect() -> None:
-    """Operations use an input, but the output is the same for other values.
+    """Operations use an input, but other values of the input do not change the output.
 
     ## Why it matters
 
-    The input is lost on its path, as in a saturated function or a multiplication by zero: the model
-    cannot learn from it.
+    The input's effect is lost before the output, for example in a saturated function or a
+    multiplication by zero. The model cannot learn from this input.
 
     ## Example
 
@@ -388,12 +390,12 @@ def input_without_effect() -> None:
 
     ## When it is intended
 
-    A gate that begins at zero: the experiment says that the input has no effect yet, and reports
+    A gate may start at zero. The experiment then says that the input has no effect yet, and reports
     nothing.
 
     ## Not detected
 
-    Effects that are smaller than the precision of the dtype.
+    Effects below the precision of the dtype cannot be distinguished from no effect.
 
     ## See also
 
@@ -403,12 +405,13 @@ def input_without_effect() -> None:
 
 @external_rule("info", "experiment")
 def sum_loss() -> None:
-    """The loss doubles when the samples come twice: it is a sum, not a mean.
+    """The loss doubles if each sample is in the batch twice, so it is a sum over the samples, not a
+    mean.
 
     ## Why it matters
 
-    The length of a step then depends on the size of the batch, so that a smaller last batch makes a
-    smaller step, and a learning rate holds for one batch size alone.
+    The size of a step then depends on the batch size. A smaller last batch makes a smaller step,
+    and a learning rate is suitable for only one batch size.
 
     ## Example
 
@@ -446,12 +449,12 @@ def sum_loss() -> None:
 
     ## When it is intended
 
-    A sum that is divided by a number of tokens or samples later, and likelihoods of a whole data
-    set.
+    A program may divide the sum by the number of tokens or samples later, or sum the likelihood of
+    a whole data set.
 
     ## Not detected
 
-    Sums that are written by hand, outside of functions of torch.
+    Sums that are computed without functions of torch are not detected.
 
     ## See also
 
@@ -461,12 +464,12 @@ def sum_loss() -> None:
 
 @external_rule("warning", "experiment")
 def precision_loss() -> None:
-    """An operation loses more than half of the digits of its dtype, and the output shows it.
+    """An operation loses more than half of the digits of its dtype, and the output is affected.
 
     ## Why it matters
 
-    The result is mostly rounding error, as where two large numbers are subtracted that are almost
-    equal. The model learns from noise.
+    The result is mostly rounding error, for example if two large and almost equal numbers are
+    subtracted. The model learns from noise.
 
     ## Example
 
@@ -510,11 +513,11 @@ def precision_loss() -> None:
 
     ## When it is intended
 
-    Low precision that is bought on purpose, as in quantisation.
+    Quantization accepts a low precision on purpose.
 
     ## Not detected
 
-    Operations that have no float64 version.
+    Operations without a float64 version are not compared.
 
     ## See also
 
@@ -524,13 +527,13 @@ def precision_loss() -> None:
 
 @external_rule("warning", "experiment")
 def memory_order() -> None:
-    """The output differs if an input has the same values in another memory format.
+    """The output changes if an input has the same values in another memory format.
 
     ## Why it matters
 
-    `as_strided`, a `view` of raw storage and kernels that read memory by address compute something
-    else for transposed or `channels_last` tensors. The model is right on contiguous inputs alone,
-    and no error says so.
+    `as_strided`, a `view` of raw storage and kernels that read memory by address return other
+    results for transposed or `channels_last` tensors. The model is then correct for contiguous
+    inputs only, and no error is raised.
 
     ## Example
 
@@ -574,11 +577,12 @@ def memory_order() -> None:
 
     ## When it is intended
 
-    A module that documents contiguous inputs: call `contiguous()` or check `is_contiguous()` in it.
+    A module may require contiguous inputs. Let it call `contiguous()`, or check `is_contiguous()`.
 
     ## Not detected
 
-    Inputs of one dimension, and operations that raise an error for another memory format.
+    Inputs with one dimension are not changed. Operations that raise an error for another memory
+    format are not reported.
 
     ## See also
 
@@ -589,16 +593,17 @@ def memory_order() -> None:
 
 @external_rule("warning", "experiment")
 def compiled_differs() -> None:
-    """A compiled module returns other values than the same module does in eager mode.
+    """A compiled module returns other values than the same module in eager mode.
 
     ## Why it matters
 
-    Scores that were measured with one do not hold for the other. A difference far above rounding is
-    a fault of the backend, or of a custom operator that was registered with a wrong description.
+    Scores of the compiled module then do not apply to the eager module. A difference far above
+    rounding errors is a fault of the backend, or of a custom operator that was registered
+    incorrectly.
 
     ## Example
 
-    A backend that computes something else, in place of a faulty one:
+    In this example, a backend that doubles all results simulates a faulty one:
 
     ```python
     import torch
@@ -633,12 +638,13 @@ def compiled_differs() -> None:
 
     ## When it is intended
 
-    Dropout and other random operations draw different numbers under some backends:
-    `torch._inductor.config.fallback_random = True` makes them equal.
+    Dropout and other random operations use different random numbers with some backends. Set
+    `torch._inductor.config.fallback_random = True` to make them equal.
 
     ## Not detected
 
-    Differences of the size of rounding errors, and differences in the gradients alone.
+    Differences as small as rounding errors, and differences that only the gradients have, are not
+    reported.
 
     ## See also
 

@@ -1,4 +1,4 @@
-"""Trainings that fail without an error: gradients are zero, or loss or weights never change."""
+"""Rules about trainings that fail without an error: all gradients are zero, or nothing changes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-FORWARD_ALONE = "no backward"  # cause of a finding that pictures of a forward leave out
-_ZERO_BELOW = 1e-12  # a gradient with a smaller largest element trains nothing
-# Gradients that cancel leave rounding errors below this share of the gradients that are added.
+FORWARD_ALONE = "no backward"  # cause of a finding that is not marked in pictures of a forward
+_ZERO_BELOW = 1e-12  # a gradient whose elements are all smaller trains nothing
+# If two gradients cancel, the rounding errors of their sum are below this share of the gradients.
 _ROUNDING = 1e-5
 _FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
 _CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
@@ -29,14 +29,14 @@ _SLOPES = ("sigmoid", "tanh", "softmax", "log_softmax", "erf", "logsigmoid", "lo
 
 @rule("warning", reads="recording")
 def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Every gradient of the model is zero, or below 1e-12, in all steps.
+    """All gradients of the model are zero, or below 1e-12, in all steps.
 
     ## Why it matters
 
-    The loss is computed, the optimizer steps, and no weight changes. The report names the first
-    node from the loss back that received a gradient and passed only zeros: a factor that is zero,
-    an empty tensor, a saturated function. If one module ran twice on the same values, the gradients
-    of the two runs may cancel.
+    The optimizer steps, but no weight changes. The report names the first node, from the loss
+    backwards, that received a gradient and passed only zeros. Common causes are a factor of zero,
+    an empty tensor and a saturated function. If one module ran twice on the same values, the
+    gradients of the two runs may also cancel.
 
     ## Example
 
@@ -70,12 +70,13 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A margin loss has a gradient of zero where every sample keeps the margin. A run in which some
-    steps have a gradient is not reported.
+    The gradient of a margin loss is zero if all samples keep the margin. A run in which any step
+    has a gradient is not reported.
 
     ## Not detected
 
-    A gradient that is small and not zero, unless one module ran twice on the same values.
+    Gradients that are small but not zero are not reported, unless one module ran twice on the same
+    values.
 
     ## See also
 
@@ -95,7 +96,7 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _largest_gradient(graph: Graph) -> float | None:
-    """Return the largest element of the parameters' gradients; None where none was recorded."""
+    """Return the largest element of the parameters' gradients; None if no gradient was recorded."""
     leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
     found = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
     if not found:
@@ -120,8 +121,8 @@ def _all_zero(reading: Reading) -> Finding:
             why, advice = _reason(reading, node, [edge for edge, _ in sources])
             return finding(
                 "warning",
-                f"Every gradient is zero: {_operation_text(node)}{at(node.where)} received one and "
-                f"passed only zeros: {why}.",
+                f"All gradients are zero: {_operation_text(node)}{at(node.where)} received a "
+                f"gradient and passed only zeros, because {why}.",
                 cause="a gradient of zeros",
                 advice=advice,
                 where=node.where,
@@ -131,10 +132,10 @@ def _all_zero(reading: Reading) -> Finding:
     where = next((nodes[end].where for end in ends if nodes[end].where), "")
     return finding(
         "warning",
-        f"Every gradient is zero, from {reading.call(ends[0]) if ends else 'the loss'}{at(where)} "
-        "on, where backward starts.",
+        "All gradients are zero, from the start of backward at "
+        f"{reading.call(ends[0]) if ends else 'the loss'}{at(where)} on.",
         cause="a gradient of zeros",
-        advice="Look at the gradient that backward() is given, and at the factors of the loss.",
+        advice="Check the gradient that is passed to backward(), and the factors of the loss.",
         where=where,
         nodes=ends,
     )
@@ -145,7 +146,9 @@ def _operation_text(node: Node) -> str:
 
 
 def _passed_gradients(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
-    """Return the edges along which a node passed a gradient, with the gradient's statistics."""
+    """Return the edges along which a node passed a gradient, each with the gradient's
+    statistics.
+    """
     if node.leaf or not any(node.grad_outputs):
         return []
     pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]
@@ -160,23 +163,29 @@ def _zero(gradients: Sequence[GradientStats | None]) -> bool:
 
 
 def _reason(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
-    """Return why a node passes only zeros, and advice."""
+    """Return the reason why a node passes only zeros, and the advice on it."""
     metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
     empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
     if empty is not None:
-        return f"its input is empty ({empty})", "Look at the selection of its input: it is empty."
+        return f"its input is empty ({empty})", (
+            "Check the code that selects the input of this operation."
+        )
     if any(len(reading.users[edge.source]) > 1 for edge in edges):
-        advice = "Look at the terms that use its input: their gradients add up to zero."
+        advice = "Check the terms that use its input: their gradients add up to zero."
         return "another use of its input passes the opposite gradient", advice
     if node.title in _FACTORS:
-        return "its other factor is zero", "Look at that factor: a mask, a weight or a scale of 0."
+        return "its other factor is zero", (
+            "Check that factor, such as a mask, a weight or a scale."
+        )
     if node.title in _CHOICES:
-        return "every element is taken from elsewhere", "Look at the condition, or the mask."
+        return "it selects every element from another input", "Check the condition or mask."
     if node.title in _BOUNDS:
-        return "its derivative is 0 for every input", "Widen its bounds, or use a leaky one."
+        return "its derivative is 0 for every input", (
+            "Widen its bounds, or use a leaky activation."
+        )
     if node.title in _SLOPES:
         return "it is saturated", "Lower the scale of its input, or normalize it."
-    return "its derivative is zero for this input", f"Look at the input of {node.title}."
+    return "its derivative is zero for this input", f"Check the input of {node.title}."
 
 
 def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
@@ -184,11 +193,11 @@ def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
     name = event.module or "the model"
     return finding(
         "warning",
-        f"Every gradient is zero but for rounding: {name} ran twice on the same values"
-        f"{at(event.first)} and{at(event.where)}, and the two gradients cancel.",
+        f"All gradients are zero except for rounding errors: {name} ran twice on the same "
+        f"values{at(event.first)} and{at(event.where)}, and the two gradients cancel.",
         cause="two gradients cancel",
-        advice="If one of the two is a reference, make it a frozen copy, copy.deepcopy(model), and "
-        "run that under torch.no_grad().",
+        advice="If one of the two runs is a reference, use a frozen copy for it, "
+        "copy.deepcopy(model), and run the copy under torch.no_grad().",
         where=event.where,
         nodes=event.nodes,
     )
@@ -196,12 +205,12 @@ def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
 
 @rule("warning", reads="end", of=(StalledTraining,))
 def stalled_training(reading: Reading) -> Iterator[Finding]:
-    """Backward runs, and no parameter changes from one to the next.
+    """Several backwards run, but no parameter changes between them.
 
     ## Why it matters
 
-    The optimizer may step, and the program may write the old values back, or round the new values
-    to them. The report names the line that wrote into the parameters after a step.
+    Either no optimizer steps, or the program writes the old values back after a step, or an update
+    is rounded away. The report names the line that writes into the parameters after a step.
 
     ## Example
 
@@ -238,12 +247,13 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A program may need only the gradients, as for a saliency map: if no optimizer steps, it is a
-    note.
+    A program may need only the gradients, for a saliency map for example. If no optimizer steps,
+    the finding has severity info.
 
     ## Not detected
 
-    A change of elements whose gradients are not among the largest of their parameter.
+    Only the elements with the largest gradients of each parameter are compared. Changes of other
+    elements are not seen.
 
     ## See also
 
@@ -259,37 +269,37 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
                 f"No parameter changed in {backwards}{at(event.where)}"
                 + ("." if stepped else ": no optimizer stepped."),
                 cause="no parameter changes",
-                advice="Call optimizer.step() after backward(), if the model is to learn.",
+                advice="Call optimizer.step() after backward() if the model should learn.",
                 where=event.where,
             )
         elif event.written_where:
             yield finding(
                 "warning",
-                f"{steps} were undone: after each, {event.written_by}{line} put the parameters "
-                "back to their old values.",
+                f"{steps} were undone: after each step, {event.written_by}{line} set the "
+                "parameters back to their old values.",
                 cause="a step is undone",
-                advice="Do not write into parameters that an optimizer steps: let "
-                f"{event.written_by}{line} write into a copy that forward uses.",
+                advice="Do not write into parameters that an optimizer updates: let "
+                f"{event.written_by}{line} write into a copy, and use the copy in forward.",
                 where=event.written_where,
             )
         else:
             yield finding(
                 "warning",
-                f"{steps} left every parameter as it was, in {backwards}{at(event.where)}.",
+                f"{steps} changed no parameter, in {backwards}{at(event.where)}.",
                 cause="no parameter changes",
-                advice="Look at the learning rate, at the dtype of the parameters, and for code "
-                "that writes the old values back.",
+                advice="Check the learning rate and the dtype of the parameters, and look for "
+                "code that writes the old values back.",
                 where=event.where,
             )
 
 
 @rule("info", reads="end", of=(ConstantLoss,))
 def constant_loss(reading: Reading) -> Iterator[Finding]:
-    """The loss is the same number at every backward, though parameters change.
+    """The loss has the same value at every backward, although parameters change.
 
     ## Why it matters
 
-    Such a loss does not depend on the parameters that change: it may be computed from another
+    The loss does not depend on the parameters that change. It may be computed from the wrong
     tensor.
 
     ## Example
@@ -328,11 +338,12 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A surrogate loss, such as a score function or the ratio of a probability to itself, has a
-    constant value and a gradient.
+    constant value but a useful gradient.
 
     ## Not detected
 
-    Losses of fewer than three steps, and those with more than one element.
+    Losses with more than one element, and recordings with fewer than three backwards, are not
+    checked.
 
     ## See also
 
@@ -344,18 +355,20 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
             f"The loss was {number_text(event.value)} at each of {event.count} backwards"
             f"{at(event.where)}.",
             cause="a constant loss",
-            advice="Nothing, if only its gradient is needed; else look at how it is computed.",
+            advice="Do nothing if only the gradient of the loss is needed; otherwise check how "
+            "the loss is computed.",
             where=event.where,
         )
 
 
 @rule("warning", reads="recording")
 def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A forward with gradients was recorded, and no backward ran.
+    """A forward with gradients was recorded, but no backward ran.
 
     ## Why it matters
 
-    Nothing learns. The graph of the forward takes memory and time, and is freed without use.
+    Nothing learns. The graph of the forward costs memory and time, and is freed without having been
+    used.
 
     ## Example
 
@@ -386,12 +399,14 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A forward alone, as for a picture, is a note; it is a warning if an optimizer steps. A program
-    that sets `.grad` itself needs no backward: nothing is reported if a parameter has a gradient.
+    A program may record only a forward, for a picture for example. The finding then has severity
+    info; it is a warning if an optimizer steps. A program that sets `.grad` itself needs no
+    backward, so that nothing is reported if a parameter has a gradient.
 
     ## Not detected
 
-    Forwards under `torch.no_grad()`, and those whose graphs were freed before the recording ended.
+    Forwards under `torch.no_grad()`, and forwards whose graphs were freed before the recording
+    ended, are not reported.
 
     ## See also
 
@@ -407,13 +422,13 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
     where = next((line for end in ends if (line := reading.graph.nodes[end].where)), "")
     steps = [step for each in readings for step in each.events(OptimizerStep)]
     if any(row.has_grad for graph in graphs for row in graph.parameters):
-        return  # the program sets gradients itself
-    stepped = f", and {steps[0].optimizer} steps{at(steps[0].where)} all the same" if steps else ""
+        return  # the program set the gradients itself
+    stepped = f", and {steps[0].optimizer} steps{at(steps[0].where)} nevertheless" if steps else ""
     yield finding(
         "warning" if steps else "info",
         f"No backward ran from {reading.call(ends[0])}{at(where)}{stepped}: nothing learns.",
         cause=FORWARD_ALONE,
-        advice="Call backward() on the loss. If nothing is to learn, run the forward under "
+        advice="Call backward() on the loss. If nothing should learn, run the forward under "
         "torch.no_grad().",
         where=where,
         nodes=ends,
@@ -422,12 +437,12 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(DiscardedForward,))
 def discarded_forward(reading: Reading) -> Iterator[Finding]:
-    """The result of a forward is dropped: no backward runs through it, and nothing reads it.
+    """The result of a forward is dropped: no backward uses it, and its values are not read.
 
     ## Why it matters
 
-    A loss that is assigned a second time, `loss = ...` in place of `loss += ...`, is computed and
-    trains nothing.
+    If a program writes `loss = ...` instead of `loss += ...` for a second term, the first term is
+    computed but trains nothing.
 
     ## Example
 
@@ -461,12 +476,13 @@ def discarded_forward(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    If a value of the result is read, such as a validation loss by item(), it is a note: under
-    `torch.no_grad()` the forward needs less memory.
+    A program may read only the value of the result, such as a validation loss with `item()`. The
+    finding then has severity info: under `torch.no_grad()`, the forward needs less memory.
 
     ## Not detected
 
-    A result that a variable keeps, and a line whose forwards a backward runs through in some steps.
+    A result that a variable still keeps is not reported, nor is a line whose results a backward
+    uses in some steps.
 
     ## See also
 
@@ -480,9 +496,9 @@ def discarded_forward(reading: Reading) -> Iterator[Finding]:
             f"{name} ran{at(event.where)} with gradients {event.count} times, and no backward ran "
             "through it" + (": its result was dropped." if dropped else "."),
             cause="a forward without a backward",
-            advice="Add the loss that is computed from it to the one that runs backward; if it is "
-            "not to train anything, run it under torch.no_grad()."
+            advice="Add the loss computed from it to the loss of the backward. If this forward "
+            "should train nothing, run it under torch.no_grad()."
             if dropped
-            else "Run it under torch.no_grad(), if it is to train nothing.",
+            else "Run it under torch.no_grad() if it should train nothing.",
             where=event.where,
         )

@@ -1,4 +1,4 @@
-"""Terms of the loss that train nothing."""
+"""Rules about terms of the loss that train nothing."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..rule import finding, rule
 from ..words import at, group_by_key, names_of
 from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstream
 
-# The operations between a loss and its terms are linear.
+# Operations that may be between a loss and its terms.
 _SUMS = {"add", "sub", "rsub"}
 _LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
 
-# Activations by the name of the node that their double backward creates.
+# Name of the node that a double backward creates -> its activation.
 _ACTIVATIONS = {
     "ThresholdBackwardBackward": "ReLU",
     "LeakyReluBackwardBackward": "LeakyReLU",
@@ -31,12 +31,13 @@ _PIECEWISE_LINEAR = tuple(_ACTIVATIONS)
 
 @rule("warning", of=(ConstantTerm, Cut))
 def constant_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss has no gradient, so it trains nothing: the gradient was cut before it.
+    """A term of the loss has no gradient because it was computed from detached values, so it trains
+    nothing.
 
     ## Why it matters
 
-    A regulariser or an auxiliary loss that has no gradient changes the number that is logged and
-    nothing else.
+    A regularizer or an auxiliary loss without a gradient changes only the logged value of the loss,
+    not the training.
 
     ## Example
 
@@ -71,12 +72,12 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A constant that is added so that the logged loss is comparable. Where the term was cut by
-    `no_grad`, this is a note.
+    A constant may be added so that logged losses are comparable. The finding has severity info if
+    the loss also uses the value without the cut, or if only untrained parameters computed it.
 
     ## Not detected
 
-    A term that is multiplied by 0.
+    A term that is multiplied by 0 is not detected.
 
     ## See also
 
@@ -93,15 +94,16 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         cut = found[0]
         after = next(i for i in cut.after if i in sums)
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
-            continue  # x - x.detach() has the value 0 and a gradient, on purpose
+            continue  # x - x.detach() is written on purpose: its value is 0, and it has a gradient
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        # A value that other operations also use is constant on purpose, as the max in a logsumexp.
+        # A value that other operations also use is constant on purpose, such as the max in a
+        # logsumexp.
         meant = (
             _learns_uncut(reading, cut)
             or not sums.issuperset(cut.after)
             or all(is_from_fixed(reading, each) for each in found)
         )
-        advice = advice_on(how).partition(";")[0].removesuffix(".") + "."
+        advice = advice_on(how).partition(". ")[0].removesuffix(".") + "."
         yield finding(
             "info" if meant else "warning",
             f"A term of the loss{at(reading.graph.nodes[after].where)} has no gradient and trains "
@@ -118,8 +120,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         name = (event.constant and event.constant.label) or "one of the numbers"
         yield finding(
             "info",
-            f"A term of the loss{at(event.where)} trains nothing: {name} has no gradient, and "
-            "none of its inputs has one.",
+            f"A term of the loss{at(event.where)} trains nothing: neither {name} nor any of its "
+            "inputs has a gradient.",
             cause="a constant",
             advice=f"Compute {name} from the model's output if it should be learned.",
             where=event.where,
@@ -130,7 +132,7 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     """Return True if the loss also uses the tensor without the cut.
 
-    The two losses of a codebook do so: each detaches one side.
+    The two losses of a codebook are an example: each detaches another side.
     """
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:
@@ -141,13 +143,13 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
 
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
-    """autograd.grad took a second derivative through piecewise linear activations, such as ReLU: it
-    is zero, so that a loss that is computed from it trains nothing.
+    """autograd.grad computed a second derivative through piecewise linear activations, such as
+    ReLU. This derivative is zero, so that a loss computed from it trains nothing.
 
     ## Why it matters
 
-    ReLU and LeakyReLU are piecewise linear, so that their second derivative is zero. A
-    physics-informed loss that is computed from it has a value and trains nothing.
+    The second derivative of ReLU and LeakyReLU is zero, because they are piecewise linear. A
+    physics-informed loss computed from this derivative has a value, but trains nothing.
 
     ## Example
 
@@ -185,11 +187,12 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A gradient penalty on the first derivative: its parameters do learn, and it is not reported.
+    A gradient penalty uses only the first derivative. Its gradient reaches the parameters, so that
+    it is not reported.
 
     ## Not detected
 
-    Second derivatives by `torch.func`, unless they record nodes.
+    Second derivatives that `torch.func` computes without nodes in the graph are not seen.
 
     ## See also
 
@@ -197,7 +200,7 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     if any(node.leaf and node.order is not None for node in nodes):
-        return  # a backward to the parameters, as of a gradient penalty
+        return  # a backward reached the parameters, such as that of a gradient penalty
     activations = [
         node for node in nodes if node.name.startswith(_PIECEWISE_LINEAR) and _norm(node)
     ]
@@ -212,9 +215,8 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
         }
         yield finding(
             "warning",
-            f"The second derivative{at(where)} is zero everywhere: "
-            f"{listing(sorted(kinds))} is piecewise linear. A term of the loss that is computed "
-            "from it trains nothing.",
+            f"The second derivative{at(where)} is zero everywhere: {listing(sorted(kinds))} is "
+            "piecewise linear. A term of the loss that uses it trains nothing.",
             cause="a piecewise linear activation",
             advice="Use a smooth activation: tanh, SiLU, softplus, GELU or sin.",
             where=where,
@@ -229,12 +231,12 @@ def _norm(node: Node) -> float:
 
 @rule("warning", of=(Parameter,))
 def unstepped_term(reading: Reading) -> Iterator[Finding]:
-    """A term of the loss reaches only parameters that the optimizer of this step does not hold.
+    """A term of the loss depends only on parameters that the optimizer of this step does not hold.
 
     ## Why it matters
 
-    The term costs a backward and moves nothing that the step updates: a generator whose adversarial
-    term is detached never learns to deceive.
+    The term costs time in backward, but does not change what the step updates. A generator whose
+    adversarial term is detached, for example, never learns to deceive the discriminator.
 
     ## Example
 
@@ -272,11 +274,12 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A term that is there to be logged: compute it under `torch.no_grad()`.
+    If a term is only logged, compute it under `torch.no_grad()`.
 
     ## Not detected
 
-    A loss that is not a sum: it has no terms. A factor or a divisor of the sum does no harm.
+    A loss that is not a sum has no terms and is not checked. A factor or divisor of the sum is
+    allowed.
 
     ## See also
 
@@ -302,12 +305,12 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
             cut = next((c for c in reading.graph.cuts if not term.isdisjoint(c.after)), None)
             by = "" if cut is None else f": {cut.label or 'a result'} was cut by {cause_text(cut)}"
             line = "" if cut is None else at(cut.where)
-            advice = f"Nothing, if another step trains {names}; else leave out the term."
+            advice = f"Do nothing if another step trains {names}; otherwise remove the term."
             if cut is not None:
                 advice = advice_on(cut.how).format(at=line, names=names, how=cause_text(cut))
             yield finding(
                 "info" if cut is None else "warning",
-                f"A term of the loss{at(nodes[node].where)} reaches only {names}, which the "
+                f"A term of the loss{at(nodes[node].where)} depends only on {names}, which the "
                 f"optimizer of this step does not hold{by}{line}.",
                 cause="a term that trains nothing here",
                 advice=advice,
@@ -317,7 +320,9 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _sums(reading: Reading) -> set[int]:
-    """Return the nodes that add up the terms of the loss, each of one element."""
+    """Return the nodes between the loss and its terms that add or subtract tensors of one
+    element.
+    """
     if not reading.ran:
         return set()
     nodes = reading.graph.nodes
@@ -326,16 +331,14 @@ def _sums(reading: Reading) -> set[int]:
 
 
 def terms_of(reading: Reading, root: int) -> list[int]:
-    """Return the nodes of the terms of a loss, in the order of the forward; [] for a single
-    term.
-    """
+    """Return the nodes of a loss's terms, in the order of the forward; [] if the loss is no sum."""
     linear = _linear(reading, [root])
     terms = {edge.source for node in linear for edge in reading.inputs[node]} - linear
     return sorted(terms)
 
 
 def _linear(reading: Reading, roots: list[int]) -> set[int]:
-    """Return the linear operations from the roots back to the terms of the sum."""
+    """Return the linear operations on tensors of one element, from the roots back to the terms."""
     nodes = reading.graph.nodes
     found: set[int] = set()
     stack = list(roots)

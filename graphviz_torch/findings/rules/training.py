@@ -1,4 +1,4 @@
-"""Training steps: gradients that are cleared, clipped or used by a step at the wrong time."""
+"""Rules about gradients that are cleared, clipped or used by a step at the wrong time."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from ..words import at, times
 
 @rule("warning", also=("watch",))
 def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
-    """An optimizer stepped twice with the same gradients: nothing cleared them in between.
+    """An optimizer stepped again with gradients of an earlier step, which were not cleared in
+    between.
 
     ## Why it matters
 
-    `backward()` adds to `.grad`. Without clearing, each step uses the sum of all gradients since
-    the beginning: steps become longer and follow outdated gradients, so that the loss often
+    `backward()` adds to `.grad`. If the gradients are not cleared, each step uses the sum of all
+    gradients so far. The steps become larger and follow outdated gradients, so that the loss often
     oscillates or explodes.
 
     ## Example
@@ -64,13 +65,13 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Gradient accumulation adds several backwards before one step and clears after that step: it is
-    not reported.
+    Gradient accumulation sums the gradients of several backwards before one step, and clears them
+    after the step. This is not reported.
 
     ## Not detected
 
-    Clearing by hand, as with `parameter.grad = None` or `parameter.grad.zero_()`, counts as
-    clearing. Gradients that an optimizer other than PyTorch's reads are not seen.
+    Steps of optimizers that are not PyTorch's are not seen. Gradients that are cleared by hand,
+    with `parameter.grad = None` or `parameter.grad.zero_()`, count as cleared.
 
     ## See also
 
@@ -81,8 +82,8 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     if line:
         yield finding(
             "warning",
-            f"The optimizer's step at {line} used the gradients of an earlier step again: they "
-            "were not cleared in between.",
+            f"The optimizer's step at {line} used the gradients of an earlier step again, "
+            "because they were not cleared in between.",
             cause="gradients not cleared",
             advice="Call optimizer.zero_grad() before backward() runs for the next step.",
             where=line,
@@ -91,12 +92,12 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(GradientClearing, DiscardedGradients))
 def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
-    """Gradients were cleared before any optimizer had stepped with them.
+    """Gradients were cleared before an optimizer had used them in a step.
 
     ## Why it matters
 
-    The step sees empty gradients and changes nothing, or only what weight decay and momentum do.
-    The training looks as if the learning rate were 0.
+    The step finds no gradients and changes nothing, except by weight decay and momentum. The
+    training looks as if the learning rate were 0.
 
     ## Example
 
@@ -132,11 +133,12 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Gradients that an epoch leaves over may be dropped: a single time at the end is a note.
+    A program may drop the remaining gradients at the end of an epoch. If this happens once, the
+    finding has severity info.
 
     ## Not detected
 
-    Gradients that are cleared by hand before a step.
+    Gradients that are cleared by hand before a step are not seen.
 
     ## See also
 
@@ -148,11 +150,11 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
     for backward in reading.events(DiscardedGradients) if steps and not clearings else ():
         yield finding(
             "warning",
-            f"What backward{at(backward.where)} adds to the gradients is cleared before any step "
-            f"uses it{times(backward)}.",
+            f"The gradients of backward{at(backward.where)} are cleared before any step uses "
+            f"them{times(backward)}.",
             cause="gradients cleared before the step",
-            advice="Run this backward before the optimizer's step, or add its loss to the other "
-            "one.",
+            advice="Call this backward before the optimizer's step, or add its loss to the "
+            "other loss.",
             where=backward.where,
         )
     for event in clearings:
@@ -163,12 +165,13 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
             continue
         call = "optimizer.zero_grad()" if event.by_optimizer else "zero_grad()"
         yield finding(
-            "info" if few else "warning",  # a rest at the end of an epoch may be dropped on purpose
+            # remaining gradients at the end of an epoch may be dropped on purpose
+            "info" if few else "warning",
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
             f"{'' if steps else ', and no optimizer ever stepped'}.",
             cause="gradients cleared before the step",
-            advice="Call zero_grad() once for each step(), right after it: gradients that are "
-            "cleared between backward() and step() train nothing."
+            advice="Call zero_grad() right after each step(): gradients that are cleared "
+            "between backward() and step() train nothing."
             if steps
             else "Call optimizer.step() after backward().",
             where=event.where,
@@ -177,14 +180,15 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(GradientClip,))
 def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
-    """Gradients were clipped after the step that used them, before backward made them, while they
-    were still multiplied by the loss scale, or before the ranks averaged them.
+    """Gradients were clipped at a time when clipping does not protect the step: after the step,
+    before backward, while they were multiplied by the loss scale, or before the ranks averaged
+    them.
 
     ## Why it matters
 
-    Clipping protects a step only between the backward that makes the gradients and the step that
-    uses them. Anywhere else a single bad batch can still ruin the weights, though the code looks
-    safe.
+    Clipping is effective only between the backward that computes the gradients and the step that
+    uses them. At another time, the code looks safe, but a single bad batch can still ruin the
+    weights.
 
     ## Example
 
@@ -218,11 +222,11 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Calling `clip_grad_norm_` with an infinite bound only measures the norm, wherever it is.
+    A call of `clip_grad_norm_` with an infinite bound only measures the norm, and is not reported.
 
     ## Not detected
 
-    Clipping that is written by hand with `mul_`.
+    Clipping that the program implements itself, with `mul_` for example, is not seen.
 
     ## See also
 
@@ -237,7 +241,7 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
         if known is None or (event.moment == "before backward" and event.where in in_time):
             continue
         if event.moment == "after the step" and event.where in early:
-            continue  # a clip that is too early in a loop also follows the previous step
+            continue  # in a loop, a clip before backward also follows the previous step
         cause, message, advice = known
         yield finding(
             "warning",
@@ -248,26 +252,26 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
         )
 
 
-# By the moment of a clip: cause, message, advice.
+# Moment of a clip -> cause, message and advice.
 _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
     "after the step": (
         "clipped after the step",
-        "clips gradients after the step that used them, and so changes nothing",
+        "clips gradients after the step that used them, so it has no effect",
         "Clip between backward() and optimizer.step().",
     ),
     "while scaled": (
         "clipped while scaled",
-        "clips gradients while they are multiplied by the loss scale, and so clips far too much",
+        "clips gradients that are still multiplied by the loss scale, so it clips far too much",
         "Call scaler.unscale_(optimizer) before clipping.",
     ),
     "before the average": (
         "clipped before the average",
-        "clips each rank's gradients by that rank's own norm, before the ranks average them",
+        "clips the gradients of each rank by this rank's norm, before the ranks average them",
         "Average the gradients first, and clip the average.",
     ),
     "before backward": (
         "clipped too early",
-        "found no gradient to clip: backward runs later",
+        "found no gradient to clip, because backward runs later",
         "Clip between backward() and optimizer.step().",
     ),
 }
@@ -275,13 +279,13 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 
 @rule("warning", of=(UnusedGradients,))
 def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
-    """A backward gives gradients to the parameters of an optimizer that never steps, while another
-    optimizer steps.
+    """A backward computes gradients for the parameters of an optimizer that never steps, while
+    another optimizer steps.
 
     ## Why it matters
 
-    The gradients are computed and thrown away. In a GAN this leaves one of the two networks as it
-    was at the beginning.
+    The gradients are computed but never used. In a GAN, one of the two networks then keeps its
+    initial weights.
 
     ## Example
 
@@ -322,11 +326,13 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An optimizer that steps only once in many steps: record enough of them.
+    An optimizer may step only once in many backwards. Record enough of the training to include its
+    step.
 
     ## Not detected
 
-    Trainings in which no optimizer steps at all: updates by hand are not steps.
+    Trainings in which no optimizer steps are not reported, because they may update parameters by
+    hand.
 
     ## See also
 
@@ -336,8 +342,8 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
         names = listing(event.parameters, last=", ")
         yield finding(
             "warning",
-            f"backward{at(event.where)} gives {names} a gradient, but the optimizer that holds "
-            "them has never stepped so far.",
+            f"backward{at(event.where)} computes gradients for {names}, but the optimizer that "
+            "holds them has not stepped so far.",
             cause="an optimizer never steps",
             advice="Call step() of that optimizer after this backward, unless it steps later.",
             where=event.where,
@@ -347,14 +353,14 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(MixedLosses,))
 def mixed_losses(reading: Reading) -> Iterator[Finding]:
-    """An optimizer steps with the gradients of two losses, though another optimizer has already
-    stepped for the first one: the gradients of that loss were not cleared.
+    """An optimizer steps with the gradients of two losses, because the gradients of another
+    optimizer's loss were not cleared.
 
     ## Why it matters
 
-    Gradients of one loss are left in `.grad` when the next backward adds its own. The optimizer
-    then follows the sum of two losses, one of which is not its own: in a GAN the generator helps
-    the discriminator.
+    The gradients of one loss are still in `.grad` when the next backward adds its gradients. The
+    optimizer then minimizes the sum of both losses, one of which belongs to the other network. In a
+    GAN, the generator then helps the discriminator.
 
     ## Example
 
@@ -393,11 +399,13 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A trunk that learns from the losses of several heads, one after the other: it is a note.
+    A trunk may learn from the losses of several heads, one after the other. Such a finding has
+    severity info.
 
     ## Not detected
 
-    Losses that are added before one backward: their sum is meant.
+    Losses that the program adds before one backward are not reported, because their sum is
+    intended.
 
     ## See also
 
@@ -408,12 +416,12 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
         yield finding(
             # A trunk may learn from the losses of two heads, one after the other.
             "warning" if event.through else "info",
-            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: of the "
-            f"backward{at(event.where)}, after which another optimizer stepped, and of the "
+            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: those "
+            f"of backward{at(event.where)}, after which another optimizer stepped, and those of "
             f"backward{at(event.second)}.",
             cause="gradients of another loss",
-            advice=f"Call {event.optimizer}.zero_grad() before the second backward; do nothing if "
-            "both losses are to train its parameters.",
+            advice=f"Call {event.optimizer}.zero_grad() before the second backward; do nothing "
+            "if both losses should train its parameters.",
             where=event.where,
             nodes=event.nodes,
         )
@@ -421,12 +429,12 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
 
 @finds("scheduler-out-of-step", reads="end", of=(EarlySchedulerStep,))
 def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
-    """Report a learning rate scheduler that stepped before its optimizer had stepped once."""
+    """Report a learning rate scheduler that stepped before its optimizer's first step."""
     for event in reading.events(EarlySchedulerStep):
         yield finding(
             "warning",
-            f"{event.scheduler}.step(){at(event.where)} ran before {event.optimizer} had stepped "
-            "once: the first learning rate of the schedule is never used.",
+            f"{event.scheduler}.step(){at(event.where)} was called before the first step of "
+            f"{event.optimizer}, so the first learning rate of the schedule is never used.",
             cause="scheduler stepped first",
             advice=f"Call {event.scheduler}.step() after the optimizer's step().",
             where=event.where,

@@ -1,6 +1,8 @@
-"""Transfers: copies between devices that are wasted, repeated or slow, or make the program wait.
+"""Rules about copies between devices that are unused, repeated or slow, or that make the program
+wait.
 
-Rules of the forward leave out copies of a model's own parameters: one move of them is normal.
+Rules about the forward ignore copies of a model's own parameters, because moving a model once is
+normal.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ LARGE_COPY = 1 << 20
 # (CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device").
 TINY_COPY = 4096
 MIN_TINY_COPIES = 16
-# Copies of one tensor: two may be for two places of the program.
+# Copies of one tensor that are reported. Two copies may have different purposes.
 MIN_REPEATS = 3
-# More nodes than this on the other device are a placement, not a round trip.
+# If more nodes run on the other device, the copies are not a round trip: the model is divided
+# between devices.
 MAX_ROUND_TRIP_NODES = 8
 
 _READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
-# Calls whose result's size depends on values, so that the size is read from the device.
+# Calls that read the size of their result from the device, because the size depends on values.
 _SIZE_READS = {
     "getitem": "Indexing with",
     "setitem": "Writing to elements selected by",
@@ -40,7 +43,7 @@ _SIZE_READS = {
     "unique_consecutive": "unique_consecutive() of",
 }
 
-_LIBRARY_ADVICE = {  # on reads inside a library
+_LIBRARY_ADVICE = {  # advice on reads inside a library, by module
     "torch.distributions.distribution": "Create the distribution with validate_args=False: it "
     "then does not check its values.",
 }
@@ -56,12 +59,13 @@ Numbered = list[tuple[int, Transfer]]  # transfers with their indices in the gra
 
 @rule("warning", of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
-    """A tensor was copied to a device and the copy never used, as by `x.cuda()` without assignment.
+    """A tensor was copied to a device, but the copy was never used, such as that of `x.cuda()`
+    without an assignment.
 
     ## Why it matters
 
-    `Tensor.to()` and `cuda()` return a copy and leave the tensor where it is; for a module they
-    move it. A call without assignment costs the copy and changes nothing.
+    `Tensor.to()` and `Tensor.cuda()` return a copy and do not move the tensor itself, unlike the
+    methods of a module. A call without an assignment costs a copy and has no effect.
 
     ## Example
 
@@ -93,11 +97,11 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A copy that warms up a device before a measurement.
+    A program may copy a tensor only to warm up a device before a measurement.
 
     ## Not detected
 
-    Copies that are only read outside of the recorded block.
+    A use of the copy after the recorded block is not seen.
 
     ## See also
 
@@ -114,10 +118,11 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
         call = f"{name}.{_call(first)}"
         yield finding(
             "warning",
-            f"{name} was copied to {first.target}{at(first.where)}{_times(group)}, and the copy "
+            f"{name} was copied to {first.target}{at(first.where)}{_times(group)}, but the copy "
             "was never used.",
             cause="the copy was not kept",
-            advice=f"Replace {call} with {name} = {call}{at(first.where)}: a move returns the copy."
+            advice=f"Replace {call} with {name} = {call}{at(first.where)}, because a move "
+            "returns the copy."
             if any(t.label for _, t in group)
             else f"Assign the result of {_call(first)}{at(first.where)}, or remove the call.",
             **_fields(group),
@@ -130,8 +135,8 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Each copy takes bandwidth between host and device, and one from pageable memory makes the
-    program wait.
+    Each copy needs bandwidth between host and device, and the program waits for a copy from
+    pageable memory.
 
     ## Example
 
@@ -164,11 +169,11 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Offloading keeps a tensor on the host to save memory of the device.
+    Offloading keeps a tensor on the host to save device memory.
 
     ## Not detected
 
-    A tensor that is re-created with the same values for each copy.
+    A tensor that is re-created with the same values for each copy is not recognized as the same.
 
     ## See also
 
@@ -177,7 +182,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
     known = [
         (i, t)
         for i, t in _forward(reading)
-        # Reading one number repeatedly is a matter of device-sync.
+        # The rule device-sync reports repeated reads of one number.
         if _data_key(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
     for _, group in group_by_key(
@@ -194,19 +199,19 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
             f"{_name_of(group)} was copied from {first.source} to {first.target} {len(same)} "
             f"times, {bytes_text(extra)} more than one copy needs{at(listing(lines))}.",
             cause="copied repeatedly",
-            advice=f"Move {_name_of(group)} once, before the loop, and use that copy.",
+            advice=f"Move {_name_of(group)} once, before the loop, and use the copy in the loop.",
             **_fields(group),
         )
 
 
 @rule("warning", of=(Transfer,))
 def round_trip(reading: Reading) -> Iterator[Finding]:
-    """A tensor was copied to another device and back, with few or no operations in between.
+    """A tensor was copied to another device and back, with few operations or none in between.
 
     ## Why it matters
 
-    Two copies and two waits, for an operation that the first device could have computed in
-    microseconds.
+    The program makes two copies and waits twice, for an operation that the first device could
+    compute in microseconds.
 
     ## Example
 
@@ -237,11 +242,11 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An operation that the device does not have, or a library that needs NumPy.
+    The device may not support an operation, or a library may need NumPy arrays.
 
     ## Not detected
 
-    Trips with more than a few operations in between.
+    Round trips with more than a few operations in between are not reported.
 
     ## See also
 
@@ -255,7 +260,7 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
         elif t.operation not in _READS or t.operation == "cpu":
             small = (t.nbytes or 0) < LARGE_COPY
             if small and t.library:
-                continue  # made by a library
+                continue  # a library makes both copies
             yield _round_trip(reading, first, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
     copies = {t.node: (i, t) for i, t in _forward(reading) if t.node is not None}
@@ -277,13 +282,13 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def pageable_copy(reading: Reading) -> Iterator[Finding]:
-    """A large copy to a device starts from pageable memory: it is slower than one from pinned
+    """A large copy to a device starts from pageable memory, so it is slower than a copy from pinned
     memory and cannot overlap with computation.
 
     ## Why it matters
 
-    The driver first copies pageable memory to a pinned buffer of its own. `non_blocking=True` has
-    no effect on such a copy: the program waits for it, in every step.
+    The driver first copies pageable memory to its own pinned buffer. `non_blocking=True` has no
+    effect on such a copy, and the program waits for the copy in every step.
 
     ## Example
 
@@ -315,12 +320,12 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A copy that is made once, before the training: it is a note. Pinned memory cannot be swapped
-    out, so pin only buffers that are used for copies.
+    A single copy before the training is normal, and has severity info. Pinned memory cannot be
+    swapped out, so pin only buffers that are used for copies.
 
     ## Not detected
 
-    Copies below 1 MiB, and copies from a device, which need a pinned target to overlap.
+    Copies below 1 MiB, and copies from a device to the host, are not reported.
 
     ## See also
 
@@ -335,7 +340,8 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
     for _, group in group_by_key(((t.where, t.label, t.target), (i, t)) for i, t in large):
         first, moved = group[0][1], sum(t.nbytes or 0 for _, t in group)
         yield finding(
-            # A single copy may be setup; repeated copies at one line are data of the loop.
+            # A single copy may be a part of the setup. Repeated copies at one line move the data of
+            # a loop.
             "warning" if first.where and len(group) >= MIN_REPEATS else "info",
             f"{_name_of(group)} ({bytes_text(moved)}{_times(group)}) was copied to {first.target} "
             f"from pageable memory{at(first.where)}.",
@@ -348,12 +354,12 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def tiny_copies(reading: Reading) -> Iterator[Finding]:
-    """Many tiny copies in a row, each of which takes longer to start than to run.
+    """Many tiny copies follow each other, and each takes longer to start than to run.
 
     ## Why it matters
 
-    Starting a copy takes microseconds, whatever its size: 32 copies of 16 bytes take 32 times as
-    long as one of 512.
+    Starting a copy takes microseconds, whatever its size. 32 copies of 16 bytes take about 32 times
+    as long as one copy of 512 bytes.
 
     ## Example
 
@@ -383,18 +389,19 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Copies that come from different steps of a loader.
+    The copies may belong to different steps of a loader, which cannot be joined.
 
     ## Not detected
 
-    Copies with other work in between.
+    Tiny copies with other copies in between are not counted as one row.
 
     ## See also
 
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
-    # Consecutive copies at one line are a loop over pieces. Copies of a training loop's batches
-    # alternate with other lines or with calls of modules.
+    # Consecutive copies at one line come from a loop over parts of the data. The copies of a
+    # training loop's batches, in contrast, alternate with copies at other lines or with calls of
+    # modules.
     lines: dict[tuple[str, str, str], list[Numbered]] = {}
     for key, run in groupby(_forward(reading), _run_key):
         lines.setdefault(key[:3], []).append(list(run))
@@ -408,9 +415,9 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             continue
         if len({t.data for _, t in group} - {None}) == 1:
             continue
-        # Copies in a forward, and nodes of the graph, belong to one step; so do copies without a
-        # module call in between, if others at the line have one. Else they may be the small
-        # batches of many steps that call no module.
+        # The copies belong to one step if they are in a forward or are nodes of the graph. They
+        # also do if no module call is between them, while a module call separates other copies of
+        # the line. Otherwise they may be the small batches of many steps that call no module.
         together = (
             bool(first.in_forward)
             or len({run[0][1].moment for run in runs}) > 1
@@ -420,8 +427,8 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
         again = f" ({len(pieces)} such rows)" if len(pieces) > 1 else ""
         yield finding(
             "warning" if together else "info",
-            f"{len(group)} copies {first.source} to {first.target} in a row{at(line)} move "
-            f"{bytes_text(moved)} in all{again}.",
+            f"{len(group)} copies from {first.source} to {first.target} in a row{at(line)} move "
+            f"{bytes_text(moved)} in total{again}.",
             cause="many tiny copies",
             advice=f"{'Join' if together else 'If one step makes them, join'} them with "
             "torch.stack or torch.cat, and copy once.",
@@ -431,13 +438,14 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def device_sync(reading: Reading) -> Iterator[Finding]:
-    """A value is read from a device inside a forward or in a loop, and the program waits for it.
+    """The program reads a value from a device inside a forward or in a loop, and waits for the
+    device.
 
     ## Why it matters
 
-    Kernels of a GPU run asynchronously. Reading a value makes the program wait until all queued
-    work is done, so that the GPU is idle while the next step is prepared. Reading every hundredth
-    step costs nothing that can be measured.
+    GPU kernels run asynchronously. A read makes the program wait until all queued work is done, and
+    the GPU is then idle while the program prepares the next step. A read in every hundredth step
+    has no measurable cost.
 
     ## Example
 
@@ -475,11 +483,11 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Logging every so many steps, early stopping, and a check for NaN that must come before the step.
+    Logging now and then, early stopping, and a check for NaN before the step need the value.
 
     ## Not detected
 
-    Waits without a read, such as `torch.cuda.synchronize()`.
+    Waiting without a read, such as `torch.cuda.synchronize()`, is not reported.
 
     ## See also
 
@@ -499,27 +507,32 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
         known = len(group) + sum(
             _is_same_read(first, t) for g in reading.before for t in g.transfers
         )
-        # Reads by a library outside of a forward are left out, such as those of a GradScaler.
+        # Reads that a library makes outside of a forward, such as those of a GradScaler, are not
+        # reported.
         if not inside and (not first.where or known < MIN_REPEATS or first.library):
             continue
         by = f" by {first.library}" if first.library else ""
         place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
         place += f"{at(first.where)}{_times(group)}"
         if _is_size(first):
-            advice = "If the size may stay constant, multiply by the mask, or use "
+            advice = "If the result may keep its size, multiply by the mask, or use "
             advice += "torch.where(mask, x, 0)."
             message = f"{_SIZE_READS[first.operation]} {first.label or 'a tensor'}{by} {place}: "
-            message += f"each call waits for all queued work of {first.source} to read the size of "
-            message += "its result."
+            message += "to read the size of its result, each call waits for all queued work of "
+            message += f"{first.source}."
         else:
             message = f"{_name_of(group)} is read{by} with {first.operation}() {place}: each read "
             message += f"waits for all queued work of {first.source}."
             if not inside:
-                advice = "Keep it a tensor, and read it after the loop or every so many steps."
+                advice = (
+                    "Keep the tensor, and read its value after the loop or once for many steps."
+                )
             elif first.tensor.shape:
-                advice = f"Compute on {first.source} in place of reading the tensor."
+                advice = f"Compute with the tensor on {first.source} instead of reading it."
             else:
-                advice = "Keep it a tensor: use torch.where or a mask in place of Python's if."
+                advice = (
+                    "Compute with the tensor: use torch.where or a mask instead of a Python if."
+                )
         yield finding(
             "warning" if inside and not by and not _is_size(first) else "info",
             message,
@@ -531,12 +544,13 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def copy_in_backward(reading: Reading) -> Iterator[Finding]:
-    """A copy inside the graph makes backward copy the gradient back, in every step.
+    """A copy between devices is a part of the graph, so backward copies the gradient back in every
+    step.
 
     ## Why it matters
 
-    The copy is an operation of the graph: its backward is another copy, in every step, and both
-    wait for the devices.
+    The backward of a copy is another copy, in the other direction. Both cost time in every step,
+    and wait for the devices.
 
     ## Example
 
@@ -566,11 +580,11 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Pipelines that divide a model between devices, and offloading.
+    A model that is divided between devices, or offloading, needs such copies.
 
     ## Not detected
 
-    Copies without a gradient.
+    Copies through which no gradient flows are not reported.
 
     ## See also
 
@@ -580,7 +594,8 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     inside = [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        # Nodes before a cut do not run. Copies by saved-tensor hooks have another node.
+        # Copies before a cut have nodes that do not run. Copies by saved-tensor hooks belong to
+        # other nodes.
         if t.node is not None
         and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
         and (nodes[t.node].order is not None or not reading.ran)
@@ -602,13 +617,14 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if kind in ("parameter", "replica") else "info",
             f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "
-            f"inside the graph ({moved}), which backward must repeat for the gradient.",
+            f"inside the graph ({moved}), which backward repeats for the gradient.",
             cause="a copy with a gradient",
             advice={
                 "parameter": "Move the model once with model.to(device) before training.",
                 "replica": _REPLICA_ADVICE,
-                "tensor": "Create the leaf on the device it is used on, with requires_grad=True.",
-            }.get(kind, "Keep neighbouring modules on one device where memory allows."),
+                "tensor": "Create the leaf, with requires_grad=True, on the device where it is "
+                "used.",
+            }.get(kind, "Keep consecutive modules on one device if memory allows."),
             where=next((t.where for _, t, _ in group if t.where), ""),
             nodes=tuple(node for node in copies if node is not None),
             transfers=tuple(i for i, _, _ in group),
@@ -616,7 +632,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
-    """Return True if a parameter is on an accelerator and also used there."""
+    """Return True if a parameter is on an accelerator and an operation uses it there."""
     device = reading.graph.nodes[leaf].device
     uses = [reading.graph.nodes[edge.target] for edge in reading.users[leaf]]
     local = (node for node in uses if node.device == device and node.operation != "to_copy")
@@ -624,10 +640,10 @@ def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
 
 
 def _forward(reading: Reading) -> Numbered:
-    """Return the transfers of the forward that rules judge, with their indices.
+    """Return the transfers of the forward that rules check, with their indices in the graph.
 
-    Left out are moves of a whole model and of its parameters, DataParallel's copies to replicas,
-    and copies by saved-tensor hooks such as `torch.autograd.graph.save_on_cpu`.
+    Moves of a model and its parameters, DataParallel's copies to replicas, and copies by
+    saved-tensor hooks such as `torch.autograd.graph.save_on_cpu` are left out.
     """
     return [
         (i, t)
@@ -649,20 +665,22 @@ def _tiny(run: Numbered) -> Numbered:
 
 
 def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfer]:
-    """Return copies in earlier steps of the same data between the same devices."""
+    """Return the copies of the same data between the same devices in earlier steps."""
     key = first.data, first.source, first.target
     known = (t for graph in reading.before for t in graph.transfers if t.phase == "forward")
     return [t for t in known if first.data is not None and (t.data, t.source, t.target) == key]
 
 
 def _is_same_read(one: Transfer, other: Transfer) -> bool:
-    """Return True if two steps made the same read."""
+    """Return True if two transfers are the same read in different steps: the same call at the same
+    line.
+    """
     keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
     return keys[0] == keys[1]
 
 
 def _is_size(transfer: Transfer) -> bool:
-    """Return True if only the size of a result was read, as for `x[mask]` or `nonzero`."""
+    """Return True if only the size of a result was read, as in `x[mask]` or `nonzero`."""
     integer = transfer.tensor.dtype in ("int32", "int64") and not transfer.tensor.shape
     return transfer.kind == "DtoH" and integer and transfer.operation in _SIZE_READS
 
@@ -691,7 +709,7 @@ def _round_trip(
         f"{name} went from {first.source} to {first.target}{at(first.where)} and came back"
         f"{at(last.where)} with {between or 'no'} node{'' if between == 1 else 's'} in between.",
         cause="a round trip",
-        advice=f"Stay on {first.source}: both copies, and waiting for them, are saved.",
+        advice=f"Stay on {first.source}: this saves both copies and the waiting for them.",
         where=first.where,
         nodes=tuple(t.node for t in (first, last) if t.node is not None),
         transfers=(i, j),
@@ -707,7 +725,7 @@ def _fields(group: Numbered) -> dict[str, object]:
 
 
 def _name_of(group: Numbered) -> str:
-    """Return the first label of the transfers, or a description of the tensor."""
+    """Return the first label of the transferred tensors, or a description such as "a f32[8, 4]"."""
     return _name(next((t for _, t in group if t.label), group[0][1]))
 
 
@@ -716,7 +734,7 @@ def _name(transfer: Transfer) -> str:
 
 
 def _prefix(group: Numbered) -> str:
-    """Return "x." if one of the tensors has a name."""
+    """Return the first label with a dot, such as "x."; "" if no tensor has a label."""
     return next((f"{t.label}." for _, t in group if t.label), "")
 
 

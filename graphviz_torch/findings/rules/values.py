@@ -1,4 +1,6 @@
-"""Gradient values: vanishing and exploding along depth, dead ReLUs, the first NaN or Inf."""
+"""Rules about gradient values: vanishing and exploding gradients, dead ReLUs, the first NaN or
+Inf.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +17,23 @@ from ..run_findings import SPOILT
 from ..words import at
 from .cuts import is_weight
 
-# Bounds of the median norm in the deepest quarter of the longest path, divided by that in the
-# quarter next to the last layer. At initialization, GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50
-# have 0.5 to 40, stacks of up to 10 Linear + ReLU or Tanh above 1e-4; 8 sigmoid layers have 1e-6,
-# 20 ReLU layers at twice He's gain 5e4 (He et al. 2015, "Delving deep into rectifiers").
+# Bounds of a ratio along the longest path: the median norm in the quarter next to the input,
+# divided by the median norm in the quarter next to the last layer. At initialization, the ratio is
+# 0.5 to 40 in GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50, above 1e-4 in stacks of up to 10
+# Linear + ReLU or Tanh, 1e-6 in 8 sigmoid layers, and 5e4 in 20 ReLU layers with twice He's gain
+# (He et al. 2015, "Delving deep into rectifiers").
 VANISHING_RATIO = 1e-5
-SHRINKING_RATIO = 1e-3  # a note: the first weights learn a thousand times slower than the last
+# severity info: the first weights learn a thousand times slower than the last
+SHRINKING_RATIO = 1e-3
 EXPLODING_RATIO = 1e3
 _TRANSPOSES = ("t", "transpose", "permute", "view")
-# A shorter path is not judged: two Linear layers with an activation and a loss have 7 nodes.
+# A path with fewer nodes is not checked. Two Linear layers with an activation and a loss have 7.
 MIN_CHAIN = 8
-# Trained transformers are healthy with 97 of 100 ReLU outputs at zero (Li et al. 2022, "The lazy
-# neuron phenomenon"), so only a ReLU that passes almost nothing is dead.
+# In healthy trained transformers, 97 % of the ReLU outputs may be zero (Li et al. 2022, "The lazy
+# neuron phenomenon"). Only a ReLU that passes less than 0.1 % is called dead.
 DEAD_ELEMENTS = 0.999
 DEAD_UNITS = 0.9
-# With fewer rows or elements, all of them may be zero by chance.
+# In a smaller batch, all rows or elements may be zero by chance.
 MIN_ROWS = 32
 MIN_ELEMENTS = 64
 
@@ -38,15 +42,17 @@ _RELU = ("relu", "threshold", "hardtanh")
 _REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
 _RESHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
 _REGION_ADVICE = (
-    'Record the step with record(compiled="eager"): the report then names the operation inside.'
+    'Record the step with record(compiled="eager"): the report then names the operation inside '
+    "the region."
 )
 _NONFINITE_ADVICE = {
     "sqrt": "Add a small number before sqrt: its derivative at 0 is infinite.",
     "rsqrt": "Add a small number before rsqrt: its derivative at 0 is infinite.",
-    "log": "Clamp its input away from 0, or use log_softmax.",
-    **dict.fromkeys(("log2", "log10"), "Clamp its input away from 0."),
-    "log1p": "Clamp its input away from -1.",
-    "pow": "Clamp the base away from 0: a power below 1 has an infinite derivative there.",
+    "log": "Clamp its input to a minimum above 0, or use log_softmax.",
+    **dict.fromkeys(("log2", "log10"), "Clamp its input to a minimum above 0."),
+    "log1p": "Clamp its input to a minimum above -1.",
+    "pow": "Clamp the base to a minimum above 0: for an exponent below 1, the derivative at 0 "
+    "is infinite.",
     "div": "Add a small number to the divisor.",
     "reciprocal": "Add a small number to the divisor.",
     "norm": "Add a small number to the tensor: a norm has no derivative at 0.",
@@ -54,19 +60,21 @@ _NONFINITE_ADVICE = {
     "acos": "Clamp the input inside -1 and 1: the derivative at the ends is infinite.",
     "asin": "Clamp the input inside -1 and 1: the derivative at the ends is infinite.",
     "exp": "Subtract the largest value before exp, or use logsumexp.",
-    "mul": "One factor is NaN or Inf already in forward: look at its source.",
-    "where": "torch.where passes 0 * Inf as NaN from the branch not taken: clamp before it.",
+    "mul": "One factor is already NaN or Inf in the forward: check the operations that computed "
+    "it.",
+    "where": "torch.where passes 0 * Inf = NaN back through the branch that is not selected: "
+    "clamp the input of that branch.",
 }
 
 
 _VALUE_ADVICE = {
-    "softmax": "Leave one key unmasked in every row, or set the rows that are all masked to 0 "
+    "softmax": "Leave at least one key unmasked in every row, or set fully masked rows to 0 "
     "with torch.where before the softmax.",
-    "sqrt": "Clamp its input at 0: rounding may make a small number negative.",
+    "sqrt": "Clamp its input to at least 0: rounding may make a small number negative.",
     "mean": "Skip empty tensors, or divide a sum by max(count, 1).",
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
-        "Skip batches without a target, or sum and divide by max(count, 1).",
+        "Skip batches without a target, or divide the sum by max(count, 1).",
     ),
     **dict.fromkeys(("var", "std"), "Pass unbiased=False, or skip groups of a single element."),
 }
@@ -74,12 +82,12 @@ _VALUE_ADVICE = {
 
 @rule("warning", of=(GradientStats,))
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient shrinks along depth: the first parameters learn slowly, or hardly at all.
+    """The gradient shrinks from layer to layer, so the first layers learn slowly or hardly at all.
 
     ## Why it matters
 
-    Each layer multiplies the gradient by its derivative. If the product becomes tiny, the first
-    layers hardly change, and the model is as good as one without them.
+    In backward, each layer multiplies the gradient by its derivative. If the product becomes tiny,
+    the first layers hardly change, and the model is no better than a model without them.
 
     ## Example
 
@@ -108,13 +116,13 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    At the first step of a model whose last layer is initialized with zeros; later steps are not
-    reported.
+    In the first step of a model whose last layer is initialized with zeros, the gradient is small
+    for a good reason. Later steps of such a model are not reported.
 
     ## Not detected
 
-    Gradients that are small everywhere, as with a loss that is divided by a large number: only the
-    ratio along depth is judged.
+    Gradients that are small everywhere, because the loss is divided by a large number for example,
+    are not reported: only the ratio along depth is checked.
 
     ## See also
 
@@ -130,13 +138,13 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     slowly = "learns" if len(starved) == 1 else "learn"
     slowly = f"hardly {slowly}" if vanishes else f"{slowly} slowly"
     yield finding(
-        # The weights of an unrolled RNN still learn through their later uses.
+        # The weights of an unrolled RNN still learn through their other uses.
         "warning" if starved and vanishes else "info",
         f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: "
         f"{_norms_at_ends(reading, chain)}" + (f", and {names} {slowly}." if names else "."),
         cause="vanishing along depth",
-        advice="Try residual connections, normalization, ReLU or GELU in place of sigmoid or tanh, "
-        "or an initialization that keeps the scale (nn.init.kaiming_normal_).",
+        advice="Use residual connections, normalization, ReLU or GELU instead of sigmoid or "
+        "tanh, or an initialization that keeps the scale (nn.init.kaiming_normal_).",
         where=reading.graph.nodes[chain[-1][0]].where,
         nodes=(*starved, chain[0][0], chain[-1][0]),
     )
@@ -144,12 +152,12 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,))
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient grows along depth by orders of magnitude.
+    """The gradient grows from layer to layer, by orders of magnitude in total.
 
     ## Why it matters
 
-    Steps that are many orders too long throw the weights far away: the loss jumps, and often
-    becomes NaN.
+    Steps that are orders of magnitude too large move the weights far away. The loss jumps, and
+    often becomes NaN.
 
     ## Example
 
@@ -181,12 +189,13 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Optimizers that normalize gradients, such as Adam, tolerate a constant factor. Silence the rule
-    if the training is stable.
+    Optimizers that normalize gradients, such as Adam, tolerate large gradients. Silence the rule if
+    the training is stable.
 
     ## Not detected
 
-    Growth inside one layer, or in a single step of many: `watch` reports that as `gradient-spike`.
+    Growth inside one layer is not detected. `watch` reports growth in single steps of a training as
+    `gradient-spike`.
 
     ## See also
 
@@ -197,7 +206,8 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     ratio = _growth(reading, chain)
     if ratio is None or ratio <= EXPLODING_RATIO:
         return
-    # In a branch that a small factor scales, the last layers have less than what the skip carries.
+    # In a branch that a small factor scales, the last layers have a smaller gradient than the skip
+    # connection.
     deepest = median(norm for _, norm in chain[-(len(chain) // 4) :])
     if deepest <= EXPLODING_RATIO * chain[0][1]:
         return
@@ -214,12 +224,12 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=_RELU)
 def dead_relu(reading: Reading) -> Iterator[Finding]:
-    """A ReLU lets almost no gradient through: nearly all of its inputs are negative.
+    """A ReLU passes almost no gradient, because nearly all of its inputs are negative.
 
     ## Why it matters
 
-    A unit whose input is negative for all samples outputs 0 and passes no gradient back, so it
-    cannot recover. With most units dead the layer computes a constant.
+    A unit whose input is negative for all samples outputs 0 and passes no gradient, so that it
+    cannot recover. If most units are dead, the layer computes a constant.
 
     ## Example
 
@@ -249,11 +259,12 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Sparse activations, as in a mixture of experts or a sparse autoencoder.
+    A sparse autoencoder or a mixture of experts has sparse activations on purpose.
 
     ## Not detected
 
-    Units that are dead in a batch and alive in others: one recorded step is one batch.
+    One recorded step contains one batch, so that a unit that is reported may still be active for
+    other batches.
 
     ## See also
 
@@ -265,7 +276,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             continue
         edge = reading.inputs[node.id][0]
         if len(reading.users[edge.source]) > 1:
-            continue  # the gradients of other users are in the sum
+            continue  # the input's gradient also contains those of its other users
         after, before = reading.stats(node.id), reading.stats(edge.source, edge.output_nr)
         meta = reading.meta(node.id)
         if after is None or before is None or meta is None or after.zero_fraction == 1:
@@ -282,8 +293,8 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             else f"{1 - passed:.1%} of its elements"
         )
         loss = _loss_of(reading, node.id)
-        leave_out = f"It is the last operation before {loss}: leave it out, or use softplus where "
-        leave_out += "the output must be positive."
+        leave_out = f"It is the last operation before {loss}: remove it, or use softplus if the "
+        leave_out += "output must be positive."
         yield finding(
             "warning",
             f"{reading.call(node.id)} is dead: {dead} let no gradient through.",
@@ -298,7 +309,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
 
 def _loss_of(reading: Reading, node: int) -> str:
-    """Return the regression loss that takes a result, possibly reshaped; "" if none does."""
+    """Return the regression loss that uses a result, directly or reshaped; "" if there is none."""
     while len(reading.users[node]) == 1:
         user = reading.graph.nodes[reading.users[node][0].target]
         if user.operation in _REGRESSION_LOSSES:
@@ -311,12 +322,12 @@ def _loss_of(reading: Reading, node: int) -> str:
 
 @rule("error", of=(NonfiniteValue,))
 def nonfinite_value(reading: Reading) -> Iterator[Finding]:
-    """The forward computed NaN or Inf; reported is the first operation that did.
+    """An operation of the forward computed NaN or Inf. The first such operation is reported.
 
     ## Why it matters
 
-    One NaN in the forward makes the loss NaN, and one step with it makes every parameter NaN. The
-    finding names the first operation that computed one from finite inputs: the place to look at.
+    A NaN in the forward makes the loss NaN, and a step with this loss makes all parameters NaN. The
+    finding names the first operation that computed NaN or Inf from finite inputs.
 
     ## Example
 
@@ -351,12 +362,12 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    `-inf` in scores before a softmax is meant, as long as a finite score is left in each row: it is
-    not reported.
+    Masked scores before a softmax are `-inf` on purpose. They are not reported if each row has a
+    finite score.
 
     ## Not detected
 
-    With `gradients="finite"`, values of operations whose results have left memory.
+    With `gradients="finite"`, results that were freed before backward are not checked.
 
     ## See also
 
@@ -367,25 +378,29 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         node = event.nodes[0] if event.nodes else None
         name = event.operation if node is None else reading.graph.nodes[node].title
         module = "" if node is None else reading.graph.nodes[node].module
-        loss = "the loss and what follows are not finite"
-        loss = loss if event.in_loss else "gradients are not finite for that"
-        advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Look at its inputs."))
+        loss = "the loss is therefore not finite"
+        loss = loss if event.in_loss else "gradients are therefore not finite"
+        advice = _VALUE_ADVICE.get(name, _NONFINITE_ADVICE.get(name, "Check its inputs."))
         advice = _REGION_ADVICE if name == "compiled" else advice
         reason = event.reason
-        if name == "div" and event.nan and not reason:  # no zero was seen in its divisor
-            advice = "Look at its inputs."
+        if name == "div" and event.nan and not reason:  # the divisor contained no zero
+            advice = "Check its inputs."
         if event.origin == "parameter":
             norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
             spoilt = [name for name, norm in norms if not math.isfinite(norm)]
             one = f"{listing(spoilt)} {'is' if len(spoilt) == 1 else 'are'} NaN or Inf already"
             reason = one if spoilt else reason
-            advice = "Look for the cause: a step with such a gradient, an initialization that "
-            advice += "divides by zero, or the checkpoint that it was loaded from."
+            advice = "Look for the cause: an earlier step with NaN or Inf gradients, an "
+            advice += "initialization that divides by zero, or the checkpoint that was loaded."
         elif event.origin == "operation" and not event.operation:
-            name, module, advice = "What backward starts from", "", "Look at what it is made of."
+            name, module, advice = (
+                "The root of backward",
+                "",
+                "Check the operations that computed it.",
+            )
         elif event.origin == "input":
-            advice = "Look at where that comes from: call torch.isnan(x).any() on the data, and on "
-            advice += "what is computed without gradients."
+            advice = "Call torch.isnan(x).any() on the data, and on tensors that are computed "
+            advice += "without gradients."
         yield finding(
             "error",
             f"{name}{f' in {module}' if module else ''}{at(event.where)} {_counts(event, reason)}; "
@@ -398,7 +413,9 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 
 
 def _counts(event: NonfiniteValue, reason: str) -> str:
-    """Return "made 2 NaN and 1 Inf: its divisor has 2 zeros", or "has 1 Inf" for an input."""
+    """Return a phrase such as "made 2 NaN and 1 Inf: its divisor has 2 zeros", or "has 1 Inf" for
+    an input.
+    """
     counts = (event.nan, "NaN"), (event.inf, "Inf")
     found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
     does = "made" if event.operation or event.origin != "operation" else "has"
@@ -406,8 +423,10 @@ def _counts(event: NonfiniteValue, reason: str) -> str:
 
 
 def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
-    """Return the first NaN or Inf of the forward that reached the loss or a gradient, or []."""
-    # A parameter that is NaN already is reported for the earlier backward that made it so.
+    """Return the event of the first NaN or Inf of the forward that reached the loss or a gradient;
+    [] if none.
+    """
+    # A parameter that an earlier step of the recording made NaN is reported for that step only.
     inherited = reading.graph.step.nonfinite_since is not None
     return [
         event
@@ -418,13 +437,14 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
 
 @rule("error", of=(GradientStats,), also=("watch",))
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
-    """A node turned a finite gradient into NaN or Inf: the first one in backward order.
+    """A node received a finite gradient and passed on NaN or Inf. The first such node of backward
+    is reported.
 
     ## Why it matters
 
-    The loss is finite, and still one step makes parameters NaN: the derivative of an operation is
-    infinite, or its backward multiplies 0 by infinity. Clipping does not help, as the norm is not
-    finite either.
+    The loss is finite, but the next step makes parameters NaN, because the derivative of an
+    operation is infinite, or its backward multiplies 0 by infinity. Clipping does not help, because
+    the norm of the gradients is not finite either.
 
     ## Example
 
@@ -456,7 +476,8 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A gradient scaler expects such steps and skips them: with a scaler, an overflow is a note.
+    A gradient scaler expects overflows and skips the steps with them. With a scaler, a finding
+    about an overflow has severity info.
 
     ## Not detected
 
@@ -470,15 +491,16 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
     """
     origin = _first_nonfinite(reading)
     if origin is None or _nonfinite_values(reading):
-        return  # nonfinite gradients follow from a nonfinite forward
+        return  # the rule nonfinite-value reports the cause in the forward
     first = reading.graph.step.nonfinite_since
     if first is not None:
         yield finding(
             "error",
-            f"Gradients are NaN or Inf, and were so before: first in backward {first + 1} of the "
+            f"Gradients are NaN or Inf, as they have been since backward {first + 1} of the "
             "recording.",
             cause=SINCE_EARLIER_BACKWARD,
-            advice=f"Look at find(recording.graphs[{first}]): what is not finite here follows.",
+            advice=f"Call find(recording.graphs[{first}]) to see the cause, from which the "
+            "values here follow.",
             nodes=(origin,),
         )
         return
@@ -498,7 +520,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         name = reading.names.get(origin)
         message = f"{node.title}{f' in {node.module}' if node.module else ''}{at(node.where)} "
         message += f"({name}) " if name and name != node.title else ""
-        message += f"received a finite gradient{size} and gave {_count_text(bad)} to its "
+        message += f"received a finite gradient{size} and passed {_count_text(bad)} to its "
         message += f"input{'' if len(sources) == 1 else 's'} "
         message += f"{listing(_input(reading, edge) for edge, _ in sources)}."
     scaled = reading.graph.step.loss_scale
@@ -507,15 +529,15 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         "info" if skipped else "error",
         message,
         cause="the scaled loss overflowed" if skipped else "NaN or Inf in backward",
-        advice=f"Nothing, if it is rare: the loss is scaled by {scaled:g}, and the scaler skips "
-        "such a step and lowers the scale."
+        advice=f"Do nothing if this is rare: the loss is scaled by {scaled:g}, and the scaler "
+        "skips such a step and lowers the scale."
         if skipped
         else _REGION_ADVICE
         if node.title == "compiled"
         else _NONFINITE_ADVICE.get(
             node.title,
-            "Look at what this node saved in forward: a zero, a NaN or an Inf in it, which may be "
-            "from further up.",
+            "Check the inputs of this node for a zero, a NaN or an Inf, which an earlier "
+            "operation may have computed.",
         ),
         where=node.where,
         nodes=(origin, *(edge.source for edge in reading.sources(origin))),
@@ -523,10 +545,10 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _depth(reading: Reading) -> list[tuple[int, float]]:
-    """Return the longest path, from the last layer on.
+    """Return the longest path from the last layer to a leaf, without the operations of the loss.
 
-    The operations of the loss are left out: a mean divides the gradient by the number of samples,
-    and samples that the model fits give almost none.
+    A mean in the loss divides the gradient by the number of samples, and samples that the model
+    already fits have almost no gradient, so norms inside the loss are not comparable.
     """
     chain = reading.longest_chain
     for i, (node, _) in enumerate(chain):
@@ -536,18 +558,19 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
 
 
 def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
-    """Return the norm at the deep end of a path, relative to the last layer; None if too short.
+    """Return the ratio of the norms next to the input and next to the last layer; None for a short
+    path.
 
-    The median of the deepest quarter is compared, and the last operation if that is larger: in a
-    branch next to a skip connection the gradient may be small, while nodes before the branch get
-    that of the skip.
+    The norm next to the input is the median of the deepest quarter of the path, or that of the last
+    operation if it is larger. In a branch beside a skip connection, the gradient may be small,
+    although nodes before the branch get the larger gradient of the skip connection.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
         return None
     first = median(n for _, n in chain[:quarter])
     nodes = reading.graph.nodes
-    # The gradient of a transposed weight is not one of an activation.
+    # Transposes of weights are skipped, because their gradients are not those of activations.
     end = next(
         (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
     )
@@ -556,7 +579,9 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """Return the parameters that are used only by the `deep` deepest nodes of a path, in order."""
+    """Return the nodes of parameters that only the `deep` deepest nodes of a path use, deepest
+    first.
+    """
     position = {node: i for i, node in enumerate(reversed(chain))}
     latest = [-1] * len(reading.graph.nodes)
     for node in reversed(reading.graph.nodes):
@@ -575,7 +600,7 @@ def _norms_at_ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
 
 
 def _dead_units(reading: Reading, node: int) -> float:
-    """Return the share of a layer's units without gradient, as its bias shows; 0 if unknown."""
+    """Return the share of a layer's units without a gradient, read from its bias; 0 if unknown."""
     for edge in reading.inputs[node]:
         source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
         meta = reading.meta(edge.source)
@@ -586,7 +611,9 @@ def _dead_units(reading: Reading, node: int) -> float:
 
 
 def _first_nonfinite(reading: Reading) -> int | None:
-    """Return the node that computed the first NaN or Inf of backward; None if there is none."""
+    """Return the node that computed the first NaN or Inf of backward; None if all gradients are
+    finite.
+    """
     nodes, bad = reading.graph.nodes, reading.nonfinite
     if not bad:
         return None
@@ -595,11 +622,11 @@ def _first_nonfinite(reading: Reading) -> int | None:
     for node in bad:
         users = {reading.regions.get(e.target, e.target) for e in reading.users[node]} & {*order}
         if users & bad:
-            continue  # it was passed on
+            continue  # a user passed on the NaN or Inf that it had received
         if not users:
             made = node if node in order else None
         else:
-            # Of several users, prefer an operation whose derivative may be infinite.
+            # If several users are candidates, prefer one whose derivative may be infinite.
             made = min(users, key=lambda u: (not _is_steep(nodes[u].title), order[u]))
         if made is not None:
             ready = max((order[user] for user in users), default=-1)
@@ -618,6 +645,6 @@ def _input(reading: Reading, edge: Edge) -> str:
 
 
 def _count_text(gradients: list[GradientStats]) -> str:
-    """Return the count over all given gradients, such as "2 NaN and 1 Inf"."""
+    """Return the total numbers of NaN and Inf in gradients, as text: "2 NaN and 1 Inf"."""
     nan, inf = sum(stats.nan for stats in gradients), sum(stats.inf for stats in gradients)
     return " and ".join(f"{n} {name}" for n, name in ((nan, "NaN"), (inf, "Inf")) if n)

@@ -1,4 +1,4 @@
-"""Whole trainings: `watch` compares each step with earlier steps."""
+"""Rules of `watch`, which observes a whole training and compares each step with earlier steps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from ..rule import external_rule
 
 @external_rule("error", "watch")
 def nonfinite_loss() -> None:
-    """The loss is NaN or Inf, and an optimizer is about to step with its gradients.
+    """The loss is NaN or Inf, and an optimizer is about to step with the gradients of this loss.
 
     ## Why it matters
 
-    One step with the gradients of such a loss makes every parameter NaN, and nothing can be learned
-    after it. `watch` runs the model again on the same batch and names the first operation whose
-    result is not finite, or the row of the data.
+    A step with the gradients of such a loss makes all parameters NaN, and the model cannot learn
+    any more. `watch` runs the model again on the same batch, and names the first operation whose
+    result is not finite, or the row of the data that is not finite.
 
     ## Example
 
@@ -55,12 +55,12 @@ def nonfinite_loss() -> None:
 
     ## When it is intended
 
-    A gradient scaler skips steps whose gradients are not finite: an infinite loss is then not
-    reported.
+    A gradient scaler skips steps whose gradients are not finite. With a scaler, an infinite loss is
+    not reported.
 
     ## Not detected
 
-    A loss that is computed without a backward.
+    A loss from which no backward runs is not checked.
 
     ## See also
 
@@ -74,8 +74,8 @@ def no_gradient() -> None:
 
     ## Why it matters
 
-    The parameter keeps its first values while the rest of the model is trained around them. Usually
-    the loss does not use the module, or a `detach()` is in between.
+    The parameter keeps its initial values, while the rest of the model adapts to them. Usually the
+    loss does not use the parameter's module, or a `detach()` is between the module and the loss.
 
     ## Example
 
@@ -113,13 +113,13 @@ def no_gradient() -> None:
 
     ## When it is intended
 
-    A part that is trained later: give its parameters to the optimizer when their training begins,
-    or set `requires_grad` to False until then.
+    A part of the model may be trained later. Pass its parameters to the optimizer when their
+    training begins, or set their `requires_grad` to False until then.
 
     ## Not detected
 
-    Parameters that no optimizer holds: `not-in-optimizer` reports those of a recorded step.
-    Gradients that are small and not zero.
+    Parameters that no optimizer holds are not checked; in a recorded step, `not-in-optimizer`
+    reports them. Gradients that are small but not zero are not reported.
 
     ## See also
 
@@ -129,12 +129,12 @@ def no_gradient() -> None:
 
 @external_rule("warning", "watch")
 def gradient_spike() -> None:
-    """The norm of the gradients is more than ten times the largest norm of the 50 steps before.
+    """The norm of the gradients is more than ten times as large as in any of the previous 50 steps.
 
     ## Why it matters
 
-    One such step can undo thousands of steps. A bad batch, a learning rate that is too high and
-    gradients that were not unscaled are common causes.
+    A single such step can undo thousands of steps. Common causes are a bad batch, a learning rate
+    that is too high, and gradients that were not unscaled.
 
     ## Example
 
@@ -155,7 +155,7 @@ def gradient_spike() -> None:
 
     ## Use instead
 
-    Clip the norm of the gradients, and look at the data of the batch:
+    Clip the norm of the gradients, and check the data of the batch:
 
     ```python
     import torch
@@ -175,13 +175,13 @@ def gradient_spike() -> None:
 
     ## When it is intended
 
-    A change of the loss or of the data in the middle of a training, as in a curriculum. Norms below
-    a hundredth of the largest ones of the beginning are not reported, so that a model that has
-    converged is left alone.
+    The loss or the data may change in the middle of a training, as in a curriculum. Norms below a
+    hundredth of the largest norms at the beginning are not reported, so that a converged model is
+    not.
 
     ## Not detected
 
-    Spikes within the first 50 steps, and a norm that grows slowly.
+    Spikes within the first 50 steps, and norms that grow slowly, are not reported.
 
     ## See also
 
@@ -191,13 +191,13 @@ def gradient_spike() -> None:
 
 @external_rule("warning", "watch")
 def large_update() -> None:
-    """A step changes a weight by more than a tenth of its norm, in three samples of the weight in a
-    row.
+    """Steps change a weight by more than a tenth of the weight's norm, in three consecutive samples
+    of the weight.
 
     ## Why it matters
 
-    In a stable training a step changes a weight by about a thousandth of its norm. Larger steps
-    forget what the model has learned: usually the learning rate is too high.
+    In a stable training, a step changes a weight by about a thousandth of the weight's norm. With
+    much larger steps, the model forgets what it has learned. Usually the learning rate is too high.
 
     ## Example
 
@@ -235,11 +235,12 @@ def large_update() -> None:
 
     ## When it is intended
 
-    The first 50 steps, in which weights may move fast, are not judged.
+    Weights may change fast at the beginning, so that the first 50 steps are not checked.
 
     ## Not detected
 
-    Large updates of vectors, such as biases: weights of two and more dimensions are sampled.
+    Large updates of vectors, such as biases, are not detected: only weights with two or more
+    dimensions are sampled.
 
     ## See also
 
@@ -249,12 +250,12 @@ def large_update() -> None:
 
 @external_rule("warning", "watch")
 def growing_memory() -> None:
-    """The memory in use grew in each of eight samples in a row (one every 32 steps), by more than
-    64 MiB in all.
+    """The memory in use grew in eight consecutive samples (one every 32 steps), by more than 64 MiB
+    in total.
 
     ## Why it matters
 
-    The training will end with an out-of-memory error, often hours later and far from the cause.
+    The training will end with an out-of-memory error, often hours later and at an unrelated line.
 
     ## Example
 
@@ -277,7 +278,7 @@ def growing_memory() -> None:
 
     ## Use instead
 
-    Keep a number in place of the tensor:
+    Keep a number instead of the tensor:
 
     ```python
     import torch
@@ -298,12 +299,12 @@ def growing_memory() -> None:
 
     ## When it is intended
 
-    A cache or a replay buffer that fills up to a limit.
+    A cache or a replay buffer may grow up to a limit.
 
     ## Not detected
 
-    Growth that pauses between two samples. The report cannot name the line: record a few steps, or
-    use a memory snapshot of PyTorch.
+    Growth that pauses between two samples is not reported. The report cannot name the line that
+    keeps memory: record a few steps, or use PyTorch's memory snapshot.
 
     ## See also
 
@@ -314,12 +315,12 @@ def growing_memory() -> None:
 
 @external_rule("warning", "watch")
 def learning_rate_jump() -> None:
-    """The learning rate of an optimizer is more than 500 times the largest that it had before.
+    """The learning rate of an optimizer is more than 500 times as large as ever before.
 
     ## Why it matters
 
-    The next steps change the weights by as much more: the loss grows, and can become NaN. Usually a
-    scheduler was given a wrong factor or loaded a state of another optimizer.
+    The next steps change the weights by a factor of 500 more, so that the loss grows and may become
+    NaN. Usually a scheduler got a wrong factor, or loaded the state of another optimizer.
 
     ## Example
 
@@ -359,12 +360,13 @@ def learning_rate_jump() -> None:
 
     ## When it is intended
 
-    A warmup from almost zero: jumps within the first ten steps, and up to the optimizer's
-    `initial_lr`, are not reported.
+    A warm-up may start almost at zero. Jumps within the first ten steps, and jumps up to the
+    optimizer's `initial_lr`, are not reported.
 
     ## Not detected
 
-    Smaller jumps. `large-update` reports what they do to the weights.
+    Smaller jumps are not reported by this rule. If they change weights too much, `large-update`
+    reports it.
 
     ## See also
 
@@ -374,12 +376,12 @@ def learning_rate_jump() -> None:
 
 @external_rule("error", "watch")
 def replaced_parameters() -> None:
-    """The model has other parameters than those that its optimizer holds.
+    """Parameters of the model were replaced, and its optimizer still holds the old ones.
 
     ## Why it matters
 
-    The optimizer updates tensors that the model does not use any more, as after a new head or a
-    call that replaces parameters: the new ones never change.
+    The optimizer updates tensors that the model no longer uses, for example because a head was
+    replaced. The new parameters never change.
 
     ## Example
 
@@ -420,11 +422,11 @@ def replaced_parameters() -> None:
 
     ## When it is intended
 
-    A part that is swapped for evaluation and put back.
+    A part of the model may be replaced for an evaluation and put back afterwards.
 
     ## Not detected
 
-    Models whose parameters no watched optimizer has held.
+    Models are not checked if no watched optimizer ever held their parameters.
 
     ## See also
 
@@ -435,13 +437,13 @@ def replaced_parameters() -> None:
 
 @external_rule("warning", "watch")
 def stale_average() -> None:
-    """A moving average of the weights, or a target network, has not changed although the weights
-    have.
+    """A moving average of the weights, or a target network, did not change although the weights
+    changed.
 
     ## Why it matters
 
-    An evaluation with the averaged weights judges the model as it was at the beginning. A target
-    network that stays the same teaches the model to predict its own first values.
+    An evaluation with the averaged weights measures the initial model. A target network that never
+    changes teaches the model to predict the values of its initial weights.
 
     ## Example
 
@@ -489,13 +491,14 @@ def stale_average() -> None:
 
     ## When it is intended
 
-    A frozen copy, such as the reference model of DPO: call it something else than ema, average,
-    shadow or target. A target network may stay the same for 20,000 steps.
+    A frozen copy, such as the reference model of DPO, never changes on purpose. Give it a name
+    without ema, average, shadow or target. A target network is reported only after 20,000 steps
+    without a change.
 
     ## Not detected
 
-    Averages that no variable of the training functions refers to by such a name, and averages on a
-    GPU.
+    Averages are recognized by such a name of a variable in the training functions; others are not
+    checked. Averages on a GPU are not checked either.
 
     ## See also
 
@@ -505,12 +508,12 @@ def stale_average() -> None:
 
 @external_rule("warning", "watch")
 def collapsed_weight() -> None:
-    """The norm of a weight is less than a thousandth of the largest norm that it had.
+    """The norm of a weight has fallen below a thousandth of its largest norm so far.
 
     ## Why it matters
 
-    A layer whose weights are almost zero passes on almost nothing. Common causes are weight decay
-    that is too strong and a loss that is lowest if the layer computes nothing.
+    The result of a layer with almost zero weights is almost zero. Common causes are a weight decay
+    that is too strong, and a loss that is lowest if the layer's result is zero.
 
     ## Example
 
@@ -548,12 +551,12 @@ def collapsed_weight() -> None:
 
     ## When it is intended
 
-    Pruning sets weights to zero on purpose. A new head may begin at zero: parameters that are
-    replaced are judged from then on alone.
+    Pruning sets weights to zero on purpose. For parameters that are replaced, such as a new head
+    that starts at zero, only the norms after the replacement are compared.
 
     ## Not detected
 
-    Weights that were almost zero from the start, and vectors, such as biases.
+    Weights that were almost zero from the start, and vectors such as biases, are not reported.
 
     ## See also
 

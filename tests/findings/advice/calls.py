@@ -40,7 +40,7 @@ def dropout_without_a_mode(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("unneeded-retain-graph", "Leave out retain_graph=True")
+@follows("unneeded-retain-graph", "Remove retain_graph=True")
 def graph_that_is_retained(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -69,7 +69,7 @@ def scheduler_that_steps_twice(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-out-of-step", "Make T_max the number of steps")
+@follows("scheduler-out-of-step", "Set T_max to the number of times")
 def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -83,7 +83,7 @@ def scheduler_past_its_end(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-out-of-step", "Create the scheduler with the optimizer")
+@follows("scheduler-out-of-step", "Construct the scheduler with the optimizer")
 def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -100,7 +100,7 @@ def scheduler_of_an_optimizer_that_was_replaced(record: Record, followed: bool) 
     return first
 
 
-@follows("zero-learning-rate", "Look at what sets the lr")
+@follows("zero-learning-rate", "Check the code that sets lr")
 def schedule_that_counts_epochs(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -234,7 +234,7 @@ def product_with_each_row(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("epsilon-underflow", "Pass a larger one, such as eps=1e-4")
+@follows("epsilon-underflow", "Pass a larger epsilon, such as 1e-4")
 def divisor_kept_away_by_nothing(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 8).half()
     with record(model):
@@ -292,7 +292,7 @@ def workers_that_stream_the_same(record: Record, followed: bool) -> Tensor:
     return trained_on(record, DataLoader(Streamed(followed), 4, num_workers=2))
 
 
-@follows("repeated-batch", "Loop over it")
+@follows("repeated-batch", "Write for batch in loader")
 def iterator_made_for_each_step(record: Record, followed: bool) -> Tensor:
     loader = DataLoader(TensorDataset(torch.randn(32, 6), torch.arange(32) % 3), 8)
     firsts = (next(iter(loader)) for _ in range(4))
@@ -326,7 +326,7 @@ def head_that_begins_as_a_copy(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("zero-init-pair", "one factor of zeros is enough", "1.weight")
+@follows("zero-init-pair", "only one of the two factors should be zero", "1.weight")
 def factors_that_are_both_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 2, bias=False), nn.Linear(2, 6, bias=False))
     nn.init.zeros_(model[0].weight)  # type: ignore[arg-type]
@@ -401,7 +401,7 @@ def weights_that_bfloat16_keeps(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("target-out-of-range", "Pass it log_softmax of the scores", same_loss=False)
+@follows("target-out-of-range", "Pass log_softmax of the scores", same_loss=False)
 def scores_for_log_probabilities(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -456,7 +456,7 @@ def probabilities_of_signs(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("ignored-targets", "Leave out batches without a target")
+@follows("ignored-targets", "Skip batches without a target")
 def batch_without_a_target(record: Record, followed: bool) -> Tensor:
     model, total = nn.Linear(6, 3), torch.zeros(())
     with record(model):
@@ -481,7 +481,7 @@ class Doubling(nn.Module):
         return given + h
 
 
-@follows("self-add", "Add the input of the branch", same_loss=False)
+@follows("self-add", "Add the branch's input", same_loss=False)
 def residual_that_was_overwritten(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(6, 8), Doubling(followed), nn.Linear(8, 3))
     with record(model):
@@ -524,7 +524,7 @@ def scaler_in_the_loop(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("scheduler-out-of-step", "Make T_max the number of steps")
+@follows("scheduler-out-of-step", "Set T_max to the number of times")
 def cosine_after_a_warm_up_that_is_too_short(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -540,7 +540,7 @@ def cosine_after_a_warm_up_that_is_too_short(record: Record, followed: bool) -> 
     return first
 
 
-@follows("zero-learning-rate", "a schedule that is past its end")
+@follows("zero-learning-rate", "a schedule may be past its end")
 def schedule_shorter_than_the_training(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -33,7 +33,7 @@ def trained(
     return loss
 
 
-@follows("compile-graph-break", "Keep it a tensor")
+@follows("compile-graph-break", "Compute with the tensor")
 def divided_by_a_number(record: Record, followed: bool) -> Tensor:
     return trained(record, lambda h: h / (h.abs().max() if followed else h.abs().max().item()))
 
@@ -57,7 +57,7 @@ def values_picked_by_a_mask(record: Record, followed: bool) -> Tensor:
     return trained(record, between)
 
 
-@follows("compile-graph-break", "Move it out of the compiled function")
+@follows("compile-graph-break", "out of the compiled function")
 def print_inside(record: Record, followed: bool) -> Tensor:
     def between(h: Tensor) -> Tensor:
         if not followed:

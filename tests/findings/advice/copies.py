@@ -117,7 +117,7 @@ def branch_on_a_value(record: Record, followed: bool) -> Tensor:
         return trained(record, sim, Inside(between).to(sim), lambda: torch.ones(8, 6).to(sim))
 
 
-@follows("device-sync", "read it after the loop or every so many steps")
+@follows("device-sync", "read its value after the loop or once for many steps")
 def loss_read_in_each_step(record: Record, followed: bool) -> Tensor:
     with simulate_accelerator() as [sim]:
         model, x, y = mlp().to(sim), torch.randn(8, 6).to(sim), CLASSES.to(sim)

@@ -29,7 +29,9 @@ def two_losses_of_one_result(record: Record, followed: bool) -> Tensor:
     return one
 
 
-@follows("changed-in-place", "Make a new tensor", "body.weight", raises="inplace", same_loss=False)
+@follows(
+    "changed-in-place", "Compute a new tensor", "body.weight", raises="inplace", same_loss=False
+)
 def result_that_is_added_to(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 3))
     with record(model):
@@ -45,7 +47,7 @@ def result_that_is_added_to(record: Record, followed: bool) -> Tensor:
 
 @follows(
     "changed-in-place",
-    "clone() on what first is a",
+    "clone() on the base tensor",
     "body.weight",
     raises="inplace",
     same_loss=False,
@@ -114,7 +116,7 @@ def gradients_that_no_step_uses(record: Record, followed: bool) -> Tensor:
     return first
 
 
-@follows("zero-grad-before-step", "Call zero_grad() once for each step()", same_loss=False)
+@follows("zero-grad-before-step", "Call zero_grad() right after each step()", same_loss=False)
 def gradients_cleared_in_each_part(record: Record, followed: bool) -> Tensor:
     model, first = mlp(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)

@@ -261,7 +261,7 @@ def head_that_is_not_called(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("output-not-in-loss", "Use what", "head.weight", same_loss=False)
+@follows("output-not-in-loss", "Use the result of", "head.weight", same_loss=False)
 def head_whose_result_is_left(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(6, 8), nn.Linear(8, 8))
     with record(model):

@@ -15,7 +15,7 @@ from tests.findings.corpus.models import mlp
 # --- what the optimizer holds, and when it is called ---------------------------------------------
 
 
-@follows("not-in-optimizer", "Make the optimizer after the model is complete", "1.weight")
+@follows("not-in-optimizer", "Construct the optimizer after the model is complete", "1.weight")
 def layer_replaced_under_its_optimizer(record: Record, followed: bool) -> Tensor:
     model, new = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), nn.Linear(8, 3)
     if followed:
@@ -115,7 +115,7 @@ def trained_after_an_evaluation(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("retained-graph", "Keep a number of it, item()")
+@follows("retained-graph", "Keep only the number, with item()")
 def losses_that_are_kept(record: Record, followed: bool) -> Tensor:
     model, losses, first = mlp(), [], torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -131,7 +131,7 @@ def losses_that_are_kept(record: Record, followed: bool) -> Tensor:
 # --- losses --------------------------------------------------------------------------------------
 
 
-@follows("loss-input", "Leave out the softmax", same_loss=False)
+@follows("loss-input", "Remove the softmax", same_loss=False)
 def softmax_before_cross_entropy(record: Record, followed: bool) -> Tensor:
     model = mlp()
     with record(model):
@@ -141,7 +141,7 @@ def softmax_before_cross_entropy(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("loss-input", "Pass it log_softmax of the raw scores", same_loss=False)
+@follows("loss-input", "Pass log_softmax of the raw scores", same_loss=False)
 def probabilities_into_kl_div(record: Record, followed: bool) -> Tensor:
     model = mlp()
     with record(model):

@@ -22,7 +22,7 @@ def normed() -> nn.Module:
 
 @follows(
     "vanishing-gradient",
-    "normalization, ReLU or GELU in place of sigmoid",
+    "normalization, ReLU or GELU instead of sigmoid",
     "0.weight",
     same_loss=False,
 )
@@ -53,7 +53,7 @@ def bias_far_below_zero(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("dead-relu", "leave it out", "0.weight", "2.weight", same_loss=False)
+@follows("dead-relu", "remove it", "0.weight", "2.weight", same_loss=False)
 def relu_on_the_output(record: Record, followed: bool) -> Tensor:
     model = nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1))
     nn.init.constant_(model[2].bias, -5)
@@ -65,7 +65,7 @@ def relu_on_the_output(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("nonfinite-value", "Clamp its input away from 0", "weight", same_loss=False)
+@follows("nonfinite-value", "Clamp its input to a minimum above 0", "weight", same_loss=False)
 def logarithm_of_zero(record: Record, followed: bool) -> Tensor:
     model = nn.Linear(6, 3)
     with record(model):
@@ -86,7 +86,7 @@ def array_of_doubles(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("view-retains-storage", "Use clone() on the slice", "body.weight")
+@follows("view-retains-storage", "Call clone() on the slice", "body.weight")
 def slice_of_a_large_tensor(record: Record, followed: bool) -> Tensor:
     model = two(nn.Linear(2, 8), nn.Linear(8, 3))
     with record(model):
@@ -120,7 +120,7 @@ class Attention(nn.Module):
         return result
 
 
-@follows("normalization-axis", "mostly dim=-1", "body.q.weight", same_loss=False)
+@follows("normalization-axis", "usually dim=-1", "body.q.weight", same_loss=False)
 def weights_normalised_over_queries(record: Record, followed: bool) -> Tensor:
     model = two(Attention(-1 if followed else 1), nn.Linear(8, 3))
     with record(model):
@@ -162,7 +162,7 @@ def view_of_the_data_in_place_of_a_permute(record: Record, followed: bool) -> Te
     return loss
 
 
-@follows("normalization-axis", "mostly dim=1", "body.weight", "gate.weight", same_loss=False)
+@follows("normalization-axis", "usually dim=1", "body.weight", "gate.weight", same_loss=False)
 def gate_over_the_samples(record: Record, followed: bool) -> Tensor:
     model = nn.ModuleDict({"body": nn.Linear(6, 8), "gate": nn.Linear(8, 8)})
     model["head"] = nn.Linear(8, 3)
@@ -218,7 +218,7 @@ def target_that_learns(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("undetached-advantage", "where it weights the log_prob", "policy.weight", "value.weight")
+@follows("undetached-advantage", "as the weight of the log_prob", "policy.weight", "value.weight")
 def advantage_with_history(record: Record, followed: bool) -> Tensor:
     policy, value = nn.Linear(4, 3), nn.Linear(4, 1)
     model = nn.ModuleDict({"policy": policy, "value": value})

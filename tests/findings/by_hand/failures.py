@@ -35,15 +35,15 @@ CASES: dict[str, Case] = {
     "changed-in-place": Case(
         in_place(Cause("add_", "net.py:8", (2,), "h += 1")),
         "error",
-        "backward at train.py:9 failed: addmm in head at net.py:7 needs h (f32[4] cpu) as it was, "
-        "and add_ at net.py:8 (h += 1) changed it in place.",
+        "backward at train.py:9 failed: addmm in head at net.py:7 needs the original values of "
+        "h (f32[4] cpu), but add_ at net.py:8 (h += 1) changed it in place.",
         [in_place(kept=None), in_place(node=None), again(1, 2)],
     ),
     "backward-twice": Case(
         again(1, 2),
         "error",
         "backward at train.py:9 failed: sum at train.py:8 uses addmm in head at net.py:7, which "
-        "backward at train.py:9 had run, and freed the tensors it had saved.",
+        "backward at train.py:9 had run, and its saved tensors were freed.",
         [in_place(Cause("add_", "net.py:8")), in_place(kept=None)],
     ),
 }

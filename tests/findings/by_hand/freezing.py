@@ -23,8 +23,8 @@ CASES: dict[str, Case] = {
     "attribute-without-effect": Case(
         told(event(AttributeAssignment, owner="body", attribute="requires_grad")),
         "warning",
-        "requires_grad was set on the module body at train.py:7: that is an attribute of the "
-        "module and freezes nothing.",
+        "requires_grad was set on the module body at train.py:7: modules have no such setting, "
+        "so nothing is frozen.",
         [
             replace(
                 told(event(AttributeAssignment, owner="body.weight", attribute="require_grad")),
@@ -47,7 +47,7 @@ CASES: dict[str, Case] = {
     "trained-in-eval-mode": Case(
         told(event(EvalMode, module="drop", classes=("Dropout",), nodes=(1,))),
         "warning",
-        "The model was trained in eval mode: Dropout (drop) worked as in evaluation; "
+        "The model was trained in eval mode: Dropout (drop) behaved as in evaluation; "
         "eval() was called at train.py:7.",
         [
             model(events=(event(EvalMode, module="drop", classes=("Dropout",), nodes=(1,)),)),

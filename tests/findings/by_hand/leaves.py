@@ -24,8 +24,8 @@ CASES: dict[str, Case] = {
             event(LeafBackward, label="loss", maker="requires_grad", nodes=(0,)), outputs=((0, 0),)
         ),
         "error",
-        "backward started from loss, which was made a leaf by requires_grad at train.py:7: a leaf "
-        "has no history, so nothing else gets a gradient.",
+        "backward started from loss, which was made a leaf by requires_grad at train.py:7: a "
+        "leaf has no history, so no parameter gets a gradient.",
         [told(event(LeafBackward, label="x", nodes=(0,)))],  # backward starts from what follows
     ),
     "grad-of-non-leaf": Case(
@@ -45,8 +45,8 @@ CASES: dict[str, Case] = {
     "data-assignment": Case(
         told(event(DataAssignment, label="x", value=COLUMN, nodes=(1,))),
         "warning",
-        "x.data = y at train.py:7 takes the values and cuts the gradient: what y came from learns "
-        "nothing through x.",
+        "x.data = y at train.py:7 copies values without their history: no gradient flows "
+        "from x to the source of y.",
         [told()],
     ),
     "not-registered": Case(

@@ -18,7 +18,7 @@ CASES: dict[str, Case] = {
             operation={3: "nll_loss"}, where={3: "train.py:9"}
         ),
         "warning",
-        "nll_loss at train.py:9 takes log-probabilities, and got probabilities from softmax.",
+        "nll_loss at train.py:9 takes log-probabilities, but got probabilities from softmax.",
         [
             chain("head.weight", "SoftmaxBackward0", "LogBackward0", "NllLossBackward0").annotate(
                 operation={3: "nll_loss"}
@@ -29,8 +29,8 @@ CASES: dict[str, Case] = {
     "accidental-broadcast": Case(
         told(event(Broadcast, operation="mse_loss", operands=(COLUMN, ROW))),
         "warning",
-        "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each element "
-        "is paired with every other.",
+        "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each "
+        "element of one is paired with every element of the other.",
         [
             told(event(LossCall, function="mse_loss", operands=(COLUMN, COLUMN))),
             told(event(Broadcast, operation="mse_loss", operands=(SCALAR, SCALAR))),
@@ -42,7 +42,7 @@ CASES: dict[str, Case] = {
             events=(event(LossCall, function="kl_div", operands=(replace(COLUMN, node=2), ROW)),),
         ),
         "warning",
-        "kl_div at train.py:7 takes log-probabilities, and got probabilities from softmax.",
+        "kl_div at train.py:7 takes log-probabilities, but got probabilities from softmax.",
         [
             replace(
                 chain("w", "LogSoftmaxBackward0"),

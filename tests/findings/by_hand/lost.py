@@ -23,13 +23,13 @@ CASES: dict[str, Case] = {
     "backward-returned-none": Case(
         passed(None, 1.0, 1.0, step="ScaleBackward0"),
         "error",
-        "body.weight got no gradient: scale received one and passed none on.",
+        "body.weight got no gradient: scale received a gradient and passed none on.",
         [passed(1.0, 1.0, 1.0), passed(0.0, 1.0, 1.0), passed(None, None, None)],
     ),
     "zero-gradient": Case(
         passed(0.0, 1.0, 1.0, step="RoundBackward0"),
         "warning",
-        "body.weight got a gradient of zeros only: round has slope 0 everywhere.",
+        "body.weight got a gradient of only zeros: round has slope 0 everywhere.",
         [
             passed(1.0, 1.0, 1.0, step="RoundBackward0"),  # it came by another way
             passed(0.0, 0.0, 0.0, step="RoundBackward0"),  # there was none to pass on

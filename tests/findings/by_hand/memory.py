@@ -20,8 +20,8 @@ CASES: dict[str, Case] = {
             chain("w", "MulBackward0"), step=Step(retained=RetainedGraphs(4, "total", "train.py:8"))
         ),
         "warning",
-        "The graphs of 4 earlier steps are still alive: total keeps what train.py:8 made, with its "
-        "history.",
+        "The graphs of 4 earlier steps are still alive: total keeps the result of train.py:8 "
+        "with its history.",
         [chain("w", "MulBackward0")],
     ),
     "most-memory": Case(
@@ -33,7 +33,8 @@ CASES: dict[str, Case] = {
     "unintended-float64": Case(
         wide(mul="float64", sum="float64"),
         "warning",
-        "mul made float64, and 2 of 3 nodes have it, though the parameters are float32.",
+        "mul returned float64, so 2 of 3 nodes have float64 results, although the parameters "
+        "are float32.",
         [wide(), wide(w="float64", mul="float64", sum="float64")],
     ),
     "view-retains-storage": Case(

@@ -115,7 +115,7 @@ RANKS: dict[str, RankCase] = {
         [summed(ALONE, *SAME, wrapper=DDP), summed(ALONE, *LATE, wrapper=DDP)],
         "error",
         "body.weight differs between the ranks since step 2: DistributedDataParallel wraps the "
-        "model, and nothing averages the gradients.",
+        "model, but the gradients are not averaged.",
         [
             twice(summed(ALONE, *SAME, wrapper=DDP)),
             [summed(ALONE, *SAME), summed(ALONE, 1, 2, 3, 4)],  # never the same: stages
@@ -130,8 +130,8 @@ RANKS: dict[str, RankCase] = {
     "skipped-step": RankCase(
         [replace(rank(AVERAGE), events=(STEPPED,)), rank(AVERAGE, gradient=2)],
         "error",
-        "Rank 1 did not step after the last backward, and rank 0 did at train.py:7, while all "
-        "average the gradients.",
+        "Rank 1 did not step after the last backward, but rank 0 did at train.py:7, although "
+        "all ranks average the gradients.",
         [
             twice(rank(AVERAGE)),  # the last micro-batch is to come
             [replace(rank(), events=(STEPPED,)), rank()],  # each trains a model of its own
@@ -141,8 +141,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-buffers": RankCase(
         [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, LATE)],
         "warning",
-        "body.mean differs between the ranks, which train one model: each rank evaluates with its"
-        " own, and a checkpoint has those of one rank.",
+        "body.mean differs between the ranks, which train one model: each rank evaluates with "
+        "its own buffers, and a checkpoint has those of one rank.",
         [
             [summed(rank(AVERAGE), *SAME, kind="buffer")] * 2,
             [summed(rank(), *sums, kind="buffer") for sums in (SAME, LATE)],
@@ -152,7 +152,7 @@ RANKS: dict[str, RankCase] = {
     "ddp-unused-parameter (on a rank)": RankCase(
         [model(parameter("head.weight")), model(lost("head.weight", module_called=False))],
         "error",
-        "Rank 1 has no gradient for head.weight, and other ranks have one: its module was never "
+        "Rank 1 has no gradient for head.weight, but other ranks have one: its module was never "
         "called.",
         [twice(model(lost("head.weight")))],
     ),
@@ -176,7 +176,7 @@ RANKS: dict[str, RankCase] = {
         [rank(AVERAGE, READ), rank(AVERAGE, gradient=2)],
         "info",
         "Rank 0 alone reads values back from a device, 1 time at train.py:12: the other ranks "
-        "wait for it in the next collective.",
+        "wait in the next collective until the read is done.",
         [
             [rank(AVERAGE, READ), rank(AVERAGE, READ, gradient=2)],
             [rank(READ), rank()],  # each trains a model of its own
@@ -211,8 +211,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-replicas (not averaged)": RankCase(
         [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=3)],
         "error",
-        "head.weight got different gradients on the ranks and nothing averages them, while those "
-        "of body.weight are averaged: the copies diverge.",
+        "head.weight got different gradients on the ranks, which are not averaged, unlike those "
+        "of body.weight: the copies diverge.",
         [
             [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=1)],  # a replica
             [rank(AVERAGE, OTHER, gradient=i, head=i) for i in (1, 2)],
@@ -284,8 +284,8 @@ CASES: dict[str, Case] = {
     "ddp-bypassed": Case(
         model(events=(BYPASS,)),
         "error",
-        "The forward at train.py:7 did not go through model, and nothing averaged the gradients "
-        "that the optimizer stepped with: each rank trains its own model.",
+        "The forward at train.py:7 did not go through model, so the gradients that the "
+        "optimizer used were not averaged: each rank trains its own model.",
         [
             sending(AVERAGE, events=(BYPASS,)),  # by hand
             sending(replace(AVERAGE, nbytes=1024, dtype="bfloat16"), events=(BYPASS,)),
@@ -295,8 +295,8 @@ CASES: dict[str, Case] = {
     "ddp-unused-parameter": Case(
         model(events=(event(UnusedInWrapper, parameters=("spare.weight", "spare.bias")),)),
         "error",
-        "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, which "
-        "the loss of the forward at train.py:7 does not depend on: their buckets are not "
+        "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, on "
+        "which the loss of the forward at train.py:7 does not depend. Their buckets are not "
         "averaged, and the next forward raises an error.",
         [model(events=(STEP,))],
     ),
@@ -304,8 +304,8 @@ CASES: dict[str, Case] = {
         sending(BY_DDP, AVERAGE),
         "warning",
         "The gradients of body.weight, which DistributedDataParallel has averaged in backward, "
-        "are reduced again at train.py:9: 2.0 KiB are sent without need, and a sum that is not "
-        "divided is 2 times the average.",
+        "are reduced again at train.py:9: 2.0 KiB are sent without need, and without a "
+        "division the sum is 2 times the average.",
         [
             sending(AVERAGE, AVERAGE),  # all by hand
             sending(BY_DDP, OTHER),
@@ -317,8 +317,8 @@ CASES: dict[str, Case] = {
     "non-differentiable-all-gather": Case(
         model(cuts=(Cut("all_gather", META, 0, (1,), "train.py:9", label="features"),)),
         "warning",
-        "all_gather at train.py:9 gives no gradient, and the loss uses its copy of features: no "
-        "gradient flows back through it.",
+        "all_gather at train.py:9 is not differentiable, but the loss uses the gathered copy of "
+        "features: no gradient flows back through the copy.",
         [
             model(cuts=(Cut("all_gather", META, 0, (), "train.py:9"),)),  # for a log
             model(cuts=(Cut("detach", META, 0, (1,), "train.py:9"),)),
@@ -327,8 +327,8 @@ CASES: dict[str, Case] = {
     "fsdp-regather": Case(
         cell(GATHER, GATHER, GATHER, SCATTER),
         "info",
-        "The parameters of cell are gathered 3 times in one forward at train.py:8: they are freed "
-        "after each of its calls.",
+        "The parameters of cell are gathered 3 times in one forward at train.py:8, because they "
+        "are freed after each call of the module.",
         [
             cell(GATHER, SCATTER, GATHER, SCATTER),  # two steps
             cell(GATHER, replace(GATHER, phase="backward"), SCATTER),
@@ -340,8 +340,8 @@ CASES: dict[str, Case] = {
     "fsdp-single-unit": Case(
         units(CELLS),
         "info",
-        "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8, without any overlap with"
-        " computation, and each rank then has the whole model.",
+        "All 4 parameters, 64.0 MiB, are gathered at once at train.py:8, without overlap with "
+        "computation, and each rank then has the whole model in memory.",
         [
             units(CELLS[:2], CELLS[2:]),
             units(CELLS, side=2047),
@@ -351,8 +351,8 @@ CASES: dict[str, Case] = {
     "redistributed-back": Case(
         BACK,
         "info",
-        "The result of mm (Shard(0) on tp) is redistributed at train.py:2 and redistributed back "
-        "at train.py:3, with nothing computed in between: 32 B are sent without need.",
+        "The result of mm (Shard(0) on tp) is redistributed at train.py:2 and redistributed "
+        "back at train.py:3, without a computation in between: 32 B are sent without need.",
         [
             redistributed(SPLIT, "", WHOLE, WHOLE),
             redistributed(SPLIT, "", "", SPLIT, titles="mm Redistribute relu Redistribute"),
@@ -363,7 +363,7 @@ CASES: dict[str, Case] = {
     "unsynced-batch-norm": Case(
         NORMS,
         "info",
-        "norm normalizes the 2 rows of each rank by themselves, while the ranks average gradients.",
+        "norm normalizes only the 2 rows of each rank, while the ranks average gradients.",
         [
             replace(NORMS, collectives=()),
             replace(NORMS, modules=(ModuleRow("norm", "eval"),)),

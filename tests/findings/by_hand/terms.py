@@ -48,15 +48,15 @@ CASES: dict[str, Case] = {
     "unstepped-term": Case(
         two_terms(False),
         "warning",
-        "A term of the loss at train.py:8 reaches only head.weight, which the optimizer of this "
-        "step does not hold: h was cut by detach() at net.py:7.",
+        "A term of the loss at train.py:8 depends only on head.weight, which the optimizer of "
+        "this step does not hold: h was cut by detach() at net.py:7.",
         [two_terms(True), two_terms(None)],
     ),
     "zero-second-derivative": Case(
         slope("ThresholdBackwardBackward0"),
         "warning",
-        "The second derivative at pinn.py:8 is zero everywhere: ReLU is piecewise linear. A term "
-        "of the loss that is computed from it trains nothing.",
+        "The second derivative at pinn.py:8 is zero everywhere: ReLU is piecewise linear. A "
+        "term of the loss that uses it trains nothing.",
         [
             slope("TanhBackwardBackward0"),
             slope("ThresholdBackwardBackward0", asked=0.5),  # the loss has another way to x

@@ -22,15 +22,15 @@ CASES: dict[str, Case] = {
     "missing-zero-grad": Case(
         replace(chain("w", "MulBackward0"), step=Step(stale_gradients="train.py:9")),
         "warning",
-        "The optimizer's step at train.py:9 used the gradients of an earlier step again: they were "
-        "not cleared in between.",
+        "The optimizer's step at train.py:9 used the gradients of an earlier step again, "
+        "because they were not cleared in between.",
         [chain("w", "MulBackward0")],
     ),
     "scheduler-out-of-step (first)": Case(
         told(event(EarlySchedulerStep, scheduler="scheduler", optimizer="optimizer")),
         "warning",
-        "scheduler.step() at train.py:7 ran before optimizer had stepped once: the first learning "
-        "rate of the schedule is never used.",
+        "scheduler.step() at train.py:7 was called before the first step of optimizer, so the "
+        "first learning rate of the schedule is never used.",
         [told(STEP)],
     ),
     "zero-grad-before-step": Case(
@@ -45,8 +45,8 @@ CASES: dict[str, Case] = {
     "ineffective-clipping": Case(
         told(event(GradientClip, function="clip_grad_norm_", moment="after the step")),
         "warning",
-        "clip_grad_norm_() at train.py:7 clips gradients after the step that used them, and so "
-        "changes nothing.",
+        "clip_grad_norm_() at train.py:7 clips gradients after the step that used them, so it "
+        "has no effect.",
         [
             told(event(GradientClip, function="clip_grad_norm_", moment="in time")),
             told(
@@ -57,8 +57,8 @@ CASES: dict[str, Case] = {
     "optimizer-never-stepped": Case(
         told(event(UnusedGradients, parameters=("D.weight", "D.bias"))),
         "warning",
-        "backward at train.py:7 gives D.weight, D.bias a gradient, but the optimizer that holds "
-        "them has never stepped so far.",
+        "backward at train.py:7 computes gradients for D.weight, D.bias, but the optimizer that "
+        "holds them has not stepped so far.",
         [told(STEP)],
     ),
     "mixed-losses": Case(
@@ -73,8 +73,9 @@ CASES: dict[str, Case] = {
             STEP,
         ),
         "warning",
-        "opt_g steps at train.py:10 with the gradients of two losses: of the backward at "
-        "train.py:7, after which another optimizer stepped, and of the backward at train.py:9.",
+        "opt_g steps at train.py:10 with the gradients of two losses: those of backward at "
+        "train.py:7, after which another optimizer stepped, and those of backward at "
+        "train.py:9.",
         [told(STEP)],
     ),
 }

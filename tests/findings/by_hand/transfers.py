@@ -58,7 +58,7 @@ CASES: dict[str, Case] = {
     "unused-copy": Case(
         moved(sent(used=False, operation="cuda")),
         "warning",
-        "x was copied to cuda:0 at train.py:12, and the copy was never used.",
+        "x was copied to cuda:0 at train.py:12, but the copy was never used.",
         [
             moved(sent(used=True)),
             moved(sent(used=None)),
@@ -103,7 +103,7 @@ CASES: dict[str, Case] = {
     "tiny-copies": Case(
         moved(*[sent(data=i) for i in range(20)]),
         "info",
-        "20 copies cpu to cuda:0 in a row at train.py:12 move 40.0 KiB in all.",
+        "20 copies from cpu to cuda:0 in a row at train.py:12 move 40.0 KiB in total.",
         [
             moved(*[sent(data=i) for i in range(5)]),
             moved(*[sent(data=i, tensor=GPU._replace(shape=(MIB,))) for i in range(20)]),
@@ -126,8 +126,8 @@ CASES: dict[str, Case] = {
     "copy-in-backward": Case(
         copied("parameter"),
         "warning",
-        "w: 1 copy between devices inside the graph (2.0 KiB), which backward must repeat for "
-        "the gradient.",
+        "w: 1 copy between devices inside the graph (2.0 KiB), which backward repeats for the "
+        "gradient.",
         [moved(sent())],
     ),
 }

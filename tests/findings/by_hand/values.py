@@ -88,7 +88,7 @@ CASES: dict[str, Case] = {
     "nonfinite-gradient": Case(
         root({0: stats(inf=2)}),
         "error",
-        "sqrt at train.py:5 received a finite gradient (norm 1) and gave 2 Inf to its input x "
+        "sqrt at train.py:5 received a finite gradient (norm 1) and passed 2 Inf to its input x "
         "(f32[64, 8] cpu).",
         [root({}), chain("w", "SqrtBackward0")],
     ),
@@ -105,8 +105,8 @@ CASES: dict[str, Case] = {
             )
         ),
         "error",
-        "addmm at train.py:5 made 2 NaN: its divisor has 2 zeros; the loss and what follows are "
-        "not finite.",
+        "addmm at train.py:5 made 2 NaN: its divisor has 2 zeros; the loss is therefore not "
+        "finite.",
         [told(event(NonfiniteValue, nodes=(1,)))],  # masked, as it seems
     ),
 }

@@ -75,12 +75,12 @@ LSTM = nn.LSTM(8, 4)
 ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     "channels": (
         lambda: nn.Conv2d(3, 8, 3)(GREY),
-        "in_channels, is dimension 1",
+        "size of dimension 1",
         lambda: nn.Conv2d(1, 8, 3)(GREY),
     ),
     "dimensions of an image": (
         lambda: nn.Conv2d(3, 8, 3)(IMAGE[None]),
-        "flatten what is too much",
+        "flatten dimensions that are too many",
         lambda: nn.Conv2d(3, 8, 3)(IMAGE[None].flatten(0, 1)),
     ),
     "kernel": (
@@ -90,7 +90,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "window": (
         lambda: nn.MaxPool2d(9)(GREY),
-        "smaller than the window",
+        "smaller than the pooling window",
         lambda: nn.MaxPool2d(8)(GREY),
     ),
     "batch": (
@@ -107,7 +107,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "class that is not there": (
         lambda: F.cross_entropy(LOGITS, torch.full((4,), 3)),
-        "look at target.max()",
+        "compare target.max()",
         lambda: F.cross_entropy(LOGITS, torch.full((4,), 2)),
     ),
     "double": (
@@ -122,23 +122,27 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "half": (
         lambda: HALF @ ones(2, 2),
-        "Give both one dtype",
+        "need one dtype",
         lambda: HALF @ ones(2, 2).to(HALF.dtype),
     ),
     "order": (
         lambda: ones(3, 4).t().view(12),
-        "reshape(...) in place of view",
+        "Call reshape() instead of view()",
         lambda: ones(3, 4).t().reshape(12),
     ),
     "parts": (
         lambda: [part.add_(1) for part in (parameter() * ROW).chunk(2)],
-        "put them together with torch.cat()",
+        "join them with torch.cat()",
         lambda: torch.cat([part + 1 for part in (parameter() * ROW).chunk(2)]),
     ),
-    "elements": (lambda: ones(3, 4).view(5, 2), "with -1", lambda: ones(3, 4).view(-1, 2)),
+    "elements": (
+        lambda: ones(3, 4).view(5, 2),
+        "pass -1 for one size",
+        lambda: ones(3, 4).view(-1, 2),
+    ),
     "cat": (
         lambda: torch.cat([ones(2, 3), ones(2, 2)]),
-        "look at dim",
+        "check dim",
         lambda: torch.cat([ones(2, 3), ones(2, 2)], dim=1),
     ),
     "stack": (
@@ -156,7 +160,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
         "a missing unsqueeze",
         lambda: ones(4, 3) + ones(4).unsqueeze(-1),
     ),
-    "index": (lambda: ROW[3], "from 0 to size - 1", lambda: ROW[2]),
+    "index": (lambda: ROW[3], "0 to size - 1", lambda: ROW[2]),
     "layer norm": (
         lambda: nn.LayerNorm(8)(ones(2, 4)),
         "the last dimensions of the input",
@@ -169,7 +173,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "batch norm of rows": (
         lambda: nn.BatchNorm2d(4)(ones(2, 4)),
-        "there is BatchNorm1d",
+        "use BatchNorm1d",
         lambda: nn.BatchNorm1d(4)(ones(2, 4)),
     ),
     "recurrent": (
@@ -184,12 +188,12 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "heads": (
         lambda: nn.MultiheadAttention(9, 2),
-        "divides it",
+        "divides embed_dim",
         lambda: nn.MultiheadAttention(9, 3),
     ),
     "attention": (
         lambda: nn.MultiheadAttention(8, 2)(*[ones(2, 3, 4)] * 3),
-        "the last dimension of its query",
+        "the query's last dimension",
         lambda: nn.MultiheadAttention(4, 2)(*[ones(2, 3, 4)] * 3),
     ),
     "gradient of integers": (
@@ -210,7 +214,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "number": (lambda: ROW.item(), "mean(), sum() or tolist()", lambda: ROW.mean().item()),
     "float": (lambda: float(ROW), "mean(), sum() or tolist()", lambda: float(ROW.sum())),
-    "dimension": (lambda: ROW.sum(1), "fewer than the call expects", lambda: ROW.sum(0)),
+    "dimension": (lambda: ROW.sum(1), "fewer dimensions than the call expects", lambda: ROW.sum(0)),
     "mask": (
         lambda: ones(3, 4)[ones(4, dtype=torch.bool)],
         "x[:, mask]",
@@ -224,7 +228,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     "super": (WithoutSuper, "super().__init__() first", WithSuper),
     "forward": (
         lambda: nn.ModuleList(LAYERS)(ones(2)),
-        "item by item",
+        "the items of a ModuleList one by one",
         lambda: nn.ModuleList(LAYERS)[0](ones(2)),
     ),
     "list of layers": (
@@ -255,12 +259,12 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     "one tensor": (lambda: optimizer(WEIGHT), "[tensor]", lambda: optimizer([WEIGHT])),
     "none": (
         lambda: nn.Linear(2, 2)(None),
-        "a missing return",
+        "without a return statement",
         lambda: nn.Linear(2, 2)(ones(2)),
     ),
     "cholesky": (
         lambda: torch.linalg.cholesky(torch.zeros(3, 3)),
-        "a small number to its diagonal",
+        "a small number to the diagonal",
         lambda: torch.linalg.cholesky(torch.zeros(3, 3) + 1e-3 * torch.eye(3)),
     ),
     "stride": (
@@ -285,12 +289,12 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "embedding past its end": (
         lambda: nn.Embedding(4, 2)(torch.tensor([4])),
-        "look at its max()",
+        "smaller than num_embeddings",
         lambda: nn.Embedding(5, 2)(torch.tensor([4])),
     ),
     "one hot": (
         lambda: F.one_hot(torch.tensor([5]), 5),
-        "the largest one plus 1",
+        "the largest class + 1",
         lambda: F.one_hot(torch.tensor([5]), 6),
     ),
     "one hot of numbers": (lambda: F.one_hot(ROW), "call long()", lambda: F.one_hot(ROW.long())),

@@ -99,10 +99,10 @@ def test_the_error_of_a_worker_is_told_with_its_own_message_and_line() -> None:
 @pytest.mark.parametrize(
     ("call", "advice"),
     [
-        (lambda: leaf() @ torch.ones(2, 2), "Look at the shapes: the last size"),
-        (lambda: torch.stack([leaf(), leaf()[:2]]), "Pad them to one size"),
+        (lambda: leaf() @ torch.ones(2, 2), "The last dimension of the input"),
+        (lambda: torch.stack([leaf(), leaf()[:2]]), "Pad the tensors to one size"),
         (lambda: torch.bernoulli(leaf().exp() + 2), ""),
-        (lambda: torch.cholesky_inverse(leaf()[:2]), "Look at the shapes and dtypes"),
+        (lambda: torch.cholesky_inverse(leaf()[:2]), "Check the shapes and dtypes"),
     ],
 )
 def test_shapes_are_to_be_looked_at_only_where_the_error_speaks_of_them(
@@ -179,7 +179,7 @@ SAID = (
 @pytest.mark.parametrize(
     ("message", "quoted", "advice"),
     [
-        (SAID, "before starting a new one.", "A parameter had no part in the loss"),
+        (SAID, "before starting a new one.", "A parameter was not used by the loss"),
         ("no data\nhere", "RuntimeError: no data; it got", ""),
         (
             "[gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 2000ms for recv",
@@ -225,9 +225,9 @@ def routed(repaired: bool) -> None:
 def test_a_segment_that_does_something_else_in_its_second_run_is_told_with_what_changed() -> None:
     found = only("exception", failing(lambda: routed(False), "different metadata"))
     assert found.where == line(routed, "checkpointed")
-    assert "made float32[1, 3] when it ran again, where it had made float32[2, 3]" in found.message
+    assert "float32[1, 3] when it was recomputed, and float32[2, 3] in the forward" in found.message
     assert f"in place at {line(Router.forward, 'changed')} (add_)" in found.message
-    assert found.advice.endswith("bias outside of what is checkpointed, after the step.")
+    assert found.advice.endswith("bias outside of the checkpointed code, after the step.")
     with record() as recording:
         routed(True)
     assert [each for each in find(recording) if each.severity != "info"] == []

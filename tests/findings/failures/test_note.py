@@ -71,11 +71,14 @@ def steps_past_the_end() -> None:
 
 
 NOTES = {  # what the note on a program says in its first line, and in that of what to try
-    shapes: ("2.weight (f32[1, 4] cpu)", "  try: Look at the shapes: the last size of the input "),
-    shapes_after_an_error_of_another_line: ("matmul", "  try: Look at the shapes"),
+    shapes: ("2.weight (f32[1, 4] cpu)", "  try: The last dimension of the input "),
+    shapes_after_an_error_of_another_line: ("matmul", "  try: Check the shapes"),
     change_in_place: ("changed it in place", "h = h + ... instead of h += ..."),
     cut: ("weight and bias got no gradient", "  try: "),
-    one_row: ("Expected more than 1 value per channel", "  try: One row has no variance"),
+    one_row: (
+        "Expected more than 1 value per channel",
+        "  try: A batch of one sample has no variance",
+    ),
     unscaled_twice: ("unscale_() has already been called", "  try: Call unscale_() once"),
     steps_past_the_end: ("Tried to step 3 times", "  try: total_steps counts the calls"),
 }

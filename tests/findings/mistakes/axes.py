@@ -14,7 +14,9 @@ from tests.findings.mistakes.rows import says, silent
 AXES = ("view-across-axes", "normalization-axis", "batch-taken-for-time")
 
 
-@says("view-across-axes", "makes [3, 2, 5, 4] of [3, 5, 2, 4]", advice="with permute or transpose")
+@says(
+    "view-across-axes", "turns [3, 5, 2, 4] into [3, 2, 5, 4]", advice="with permute or transpose"
+)
 def positions_for_heads(record: Record) -> None:
     project = nn.Linear(6, 8)
     with record(project):
@@ -22,7 +24,7 @@ def positions_for_heads(record: Record) -> None:
         q.reshape(3, 2, 5, 4).square().mean().backward()  # cause
 
 
-@says("view-across-axes", "view at {cause} makes [5, 8, 4] of [40, 4]")
+@says("view-across-axes", "view at {cause} turns [40, 4] into [5, 8, 4]")
 def steps_before_samples_where_they_were_joined_behind_them(record: Record) -> None:
     body = nn.Linear(6, 4)
     with record(body):
@@ -30,7 +32,7 @@ def steps_before_samples_where_they_were_joined_behind_them(record: Record) -> N
         rows.view(5, 8, 4).mean(0).square().mean().backward()  # cause
 
 
-@says("view-across-axes", "view at {cause} makes [4, 3, 8, 8] of [4, 8, 8, 3]")
+@says("view-across-axes", "view at {cause} turns [4, 8, 8, 3] into [4, 3, 8, 8]")
 def images_with_the_channels_last(record: Record) -> None:
     body = nn.Conv2d(3, 4, 3)
     with record(body):
@@ -128,7 +130,7 @@ def classify(record: Record, model: nn.Module, x: Tensor) -> None:
 @says(
     "batch-taken-for-time",
     "blocks.0.self_attn and blocks.1.self_attn at {cause} mix along dimension 0",
-    advice="Make them with batch_first=True",
+    advice="Construct them with batch_first=True",
 )
 def attention_along_the_batch(record: Record) -> None:
     class Along(Encoder):
@@ -150,7 +152,7 @@ def fused_attention_along_the_batch(record: Record) -> None:
     "batch-taken-for-time",
     "blocks.0.self_attn and blocks.1.self_attn at axes.py:",
     "mix along dimension 1",
-    advice="Make them without batch_first=True, or give them (batch, time, features).",
+    advice="Construct them without batch_first=True, or pass (batch, time, features) to them.",
 )
 def attention_made_for_the_batch_first_that_is_given_the_time_first(record: Record) -> None:
     model, x = Encoder(batch_first=True), torch.randn(5, 6, 8)
@@ -177,8 +179,8 @@ class OwnAttention(nn.Module):
 @says(
     "batch-taken-for-time",
     "attention at axes.py:",
-    "mixes across the samples that the loss counts",
-    advice="Swap the first two axes of the input, and those of the output.",
+    "mixes across the samples of the loss",
+    advice="Swap the first two axes of the input, and the first two axes of the output.",
 )
 def attention_of_ones_own_that_is_given_the_batch_first(record: Record) -> None:
     kind = type("MultiheadAttention", (OwnAttention,), {})  # as PyTorch's is called
@@ -400,7 +402,7 @@ def whole_lstm_that_is_given_the_time_first(record: Record) -> None:
         told_apart(model["head"], states[-1])
 
 
-@says("view-across-axes", "view at {cause} makes [5, 12] of [2, 5, 6]")
+@says("view-across-axes", "view at {cause} turns [2, 5, 6] into [5, 12]")
 def last_states_of_a_whole_lstm_that_are_viewed(record: Record) -> None:
     model = parts(2, batch_first=True)
     with record(model):
@@ -440,7 +442,7 @@ def last_states_of_a_whole_lstm_that_are_moved_first(record: Record) -> None:
         told_apart(model["head"], last.transpose(0, 1).reshape(5, 12))
 
 
-@says("loss-input", "at {cause} runs over dimension 0", advice="dim=1")
+@says("loss-input", "at {cause} normalizes over dimension 0", advice="dim=1")
 def distribution_over_the_samples(record: Record) -> None:
     layer, target = nn.Linear(4, 3), torch.rand(5, 3).softmax(1)
     with record(layer):

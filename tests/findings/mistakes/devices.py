@@ -120,7 +120,7 @@ def rows_copied(steps: int) -> Program:
 # Of one step: 32 steps that call no module look the same.
 says(
     "tiny-copies",
-    "32 copies cpu to sim:0 in a row",
+    "32 copies from cpu to sim:0 in a row",
     severity="info",
     advice="If one step makes them",
 )(rows_copied(1))

@@ -23,7 +23,7 @@ RULE = "changed-in-place"
 
 @says(
     RULE,
-    "needs a tensor (f32[3, 3] cpu) as it was, and mul_",
+    "needs the original values of a tensor (f32[3, 3] cpu), but mul_",
     advice="h = h * ... instead of h *= ....",
 )
 def operand_of_another_operation(record: Record) -> None:
@@ -34,7 +34,7 @@ def operand_of_another_operation(record: Record) -> None:
         (y + h).sum().backward()  # backward
 
 
-@says(RULE, "and add_ at {cause} (h += 1) and add_ at {again} (h += 2) changed")
+@says(RULE, "but add_ at {cause} (h += 1) and add_ at {again} (h += 2) changed")
 def two_changes_beside_others(record: Record) -> None:
     with record():
         h = leaf() * 2
@@ -49,9 +49,9 @@ def two_changes_beside_others(record: Record) -> None:
 
 @says(
     RULE,
-    "needs 1.weight (f32[3, 1] cpu) as it was",
+    "needs the original values of 1.weight (f32[3, 1] cpu)",
     "the optimizer's step at {cause} changed it",
-    advice="Run backward before it",
+    advice="Call backward before the step",
 )
 def step_between_forward_and_backward(record: Record) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
@@ -87,7 +87,7 @@ def what_a_custom_function_keeps(record: Record) -> None:
         y.sum().backward()  # backward
 
 
-@says(RULE, "needs a tensor (f32[3, 3] cpu) as it was")
+@says(RULE, "needs the original values of a tensor (f32[3, 3] cpu)")
 def input_that_needs_no_gradient(record: Record) -> None:
     with record():
         x = torch.ones(3, 3)
@@ -122,7 +122,7 @@ def changes_that_nothing_needs(record: Record) -> None:
         F.relu(h, inplace=True).sum().backward()
 
 
-@says(RULE, "and the optimizer's step at {cause}")
+@says(RULE, "but the optimizer's step at {cause}")
 def step_after_what_backward_needs_and_one_before(record: Record) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1))
     one, other = (SGD(model.parameters(), lr=0.1) for _ in range(2))
@@ -164,7 +164,7 @@ class Plain(torch.optim.Optimizer):
                 p *= 0.99
 
 
-@says(RULE, "and the optimizer's step at {cause} changed it")
+@says(RULE, "but the optimizer's step at {cause} changed it")
 def step_of_a_users_own_optimizer_and_a_change_of_data(record: Record) -> None:
     weight = nn.Parameter(torch.randn(3, 3))
     optimizer = Plain([weight])
@@ -199,10 +199,10 @@ READS: dict[str, Callable[[Tensor], object]] = {
     "out_None": lambda h: torch.add(h, 1, out=None),
 }
 for name, call in READS.items():
-    says(RULE, "and add_ at {cause} (h += 1) changed")(read(call, name))
+    says(RULE, "but add_ at {cause} (h += 1) changed")(read(call, name))
 
 
-@says(RULE, "and an operation that was not seen changed it in place")
+@says(RULE, "but an operation that was not seen changed it in place")
 def change_that_was_not_seen(record: Record) -> None:
     @torch.jit.script
     def unseen(h: Tensor) -> None:
@@ -230,7 +230,7 @@ def embedding_that_norms_its_weight(record: Record) -> None:
 @says(
     RULE,
     "the optimizer's step at {cause} changed it",
-    "; backward at {backward} had run it before, and ",
+    "; backward at {backward} had already run it, and ",
     advice="Cut h off between the steps, h = h.detach(). ",
 )
 def state_kept_with_its_graph_and_changed_by_the_step(record: Record) -> None:

@@ -63,7 +63,7 @@ def set_anew(p: Any) -> None:
 
 
 for way in (in_place, of_data, set_anew):
-    says("retained-graph", "losses keeps what ", "appended at {appended}")(by_hand(way))
+    says("retained-graph", "losses keeps the result of ", "appended at {appended}")(by_hand(way))
 
 
 def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
@@ -74,7 +74,7 @@ def scheduled(layer: nn.Module, optimizer: Any, scheduler: Any) -> None:
         optimizer.zero_grad()
 
 
-@says("scheduler-out-of-step", "scheduler.step", " before optimizer")
+@says("scheduler-out-of-step", "scheduler.step", "first step of optimizer")
 def scheduler_made_in_a_function(record: Record) -> None:
     layer = nn.Linear(4, 1)
 

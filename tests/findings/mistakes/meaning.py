@@ -111,7 +111,7 @@ def clipped_by_value(record: Record, bound: float) -> None:
             optimizer.step()
 
 
-@says("extreme-clip-norm", "clip_grad_value_()", "cut none of 6 gradients", advice="")
+@says("extreme-clip-norm", "clip_grad_value_()", "clipped none of 6 gradients", advice="")
 def bound_of_values_that_is_never_reached(record: Record) -> None:
     clipped_by_value(record, 1e4)
 
@@ -121,7 +121,7 @@ def bound_of_values_that_some_reach(record: Record) -> None:
     clipped_by_value(record, 0.05)
 
 
-@says("called-for-each-sample", "ran 12 times at {cause}, on one slice after the other")
+@says("called-for-each-sample", "ran 12 times at {cause}, each time on another slice")
 def images_one_by_one(record: Record) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
@@ -131,7 +131,7 @@ def images_one_by_one(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
-@says("called-for-each-sample", "head ran 12 times at {cause}, on one slice after the other")
+@says("called-for-each-sample", "head ran 12 times at {cause}, each time on another slice")
 def rows_inside_a_model(record: Record) -> None:
     class RowByRow(nn.Module):
         def __init__(self) -> None:
@@ -146,7 +146,10 @@ def rows_inside_a_model(record: Record) -> None:
         F.cross_entropy(model(torch.randn(12, 6)), torch.arange(12) % 3).backward()
 
 
-@says("called-for-each-sample", "The product with weight ran 12 times at {cause}, on one slice")
+@says(
+    "called-for-each-sample",
+    "The product with weight ran 12 times at {cause}, each time on another slice",
+)
 def function_of_each_row(record: Record) -> None:
     body, weight = nn.Linear(6, 6), nn.Parameter(torch.randn(3, 6))
     with record(nn.ModuleList([body])):

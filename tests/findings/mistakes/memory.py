@@ -34,7 +34,7 @@ def activation_that_keeps_most(record: Record) -> None:
 @says(
     "most-memory",
     "most of it in 0.1 (gelu, ",
-    advice="To trade time for memory, run module 0 under torch.utils.checkpoint: backward would",
+    advice="To save memory at the cost of time, run module 0 under torch.utils.checkpoint: about",
 )
 def block_around_what_keeps_most(record: Record) -> None:
     model = nn.Sequential(wide(nn.GELU()), nn.Linear(2, 512), nn.Tanh(), nn.Linear(512, 2))
@@ -204,7 +204,7 @@ def one_line_that_trains_several_models(record: Record) -> None:
     del last
 
 
-@says("retained-graph", ": total keeps what memory.py:")
+@says("retained-graph", ": total keeps the result of memory.py:")
 def one_function_whose_losses_are_added_up(record: Record) -> None:
     models = [nn.Linear(4, 1) for _ in range(2)]
     total = torch.zeros(())
@@ -222,7 +222,7 @@ def one_function_whose_losses_are_added_up(record: Record) -> None:
                 total = total + update(model(torch.randn(8, 4)).square().mean(), optimizer)
 
 
-@says("retained-graph", ": total keeps what memory.py:")
+@says("retained-graph", ": total keeps the result of memory.py:")
 def variable_that_keeps_history(record: Record) -> None:
     model, total = MLP(), torch.zeros(())
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -247,7 +247,7 @@ def loss_behind_a_detach(record: Record) -> None:
     loop(record, step)
 
 
-@says("retained-graph", "still alive: state keeps what")
+@says("retained-graph", "still alive: state keeps the result of")
 def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
     cell, head, state = nn.RNNCell(4, 4), nn.Linear(4, 1), [torch.zeros(2, 4)]
 

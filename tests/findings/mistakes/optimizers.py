@@ -37,7 +37,7 @@ def scheduler_of_a_wrapper(record: Record) -> None:
             scheduler.step()
 
 
-@says("scheduler-out-of-step", "had stepped once", cause="scheduler stepped first")
+@says("scheduler-out-of-step", "was called before the first step", cause="scheduler stepped first")
 def scheduler_of_what_steps_at_last(record: Record) -> None:
     body, head = nn.Linear(6, 8), nn.Linear(8, 3)
     first, second = SGD(head.parameters(), lr=0.1), SGD(body.parameters(), lr=0.1)
@@ -103,7 +103,11 @@ def backward_that_reaches_nothing_before_it_is_clipped(record: Record) -> None:
         optimizer.step()
 
 
-@says("ineffective-clipping", "found no gradient to clip: backward runs later", severity="warning")
+@says(
+    "ineffective-clipping",
+    "found no gradient to clip, because backward runs later",
+    severity="warning",
+)
 def gradients_that_are_clipped_before_they_are_there(record: Record) -> None:
     model = mlp()
     optimizer = AdamW(model.parameters())
@@ -129,7 +133,7 @@ def bound_that_is_reached_at_times(record: Record) -> None:
             optimizer.step()
 
 
-@says("extreme-clip-norm", "shortened none of 6 gradients", severity="info")
+@says("extreme-clip-norm", "clipped none of 6 gradients", severity="info")
 def bound_that_is_never_reached(record: Record) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.01)
@@ -141,7 +145,7 @@ def bound_that_is_never_reached(record: Record) -> None:
             optimizer.step()
 
 
-@says("extreme-clip-norm", "clip_grads_with_norm_() at {cause} shortened each of 6 gradients")
+@says("extreme-clip-norm", "clip_grads_with_norm_() at {cause} scaled each of 6 gradients")
 def bound_of_another_function(record: Record) -> None:
     model = mlp()
     optimizer = Adam(model.parameters(), lr=0.01)
@@ -212,7 +216,7 @@ def scaler_that_is_off(record: Record) -> None:
     scaled_steps(record, anew=True, enabled=False)
 
 
-@says("unneeded-retain-graph", "(create_graph=True) 3 times", advice="leave out create_graph=True")
+@says("unneeded-retain-graph", "(create_graph=True) 3 times", advice="remove create_graph=True")
 def slope_whose_graph_is_not_used(record: Record) -> None:
     model = mlp()
     with record(model):
@@ -259,7 +263,7 @@ def schedule_that_ends_with_the_training(record: Record) -> None:
     decayed(record, steps=8, many=9)
 
 
-@says("zero-learning-rate", "Group 0 of the 2 groups of optimizer", severity="info")
+@says("zero-learning-rate", "Group 0 of 2 in optimizer", severity="info")
 def rate_of_zero_for_a_part(record: Record) -> None:
     body, head = nn.Linear(6, 8), nn.Linear(8, 3)
     groups = [{"params": body.parameters(), "lr": 0.0}, {"params": head.parameters()}]
@@ -271,7 +275,7 @@ def rate_of_zero_for_a_part(record: Record) -> None:
             optimizer.step()  # cause
 
 
-@says("zero-learning-rate", "in each of 4 steps: they change nothing")
+@says("zero-learning-rate", "in each of 4 steps, which change nothing")
 def rate_of_zero_as_a_tensor(record: Record) -> None:
     model = mlp()
     optimizer = Adam(model.parameters(), lr=torch.tensor(0.0))
@@ -363,8 +367,8 @@ def players(record: Record, *words: str) -> None:
 @says(
     "mixed-losses",
     "first steps at optimizers.py:",
-    "with the gradients of two losses: of the backward at optimizers.py:",
-    "after which another optimizer stepped, and of the backward at optimizers.py:",
+    "with the gradients of two losses: those of backward at optimizers.py:",
+    "after which another optimizer stepped, and those of backward at optimizers.py:",
     severity="warning",
     advice="Call first.zero_grad() before the second backward",
 )

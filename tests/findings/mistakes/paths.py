@@ -155,7 +155,7 @@ def way_through_numpy_beside_a_logged_number(record: Record) -> None:
         head(torch.from_numpy(z.detach().numpy().copy())).sum().backward()
 
 
-@says("cut-gradient", severity="warning", advice="Only the indices of topk() are used at {cause}")
+@says("cut-gradient", severity="warning", advice="Use the values of topk() at {cause}, too")
 def indices_without_their_values(record: Record) -> None:
     gate, expert = nn.Linear(4, 2), nn.Linear(4, 4)
     with record(nn.ModuleDict({"gate": gate, "expert": expert})):
@@ -206,8 +206,8 @@ def layer_that_no_optimizer_holds_beside_one_that_does_not_step(record: Record) 
     "not-in-optimizer",
     "No optimizer updates old.0.weight, ",
     "was not given them.",
-    advice="If they are of a copy, such as a target network or a teacher, run that under "
-    "torch.no_grad(); else give them to an optimizer.",
+    advice="If they are part of a copy, such as a target network or a teacher, run the copy "
+    "under torch.no_grad(). Otherwise pass them to an optimizer.",
 )
 def copy_that_is_computed_with_gradients(record: Record) -> None:
     now, old = (nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)) for _ in range(2))
@@ -230,7 +230,7 @@ def parameter_of_the_callers_own(record: Record) -> None:
 @says(
     "not-registered",
     "No optimizer holds scale, which got a gradient at {cause}.",
-    advice="Give scale to an optimizer, too, if it should learn.",
+    advice="Pass scale to an optimizer if it should learn.",
 )
 def parameter_that_is_a_variable(record: Record) -> None:
     model, scale = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
@@ -296,7 +296,7 @@ def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
         h.square().mean().backward()
 
 
-@says("scheduler-out-of-step", "ran before optimizer had stepped once")
+@says("scheduler-out-of-step", "was called before the first step of optimizer")
 def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) -> None:
     layer = nn.Linear(4, 1)
     optimizer = SGD(layer.parameters(), lr=0.1)

@@ -188,7 +188,7 @@ def parts_of_one_result_that_are_no_views(record: Record) -> None:
         (smooth + (a * b).mean() + (q * k).mean()).backward()
 
 
-@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "also trains value.bias and value.weight")
 def normal_policy_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 2), nn.Linear(4, 1)
     with record(nn.ModuleDict({"policy": policy, "value": value})):
@@ -209,7 +209,7 @@ def policy_of_many_dimensions(record: Record, held: bool) -> None:
         (-(drawn.log_prob(drawn.sample()) * advantage).mean()).backward()
 
 
-@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "also trains value.bias and value.weight")
 def policy_of_many_dimensions_whose_advantage_has_a_history(record: Record) -> None:
     policy_of_many_dimensions(record, held=False)
 
@@ -228,7 +228,7 @@ def likelihood_of_the_data_weighted_by_what_learns(record: Record) -> None:
         (-(density.log_prob(y) * share(x).squeeze(1).sigmoid()).mean()).backward()
 
 
-@says("undetached-advantage", "is weighted by advantage", "trains value.bias and value.weight, too")
+@says("undetached-advantage", "is weighted by advantage", "also trains value.bias and value.weight")
 def coin_whose_advantage_has_a_history(record: Record) -> None:
     policy, value = nn.Linear(4, 1), nn.Linear(4, 1)
     with record(nn.ModuleDict({"policy": policy, "value": value})):

@@ -13,7 +13,7 @@ from tests.findings.mistakes.rows import says, silent
 from tests.support.models import MLP
 
 
-@says("all-gradients-zero", "mul at {cause} received one", "its other factor is zero")
+@says("all-gradients-zero", "mul at {cause} received a gradient", "its other factor is zero")
 def outputs_scaled_by_zero(record: Record) -> None:
     model, scale = MLP(), torch.zeros(64, 1)
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -88,7 +88,7 @@ def one_batch_twice_with_dropout(record: Record) -> None:
 
 @says(
     "stalled-training",
-    "3 optimizer steps were undone: after each, copy_ at {cause}",
+    "3 optimizer steps were undone: after each step, copy_ at {cause}",
     cause="a step is undone",
 )
 def weights_rounded_back(record: Record) -> None:
@@ -105,7 +105,7 @@ def weights_rounded_back(record: Record) -> None:
                     p.copy_((p * 4).round() / 4)  # cause
 
 
-@says("stalled-training", "3 optimizer steps left every parameter as it was", severity="warning")
+@says("stalled-training", "3 optimizer steps changed no parameter", severity="warning")
 def optimizer_that_does_not_write(record: Record) -> None:
     class Planned(SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
@@ -265,7 +265,7 @@ def weights_adapted_with_their_history(record: Record) -> None:
 @says(
     "unneeded-retain-graph",
     "load_state_dict at ",
-    "copies values and leaves their history behind",
+    "copies values without their history",
     severity="warning",
     advice="torch.func.functional_call",
 )

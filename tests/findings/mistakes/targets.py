@@ -15,8 +15,8 @@ CLASSES = torch.arange(8) % 3
 
 @says(
     "target-out-of-range",
-    "cross_entropy at {cause} takes class numbers, or probabilities that sum to 1, and 6 of 12",
-    advice="for samples of several classes, use binary_cross_entropy_with_logits",
+    "cross_entropy at {cause} takes class indices, or probabilities that sum to 1, but 6 of 12",
+    advice="may have several classes, use binary_cross_entropy_with_logits",
 )
 def classes_of_which_a_sample_has_several(record: Record) -> None:
     model = nn.Linear(6, 3)

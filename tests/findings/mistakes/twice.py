@@ -158,7 +158,7 @@ def function_called_for_each_loss(record: Record) -> None:
         run(other)
 
 
-@says(RULE, advice="Cut fake off, with detach(), if only one")
+@says(RULE, advice="Detach fake if only one")
 def step_between_two_backwards(record: Record) -> None:
     g, d = nn.Linear(3, 3), nn.Linear(3, 1)
     optimizer = SGD(d.parameters(), lr=0.1)

@@ -83,8 +83,8 @@ def gradients_that_are_never_cleared(record: Record) -> None:
 @says(
     "nonfinite-value",
     "weight is NaN or Inf already",
-    advice="Look for the cause: a step with such a gradient, an initialization that "
-    "divides by zero, or the checkpoint that it was loaded from.",
+    advice="Look for the cause: an earlier step with NaN or Inf gradients, an initialization "
+    "that divides by zero, or the checkpoint that was loaded.",
 )
 def parameter_that_is_nan_before_the_step(record: Record) -> None:
     model = nn.Linear(3, 2)

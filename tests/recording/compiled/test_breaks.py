@@ -119,8 +119,8 @@ def line_of(function: Function) -> str:
 BREAKS: list[tuple[Function, Function, str]] = [
     (prints, prints_outside, "print() is not compiled"),
     (logs, prints_outside, "a logger is not compiled"),
-    (gives_a_number, keeps_a_tensor, "item() gives a number to Python"),
-    (branches, chooses, "Python branches there on the value of a tensor"),
+    (gives_a_number, keeps_a_tensor, "item() returns a Python number"),
+    (branches, chooses, "a Python branch depends on the value of a tensor"),
     (takes_what_is_positive, keeps_the_size, "the size of a result depends on values"),
 ]
 

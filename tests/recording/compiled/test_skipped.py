@@ -98,7 +98,7 @@ def told(graph: Graph) -> tuple[list[Finding], list[Finding]]:
 
 
 SKIPPED = [
-    (Branching, "Python branches there on the value of a tensor"),
+    (Branching, "a Python branch depends on the value of a tensor"),
     (Recurrent, "an RNN, GRU or LSTM is not compiled"),
     (Asking, "the program requests a graph break"),
 ]

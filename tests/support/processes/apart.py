@@ -107,7 +107,7 @@ def ddp_agent() -> Agent:
     return Agent(policy)
 
 
-@says("ddp-bypassed", "did not go through the wrapper", "nothing averaged", inside=Agent.objective)
+@says("ddp-bypassed", "did not go through the wrapper", "were not averaged", inside=Agent.objective)
 def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
     agent = ddp_agent()
     if repaired:
@@ -116,7 +116,7 @@ def method_past_a_wrapper_that_no_variable_holds(repaired: bool) -> None:
         agent.update()
 
 
-@says("diverged-replicas", "3.bias", "since step 0", "nothing averages")
+@says("diverged-replicas", "3.bias", "since step 0", "not averaged")
 def parameter_forgotten_in_the_average(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -170,7 +170,7 @@ def weights_of_another_seed_averaged_by_hand(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("diverged-replicas", "since step 2", "nothing averages")
+@says("diverged-replicas", "since step 2", "no gradients are averaged")
 def model_made_anew_without_its_wrapper(repaired: bool) -> None:
     model: nn.Module = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -234,7 +234,7 @@ def weights_that_one_rank_loads_on_the_way(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("diverged-replicas", "since step 0", "nothing averages", "is not the .grad")
+@says("diverged-replicas", "since step 0", "not averaged", "is not the .grad")
 def average_of_copies(repaired: bool) -> None:
     model = net()
     optimizer = SGD(model.parameters(), lr=0.1)
@@ -290,7 +290,7 @@ def shards_reduced_in_every_micro_batch(repaired: bool) -> None:
         optimizer.step()
 
 
-@says("diverged-replicas", "since step 0", "nothing averages")
+@says("diverged-replicas", "since step 0", "not averaged")
 def never_synchronised(repaired: bool) -> None:
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)

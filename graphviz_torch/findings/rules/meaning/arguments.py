@@ -1,4 +1,4 @@
-"""Arguments: numbers that underflow in the dtype that they are used with."""
+"""The rule about small numbers, such as an epsilon, that underflow in the dtype of a tensor."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 
-# By dtype: half of its smallest positive number, which rounds to 0.
+# dtype -> half of its smallest positive number, which rounds to 0.
 _ROUNDS_TO_ZERO = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 
 
 @rule("warning", of=_BOUNDS, advanced=True)
 def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
-    """A small number that keeps a divisor away from zero is itself zero in the dtype of the
-    divisor: in the forward, or as the `eps` of an optimizer.
+    """An epsilon that should keep a divisor away from zero rounds to zero in the divisor's dtype,
+    in the forward or as the `eps` of an optimizer.
 
     ## Why it matters
 
-    The smallest number above zero in float16 is 6e-8, so that 1e-8 is rounded to 0. The division
-    then yields Inf or NaN for exactly the values that the number was added for.
+    The smallest positive number of float16 is 6e-8, so that 1e-8 is rounded to 0. The division then
+    yields Inf or NaN for exactly the values that the epsilon is meant for.
 
     ## Example
 
@@ -83,12 +83,12 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A divisor that is never small needs no such number: it may as well be left out.
+    A divisor that is never small needs no epsilon: remove the epsilon.
 
     ## Not detected
 
-    A number that is added as a tensor (`x + eps` where `eps` is a tensor), and bfloat16, whose
-    smallest numbers are those of float32.
+    An epsilon that is a tensor (`x + eps`, where `eps` is a tensor) is not checked. bfloat16 is
+    seldom concerned, because it has the same range as float32.
 
     ## See also
 
@@ -114,10 +114,10 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
         users |= {edge.target for user in users for edge in reading.users[user]}
         yield finding(
             "warning" if not broken.isdisjoint(users) else "info",
-            f"{text}, an argument of {node.title}{at(node.where)}, is 0 in {meta.dtype}: it "
-            "keeps nothing away from 0.",
+            f"{text}, an argument of {node.title}{at(node.where)}, rounds to 0 in {meta.dtype}, "
+            "so a division can still be by 0.",
             cause=f"a number that underflows in {meta.dtype}",
-            advice="Pass a larger one, such as eps=1e-4, or compute this part in float32.",
+            advice="Pass a larger epsilon, such as 1e-4, or compute the divisor in float32.",
             where=node.where,
             nodes=(node.id,),
         )

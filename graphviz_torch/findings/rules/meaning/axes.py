@@ -1,4 +1,4 @@
-"""Axes: views, softmaxes, norms and layers that work along the wrong axis."""
+"""Rules about views, softmaxes, norms and layers that work along the wrong axis."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ...graph_reading import Reading
 from ...rule import finding, finds, rule
 from ...words import at
 
-# Operations between scores, their softmax, and its product with the values.
+# Operations that may be between attention scores, their softmax, and the product with the values.
 _BETWEEN_PRODUCTS = {
     "div",
     "mul",
@@ -48,24 +48,24 @@ _BETWEEN_PRODUCTS |= {
 }
 _BETWEEN_PRODUCTS |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
-_SOFTMAX = ("softmax", "safe_softmax")  # the second is of scaled_dot_product_attention
+_SOFTMAX = ("softmax", "safe_softmax")  # scaled_dot_product_attention calls safe_softmax
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPWISE = ("GRU", "RNN")  # computed step by step, unless by cuDNN or MIOpen
 _TRANSPOSING = (*_STEPWISE, "LSTM", "MultiheadAttention")
 _PROJECTION = "in_proj_weight"  # a parameter of PyTorch's attention
-# By batch_first of a layer that takes the batch for time: the dimension it mixes, and advice.
+# `batch_first` of a layer that mixes samples -> the dimension that it mixes, and advice.
 _ORDERS: dict[bool | None, tuple[str, str]] = {
     False: (
-        " along dimension 0 of what {0} given,",
-        "Make {0} with batch_first=True, or give {0} (time, batch, features).",
+        " along dimension 0 of the input,",
+        "Construct {0} with batch_first=True, or pass (time, batch, features) to {0}.",
     ),
     True: (
-        " along dimension 1 of what {0} given,",
-        "Make {0} without batch_first=True, or give {0} (batch, time, features).",
+        " along dimension 1 of the input,",
+        "Construct {0} without batch_first=True, or pass (batch, time, features) to {0}.",
     ),
     None: (
         "",
-        "Swap the first two axes of the input, and those of the output.",
+        "Swap the first two axes of the input, and the first two axes of the output.",
     ),
 }
 _LOSSES = {"nll_loss", "mse_loss", "smooth_l1_loss", "l1_loss", "huber_loss"}
@@ -74,13 +74,14 @@ _LOSSES |= {"binary_cross_entropy_with_logits", "binary_cross_entropy"}
 
 @rule("warning", of=(*VIEWS, ReorderedView))
 def view_across_axes(reading: Reading) -> Iterator[Finding]:
-    """A view joins a part of one axis with another axis and so mixes samples, positions or
-    channels; usually a permute was meant.
+    """A view joins a part of one axis with another axis, and so mixes samples, positions or
+    channels. Usually a permute was meant.
 
     ## Why it matters
 
-    The shape is right and the values are at the wrong positions: attention heads get pieces of
-    other positions, or images are mixed up. The model trains, and is much worse.
+    The result has the right shape, but its values are at wrong positions: attention heads get
+    features of other positions, or images are mixed with each other. The model still trains, but is
+    much worse.
 
     ## Example
 
@@ -112,12 +113,13 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Pixel shuffles and patches by views keep a fixed order: write them with `permute`, or silence
-    the rule at the line.
+    Pixel shuffles and image patches may be written with views on purpose. Use `permute` for them,
+    or silence the rule at the line.
 
     ## Not detected
 
-    Views of data that no gradient reaches, unless they are input of the recorded model.
+    Views of data that no gradient reaches are not checked, unless the data is the input of the
+    recorded model.
 
     ## See also
 
@@ -131,9 +133,8 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
         reported.add(where)
         yield finding(
             "warning",
-            f"{title}{at(where)} makes {list(after)} of {list(before)}: it "
-            "does not keep the order of the axes, and puts values of several samples or positions "
-            "together.",
+            f"{title}{at(where)} turns {list(before)} into {list(after)} without keeping the "
+            "order of the axes: it mixes values of several samples or positions.",
             cause="a view across axes",
             advice="Move the axes first, with permute or transpose, and join only adjacent axes "
             "in a view.",
@@ -158,7 +159,7 @@ def _broken_views(reading: Reading) -> Iterator[_View]:
         wide = [size for size in view.before if size > 1]
         kept = [size for size in view.after if size in wide and size > 1]
         if not kept or len(wide) < 2 or any(name in _PADS for name in around):
-            continue  # a relative shift of attention pads, views and slices
+            continue  # the relative shift of an attention pads, views and slices on purpose
         yield node.title, view.before, view.after, node.where, (node.id,)
 
 
@@ -169,13 +170,14 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 
 @rule("warning", of=("softmax",))
 def normalization_axis(reading: Reading) -> Iterator[Finding]:
-    """A softmax or a norm is over another axis than the one that the next product sums over.
+    """A softmax or a norm is computed over another axis than the one that the next matrix product
+    sums over.
 
     ## Why it matters
 
-    The shape is the same for every axis, so nothing fails. Attention weights that do not add up to
-    1 for each query, or vectors whose norm is taken over the positions, are another model than the
-    one that was meant.
+    The result has the same shape for every axis, so that no error is raised. But the attention
+    weights do not add up to 1 for each query, or the vectors are not normalized: the model is
+    another one than intended.
 
     ## Example
 
@@ -239,7 +241,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Weights that no product uses.
+    A softmax or norm whose result no matrix product uses is not checked.
 
     ## See also
 
@@ -261,14 +263,14 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
             if not over or not summed or not set(over).isdisjoint(summed):
                 continue
             if any(set(over) & set(later) for _, later in _products(reading, axes, product)):
-                continue  # talking heads: a product mixes heads before the values are summed
+                continue  # talking heads: one product mixes heads before another sums the values
             yield finding(
                 "warning",
                 f"softmax{at(node.where)} runs over dimension {dim} of "
                 f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].where)} "
-                "sums over another one: the weights of a sum do not add up to 1.",
+                "sums over another dimension, so the weights of a sum do not add up to 1.",
                 cause="softmax over another dimension than the product's",
-                advice="Normalize over the dimension that the product sums over: mostly dim=-1.",
+                advice="Normalize over the dimension that the product sums over, usually dim=-1.",
                 where=node.where,
                 nodes=(node.id, product),
             )
@@ -276,7 +278,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
 
 def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
-    """Yield softmaxes over the samples that weight features of a layer's input."""
+    """Report softmaxes over the samples whose result weights the input features of a layer."""
     nodes = reading.graph.nodes
     many = _counts_of_samples(reading)
     for node in reading.of_operations(("softmax",)):
@@ -293,11 +295,11 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
         if weighted is not None and _goes_to_layer(reading, weighted):
             yield finding(
                 "warning",
-                f"softmax{at(node.where)} runs over dimension {dim} of {list(shape)}, the samples "
-                f"that the loss counts, and weights features{at(nodes[weighted].where)}: what a "
-                "sample gets depends on the others of its batch.",
+                f"softmax{at(node.where)} runs over dimension {dim} of {list(shape)}, the "
+                f"samples of the loss, and weights features{at(nodes[weighted].where)}: each "
+                "sample's weights depend on the other samples of its batch.",
                 cause="softmax over the samples",
-                advice="Normalize over the dimension that is to share the weight, mostly dim=1 or "
+                advice="Normalize over the dimension whose weights should sum to 1, usually dim=1 or "
                 "dim=-1.",
                 where=node.where,
                 nodes=(node.id, weighted),
@@ -305,7 +307,9 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def _weighted_product(reading: Reading, node: int) -> int | None:
-    """Return the elementwise product of weights and another result; None if there is none."""
+    """Return the elementwise product of weights and another result; None if there is no such
+    product.
+    """
     nodes, stack = reading.graph.nodes, [node]
     for each in stack:
         for edge in reading.users[each]:
@@ -333,9 +337,10 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
 
 @finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
-    """Report vectors whose norm is over another axis than the one that their product sums over.
+    """Report vectors whose norm is computed over another axis than the one that their product sums
+    over.
 
-    F.normalize of (batch, tokens, features) without `dim` is an example.
+    An example is F.normalize, without `dim`, of a tensor with axes (batch, tokens, features).
     """
     nodes = reading.graph.nodes
     for node in reading.of_operations(("linalg_vector_norm",)):
@@ -355,11 +360,11 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                 yield finding(
                     "warning",
                     f"The norm{at(node.where)} runs over dimension {dim} of "
-                    f"{list(_shape(reading, source))}, and the product"
-                    f"{at(nodes[product].where)} sums over another one: it is not the cosine of "
-                    "normalized vectors.",
+                    f"{list(_shape(reading, source))}, and the "
+                    f"product{at(nodes[product].where)} sums over another dimension, so the "
+                    "product is not a cosine similarity.",
                     cause="a norm over another dimension than the product's",
-                    advice="Pass dim=-1, or the dimension that holds the features.",
+                    advice="Pass dim=-1, or the dimension of the features.",
                     where=node.where,
                     nodes=(node.id, division, product),
                 )
@@ -368,14 +373,14 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=_LOSSES)
 def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
-    """A recurrent layer or an attention mixes the samples of the batch: it was given the batch
-    first without `batch_first=True`, or the time first with it.
+    """A recurrent layer or an attention mixes the samples of the batch, because its input is
+    batch-first without `batch_first=True`, or time-first with `batch_first=True`.
 
     ## Why it matters
 
-    Recurrent layers and attention take the time first by default. Given the batch first they mix
-    samples, and each prediction depends on its neighbours in the batch: scores change with the
-    batch size.
+    By default, dimension 0 of the input of recurrent layers and attention is the time. If dimension
+    0 is the batch, the layer mixes samples: each prediction depends on the other samples of the
+    batch, and scores change with the batch size.
 
     ## Example
 
@@ -412,7 +417,7 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Losses from which the axis of the samples cannot be inferred.
+    Nothing is reported if the axis of the samples cannot be inferred from the loss.
 
     ## See also
 
@@ -420,14 +425,15 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     - [torch.nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
     """
     nodes = reading.graph.nodes
-    # Most models have no mixed axis of the length of the batch, and need no further check.
+    # In most models no layer mixes an axis that is as long as the batch. They need no further
+    # check.
     many = _counts_of_samples(reading)
     mixing = [node for node in nodes if _mixes(reading, node) and _length(reading, node) in many]
     if not mixing:
         return
     axes = _axis_reading(reading).axes
     counted = _samples(reading, axes)
-    taken: dict[str, list[Node]] = {}  # by line: repeated blocks are one finding
+    taken: dict[str, list[Node]] = {}  # by line, so that repeated blocks are one finding
     for node in mixing:
         pair = _mixing_axes(reading, axes, node.id)
         if pair is None:
@@ -444,7 +450,7 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{listing(names)}{at(found[0].where)} {mixes}{where.format(it_is)} across the "
-            f"samples that the loss counts: {it_takes} the batch for time.",
+            f"samples of the loss: {it_takes} the batch for time.",
             cause="the batch taken for time",
             advice=advice.format(it),
             where=found[0].where,
@@ -455,7 +461,8 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
 def _is_batch_first(reading: Reading, node: Node) -> bool | None:
     """Return `batch_first` of the layer that a node belongs to; None if unknown.
 
-    PyTorch layers whose node has no such attribute transpose their result at the end if it is True.
+    If the node has no such attribute, a PyTorch layer with `batch_first=True` is recognized by the
+    transpose at its end.
     """
     if (known := attribute(node, "batch_first")) != "":
         return known == "True"
@@ -471,7 +478,7 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
 
 
 def _mixes(reading: Reading, node: Node) -> bool:
-    """Return True for the result of a recurrent layer, and for the attention of a layer."""
+    """Return True if a node mixes positions: the result of a recurrent layer, or an attention."""
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
@@ -498,7 +505,7 @@ def _mixing_axes(
 ) -> tuple[Dimension, Dimension] | None:
     """Return the axis along which a layer mixes, and its batch axis; None if unknown."""
     own, operation = axes[node], reading.graph.nodes[node].operation
-    if operation == "stack":  # of the results of all time steps
+    if operation == "stack":  # stacks the results of all time steps
         return (own[0], own[1]) if len(own) == 3 and own[0] and own[1] else None
     if _is_attention(reading.graph.nodes[node]):
         query, key = ([e for e in reading.inputs[node] if e.input_nr == i] for i in (0, 1))
@@ -515,7 +522,7 @@ def _mixing_axes(
         known = len(own) == 3 and own[1 - beside] and one[beside]
         return (own[1 - beside], one[beside]) if known else None
     if len(own) < 3 or _shape(reading, node)[-1] != _shape(reading, node)[-2]:
-        return None  # not self-attention: queries and keys differ in number
+        return None  # not self-attention: the numbers of queries and keys differ
     return (own[-2], own[0]) if own[-2] and own[0] else None
 
 
@@ -538,7 +545,7 @@ def _counts_of_samples(reading: Reading) -> set[int]:
 
 
 def _samples(reading: Reading, axes: list[Axes]) -> list[Dimension]:
-    """Return the first axis of each loss's input: its samples."""
+    """Return the axis of the samples of each loss, the first axis of its input."""
     every = (_sample_axes(reading, axes, node.id) for node in _losses(reading))
     return [dims[0] for dims in every if dims and dims[0]]
 
@@ -558,7 +565,7 @@ def _sample_axes(reading: Reading, axes: list[Axes], node: int) -> Axes:
 
 
 def _axis_reading(reading: Reading) -> AxisReading:
-    """Return the axes of a graph, computed once."""
+    """Return the axes of a graph; they are computed once and cached."""
     found: AxisReading | None = reading.__dict__.get("_axes")
     if found is None:
         # A weak reference to the reading avoids a reference cycle.
@@ -572,7 +579,7 @@ def _shape(reading: Reading, node: int) -> tuple[int, ...]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """Return True for a softmax of attention scores: of a product of results without parameters."""
+    """Return True for a softmax of attention scores, a matrix product without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:
@@ -599,7 +606,9 @@ def _has_weight(reading: Reading, product: int) -> bool:
 
 
 def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[int, Dimension]]:
-    """Yield the next products that use a result, with the axis of it that they sum over."""
+    """Yield the next products that use a result, with the axis of the result that the product sums
+    over.
+    """
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         source = stack.pop()
@@ -615,7 +624,7 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
 
 
 def _division(reading: Reading, norm: int, source: int | None) -> int | None:
-    """Return the node that divides a tensor by its own norm; None if there is none."""
+    """Return the node that divides a tensor by its own norm; None if there is no such node."""
     nodes, stack = reading.graph.nodes, [norm]
     for node in stack:
         for edge in reading.users[node]:

@@ -1,4 +1,4 @@
-"""Calls that have another effect than intended, and batches that repeat."""
+"""Rules about calls with another effect than intended, and about repeated batches."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..cuts import upstream
 
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
 _VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
-_MIN_CALLS = 8  # with one slice each
+_MIN_CALLS = 8  # minimal number of calls, each on one slice, that is reported
 _RETAIN_ADVICE = {
-    "retain_graph": "Leave out retain_graph=True.",
+    "retain_graph": "Remove retain_graph=True.",
     "create_graph": "If the loss differentiates through these gradients, look for a cut before "
-    "the loss: detach(), .data, no_grad, load_state_dict(). Else leave out create_graph=True.",
+    "the loss: detach(), .data, no_grad, load_state_dict(). Otherwise remove create_graph=True.",
 }
 
 
 @rule("warning", reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
 def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
-    """A function drops values while the model is in eval mode, as it does in train mode.
+    """A functional dropout still drops values while the model is in eval mode.
 
     ## Why it matters
 
-    Predictions and validation scores are random, and worse than necessary.
+    Predictions and validation scores are random, and worse than without dropout.
 
     ## Example
 
@@ -77,7 +77,7 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Randomness of other kinds, such as noise that is added: `experiment` finds it as
+    Other randomness, such as added noise, is not detected by this rule. `experiment` reports it as
     `random-in-eval-mode`.
 
     ## See also
@@ -89,12 +89,12 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
         yield finding(
             "warning",
-            f"{event.function}(){at(event.where)} drops values in eval mode, too: its dropout does "
-            "not follow the mode of the model.",
+            f"{event.function}(){at(event.where)} drops values in eval mode, too, because it "
+            "does not know the mode of the model.",
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
-            + ("" if attention else ", or make an nn.Dropout in __init__")
-            + "; do nothing if dropout in evaluation is intended, as Monte Carlo dropout.",
+            + ("" if attention else ", or use an nn.Dropout module")
+            + "; do nothing if dropout in eval mode is intended, as in Monte Carlo dropout.",
             where=event.where,
         )
 
@@ -105,8 +105,8 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The tensors that backward would free are kept until the next step: the peak of memory grows by
-    all of them. With create_graph the backward is recorded too, and takes longer.
+    The saved tensors that backward would free are kept until the next step, and the peak memory
+    grows by their size. With create_graph, autograd also records the backward, which takes longer.
 
     ## Example
 
@@ -142,11 +142,12 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A second backward through the same graph, in the same step: it is then not reported.
+    A step may run a second backward through the same graph. Such a graph is not reported.
 
     ## Not detected
 
-    A graph that code outside of the recording uses later.
+    A later use of the graph by code outside of the recording is not seen, so that the rule may
+    report a graph that is needed.
 
     ## See also
 
@@ -159,20 +160,20 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
             copy = copies[0]
             yield finding(
                 "warning",
-                f"{copy.operation}{at(copy.where)} copies values and leaves their history behind: "
-                f"nothing learns through the gradients of backward{at(event.where)} "
-                "with create_graph=True.",
+                f"{copy.operation}{at(copy.where)} copies values without their history, so "
+                f"nothing learns through the gradients of backward{at(event.where)} with "
+                "create_graph=True.",
                 cause="values copied out of a history",
-                advice="Run the module with the tensors themselves: torch.func.functional_call("
+                advice="Call the module with the tensors themselves: torch.func.functional_call("
                 "model, tensors, (x,)).",
                 where=copy.where,
             )
             continue
-        memory = f": {bytes_text(kept)} are kept until the next one" if kept else ""
+        memory = f": {bytes_text(kept)} are kept until the next backward" if kept else ""
         yield finding(
             "info",
-            f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, and "
-            f"nothing runs through it again{memory}.",
+            f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, "
+            f"and no later backward uses the graph{memory}.",
             cause="a graph kept without need",
             advice=_RETAIN_ADVICE[event.by],
             where=event.where,
@@ -181,13 +182,13 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
-    """The bound of gradient clipping is far below all norms, so that every step has the same
-    length, or far above all of them, so that it has no effect.
+    """The bound of gradient clipping is far below all gradient norms, so that all gradients have
+    the same norm, or far above all norms, so that it has no effect.
 
     ## Why it matters
 
-    A bound far below all norms makes every gradient equally long: only the learning rate sets the
-    length of a step. A bound far above never acts.
+    With a bound far below all norms, every gradient is scaled to the same norm, so that only the
+    learning rate determines the size of a step. A bound far above all norms never clips.
 
     ## Example
 
@@ -225,11 +226,12 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Normalized gradient descent clips every step on purpose, and a high bound may be a safety net.
+    Normalized gradient descent clips every gradient on purpose. A high bound may be a safeguard
+    against rare large gradients.
 
     ## Not detected
 
-    Clipping by value.
+    Clipping that the program implements itself is not checked.
 
     ## See also
 
@@ -258,19 +260,17 @@ def _clip_text(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: b
     count, share = event.count, f"{event.share:.2g}"
     if values and low:
         return (
-            f"cut each of {count} gradients at {share} of the mean size of their values, in the "
-            "median: little more than their signs is left."
+            f"clipped each of {count} gradients at {share} of the mean absolute value of its "
+            "elements (median), which leaves little more than their signs."
         )
     if values:
-        return f"cut none of {count} gradients: its bound is {share} times their largest value."
+        return f"clipped none of {count} gradients: its bound is {share} times their largest value."
     if low:
         return (
-            f"shortened each of {count} gradients, to {share} of their norm in the "
-            "median: each then has the norm of the bound."
+            f"scaled each of {count} gradients to the norm of the bound, {share} of the "
+            "gradient's own norm (median)."
         )
-    return (
-        f"shortened none of {count} gradients: its bound is {share} times their norm in the median."
-    )
+    return f"clipped none of {count} gradients: its bound is {share} times their norm (median)."
 
 
 @rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"), advanced=True)
@@ -315,11 +315,11 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Samples of different lengths, which do not fit one tensor.
+    Samples of different lengths do not fit into one tensor without padding.
 
     ## Not detected
 
-    Loops over other axes, such as the time of a recurrent model.
+    Loops over other axes, such as the time of a recurrent model, are not reported.
 
     ## See also
 
@@ -329,16 +329,17 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     for name, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
-            f"{name} ran {count} times{at(where)}, on one slice after the "
-            "other of the same tensor: one call for all of them does the same work in less time.",
+            f"{name} ran {count} times{at(where)}, each time on another slice of the same "
+            "tensor: one call on the whole tensor does the same work in less time.",
             cause="a call for each sample",
-            advice="Call it once, on the whole tensor: dimension 0 is the batch.",
+            advice="Call it once on the whole tensor, whose dimension 0 is the batch.",
             where=where,
         )
 
 
 def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
-    """Yield independent products of one weight with each row of a result.
+    """Yield groups of independent products, in which one weight is multiplied by each row of a
+    result.
 
     Yields:
         The name of the module or weight, the number of products, and their line.
@@ -357,7 +358,7 @@ def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
 
 
 def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
-    """Return the base of a view, and whether the view is a row of it: a vector."""
+    """Return the base of a view, and True if the view is one row (a vector) of the base."""
     for _ in range(8):
         node = reading.graph.nodes[edge.source]
         before = reading.inputs[node.id]
@@ -378,8 +379,8 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The model sees only a part of the data. On several ranks the average of equal gradients is the
-    gradient of one rank: the other devices compute nothing new.
+    The model sees only a part of the data. If all ranks have the same batch, the average of their
+    equal gradients is the gradient of one rank, so that the other ranks contribute nothing.
 
     ## Example
 
@@ -401,8 +402,8 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             optimizer.step()
     ```
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process plays both ranks. In a program that `torchrun` starts, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch
@@ -463,13 +464,13 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Overfitting one batch is a common first test of a model. Ranks that share a batch divide
-    something else, such as the layers or the sequence.
+    Overfitting one batch is a common first test of a model. Ranks that divide the layers or the
+    sequence get the same batch on purpose.
 
     ## Not detected
 
-    Batches that repeat in part. Equal batches on all ranks if the model has dropout: its masks make
-    the gradients differ.
+    Batches that overlap only in part are not reported. Equal batches on all ranks are not detected
+    if the model has dropout, because different masks make the gradients differ.
 
     ## See also
 
@@ -479,13 +480,13 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(RepeatedBatch):
         if event.what == "first":
             text = (
-                f"Each step begins a new pass through the DataLoader{at(event.where)} and takes "
-                f"the first batch, which was the same in {event.count} steps: the other samples "
-                "are never seen."
+                f"Each step creates a new iterator of the DataLoader{at(event.where)} and takes "
+                f"its first batch, which was the same in {event.count} steps. The other samples "
+                "are never used."
             )
             cause = "a new pass for each step"
-            advice = "Loop over it, for batch in loader; or keep one iter(loader) and create "
-            advice += "another at its end."
+            advice = "Write for batch in loader, or keep one iter(loader) and create another one "
+            advice += "when it is exhausted."
         else:
             text = (
                 f"{event.count} of {event.among} batches of the DataLoader{at(event.where)} are "
@@ -498,7 +499,8 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
 _WORKERS = {
     "stream": (
         "workers that each return all of the data",
-        "Let each worker yield a part of it, by torch.utils.data.get_worker_info() in __iter__.",
+        "In __iter__, let each worker yield its own part of the data, chosen by "
+        "torch.utils.data.get_worker_info().",
     ),
     "workers": (
         "workers that draw the same numbers",

@@ -1,4 +1,6 @@
-"""Compilation: graph breaks, functions that `torch.compile` skips, and recompilations."""
+"""Rules about `torch.compile`: graph breaks, functions that are not compiled, and
+recompilations.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +13,25 @@ from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at, group_by_key
 
-# By kind of call that Dynamo cannot trace: the reason, and advice.
+# Kind of call that Dynamo cannot trace -> the reason and advice.
 _CALLS: dict[BreakingCall, tuple[str, str]] = {
     "print": (
         "print() is not compiled",
-        "Move it out of the compiled function, or add print to "
-        "torch._dynamo.config.reorderable_logging_functions: it then prints at the end.",
+        "Move the print() out of the compiled function, or add print to "
+        "torch._dynamo.config.reorderable_logging_functions: the output is then printed at the "
+        "end.",
     ),
     "log": (
         "a logger is not compiled",
-        "Move it out of the compiled function.",
+        "Move the call out of the compiled function.",
     ),
     "item": (
-        "item() gives a number to Python",
-        "Keep it a tensor, or set torch._dynamo.config.capture_scalar_outputs = True.",
+        "item() returns a Python number",
+        "Compute with the tensor, or set torch._dynamo.config.capture_scalar_outputs = True.",
     ),
     "branch": (
-        "Python branches there on the value of a tensor",
-        "Compute both and choose with torch.where(), or write the branch as torch.cond().",
+        "a Python branch depends on the value of a tensor",
+        "Compute both branches and select with torch.where(), or use torch.cond().",
     ),
     "shape": (
         "the size of a result depends on values",
@@ -36,7 +39,7 @@ _CALLS: dict[BreakingCall, tuple[str, str]] = {
         "torch._dynamo.config.capture_dynamic_output_shape_ops = True.",
     ),
     "backward": (
-        "backward() runs inside",
+        "backward() is called in the compiled function",
         "Call backward() outside of the compiled function.",
     ),
     "recurrent": (
@@ -45,7 +48,7 @@ _CALLS: dict[BreakingCall, tuple[str, str]] = {
     ),
     "asked": (
         "the program requests a graph break",
-        "Move it out of the loop or block around it.",
+        "Move the graph break out of the loop or block.",
     ),
 }
 _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
@@ -53,13 +56,13 @@ _NUMBER = re.compile(r"(\w+) == -?\d+\.\d+")  # a guard on a float
 
 @rule("info", reads="end", of=(GraphBreak,))
 def compile_graph_break(reading: Reading) -> Iterator[Finding]:
-    """A compiled region ends at a graph break: Dynamo could not trace a call, so that Python runs
-    the call and the code after it is compiled as a region of its own.
+    """Dynamo could not trace a call and made a graph break: Python runs the call, and the code
+    after it is compiled as another region.
 
     ## Why it matters
 
-    Nothing is fused across a graph break. Each region adds guards to check in every call, and
-    results that the next region needs are written to memory.
+    Operations are not fused across a graph break. Each region has its own guards, which are checked
+    in every call, and the results that the next region needs are written to memory.
 
     ## Example
 
@@ -104,12 +107,12 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    `torch.compiler.disable` makes a break on purpose. A break at the end of the forward, or around
-    code that seldom runs, costs little.
+    `torch.compiler.disable` makes a break on purpose. A graph break at the end of the forward, or
+    in code that seldom runs, costs little.
 
     ## Not detected
 
-    Breaks in code that no recorded call reaches.
+    Graph breaks in code that does not run in the recording are not reported.
 
     ## See also
 
@@ -131,13 +134,13 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(SkippedFunction,))
 def compile_skipped(reading: Reading) -> Iterator[Finding]:
-    """`torch.compile` runs a function in Python: a graph break was at a place where the rest cannot
-    be compiled, such as a loop, or the function was compiled too often.
+    """`torch.compile` leaves a function to Python, because a graph break is where compilation
+    cannot resume, such as in a loop, or because the function was recompiled too often.
 
     ## Why it matters
 
-    The function costs as much as without `torch.compile`, and nothing says so: only functions that
-    it calls can still be compiled, each one by itself.
+    The function runs as slowly as without `torch.compile`, and no warning is shown. Only the
+    functions that it calls can still be compiled, one by one.
 
     ## Example
 
@@ -184,12 +187,14 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A function that seldom runs, or that calls only code that cannot be compiled: put
-    `torch.compiler.disable` on it. The break at its call is then a `compile-graph-break`.
+    A function that seldom runs, or that calls only code that cannot be compiled, needs no
+    compilation. Decorate it with `torch.compiler.disable`: the graph break at its call is then
+    reported as `compile-graph-break`.
 
     ## Not detected
 
-    The reason, if the function was skipped before the recording began: record the first call.
+    The reason is unknown if the function was skipped before the recording began. Record the first
+    call to see the reason.
 
     ## See also
 
@@ -200,14 +205,14 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
         for event in reading.events(SkippedFunction)
     ):
         why, advice = _CALLS.get(call, (events[0].reason, ""))
-        runs = "Python runs it, and only functions that it calls may be compiled."
+        runs = "Python runs it, and only the functions that it calls may be compiled."
         if call == "limit":
             message = (
-                f"torch.compile no longer compiles {name}(){at(where)}: it was recompiled as often "
-                "as torch._dynamo.config.recompile_limit allows. Python runs calls that no "
-                "compiled version fits."
+                f"torch.compile no longer compiles {name}(){at(where)}: it was recompiled as "
+                "often as torch._dynamo.config.recompile_limit allows. Python runs the calls "
+                "whose guards fail for all compiled versions."
             )
-            advice = "Record a step in which it is recompiled to see the guard that fails."
+            advice = "Record a step in which the function is recompiled to see which guard fails."
         elif why:
             message = f"Graph break{at(where)}: {why}. torch.compile cannot resume there and skips "
             message += f"{name}(): {runs}"
@@ -225,13 +230,14 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(Recompilation,))
 def compile_recompile(reading: Reading) -> Iterator[Finding]:
-    """A compiled function was compiled again, because a guard of the compiled code failed: a size,
-    a number or a type was different.
+    """A compiled function was recompiled because a guard failed: a size, a number or a type had
+    changed.
 
     ## Why it matters
 
-    Compiling takes seconds to minutes, in the middle of the training. After
-    `torch._dynamo.config.recompile_limit` times (8 by default) the function is no longer compiled.
+    A recompilation takes seconds to minutes in the middle of the training. After
+    `torch._dynamo.config.recompile_limit` recompilations (8 by default), the function is no longer
+    compiled.
 
     ## Example
 
@@ -275,11 +281,12 @@ def compile_recompile(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Once more for dynamic sizes: Dynamo marks a size as dynamic when it sees a second one.
+    One recompilation per changing size is normal: when Dynamo sees a second value of a size, it
+    compiles the function for dynamic sizes.
 
     ## Not detected
 
-    Recompilations outside of the recorded block.
+    Recompilations outside of the recorded block are not reported.
 
     ## See also
 
@@ -293,12 +300,13 @@ def compile_recompile(reading: Reading) -> Iterator[Finding]:
         advice = ""
         if "size mismatch" in last.reason:
             advice = (
-                "Compile it for all sizes with torch.compile(dynamic=True), or keep sizes "
-                "constant: pad, and drop the last batch of an epoch."
+                "Compile the function for all sizes with torch.compile(dynamic=True), or keep "
+                "sizes constant: pad the inputs, and drop the last batch of an epoch."
             )
         elif number := _NUMBER.match(last.reason):
             advice = (
-                f"Pass {number[1]} as a tensor: a number becomes a constant of the compiled code."
+                f"Pass {number[1]} as a tensor, because a Python number becomes a constant of "
+                "the compiled code."
             )
         yield finding(
             "info",

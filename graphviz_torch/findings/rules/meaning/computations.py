@@ -1,4 +1,4 @@
-"""Computations: results that are added to themselves, and layers outside of autocast."""
+"""Rules about results that are added to themselves, and about layers outside of autocast."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ _VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 @rule("warning", of=("add",))
 def self_add(reading: Reading) -> Iterator[Finding]:
-    """A result is added to itself: usually the input of a residual connection was overwritten.
+    """A result is added to itself, usually because the input of a residual connection was
+    overwritten.
 
     ## Why it matters
 
-    `x + x` is a factor of 2. It is usually a residual connection whose input was overwritten by its
-    branch, so that the skip is gone.
+    `x + x` only doubles `x`. Usually a residual connection was meant, but the branch overwrote the
+    variable of its input, so that there is no skip connection.
 
     ## Example
 
@@ -65,11 +66,11 @@ def self_add(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A factor of 2: write `2 * x`.
+    If a factor of 2 is meant, write `2 * x`.
 
     ## Not detected
 
-    A sum of two results that are equal but were computed twice.
+    A sum of two equal results that were computed separately is not reported.
 
     ## See also
 
@@ -82,12 +83,12 @@ def self_add(reading: Reading) -> Iterator[Finding]:
         if given[0].output_nr != given[1].output_nr:
             continue
         name = reading.call(given[0].source)
-        inside = bool(node.module)  # outside of modules it is often intended
+        inside = bool(node.module)  # outside of modules, a self-add is often intended
         yield finding(
             "warning" if inside else "info",
             f"add{at(node.where)} adds {name} to itself, which only doubles it.",
             cause="a result added to itself",
-            advice="Add the input of the branch to its output: keep both in different variables."
+            advice="Add the branch's input to its output, and keep the two in different variables."
             if inside
             else "",
             where=node.where,
@@ -97,13 +98,13 @@ def self_add(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", of=_LOW)
 def outside_autocast(reading: Reading) -> Iterator[Finding]:
-    """A layer ran outside of autocast: it computes in float32, while the float32 weights of other
-    layers are cast to a smaller dtype.
+    """A layer ran outside of autocast and computes in float32, while autocast runs other layers in
+    a smaller dtype.
 
     ## Why it matters
 
-    A layer that runs outside of autocast computes in float32: it takes twice the memory of the
-    others, and on tensor cores several times their time.
+    In float32, a layer needs twice as much memory for its results as in float16 or bfloat16, and
+    several times as long on tensor cores.
 
     ## Example
 
@@ -137,11 +138,11 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A last layer that is kept in float32 for its precision.
+    A last layer may be kept in float32 for its precision.
 
     ## Not detected
 
-    Models whose parameters are in the smaller dtype themselves.
+    Models whose parameters themselves have the smaller dtype are not checked.
 
     ## See also
 
@@ -166,7 +167,8 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     yield finding(
         "info",
         f"{layers}{at(first.where)} computed in float32, and {len(cast)} other "
-        f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was off there.",
+        f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was off in "
+        "float32 layers.",
         cause="outside of autocast",
         where=first.where,
         nodes=tuple(plain),
@@ -174,7 +176,7 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
 
 
 def _weight(reading: Reading, product: int) -> tuple[str, bool]:
-    """Return the dtype of a product's weight, or "", and whether the weight is cast."""
+    """Return the dtype of a product's weight ("" if unknown), and True if the weight is cast."""
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node, casts = edge.source, False

@@ -1,4 +1,4 @@
-"""Optimizers: parameter groups, learning rates, and optimizers that are re-created."""
+"""Rules about optimizers: parameter groups, learning rates, and optimizers that are re-created."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..cuts import match_cuts
 
 @rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,), also=("watch",))
 def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
-    """An optimizer with moments, a scheduler or a scaler is re-created for each step and loses its
-    state.
+    """An optimizer with momentum, a scheduler or a gradient scaler is re-created for each step and
+    so loses its state.
 
     ## Why it matters
 
-    Adam and SGD with momentum remember earlier gradients. A new optimizer in each step has no
-    memory: momentum does nothing, Adam takes steps of the same length for all parameters, and a
-    scheduler stays at its first rate.
+    Adam, and SGD with momentum, use averages of earlier gradients. In an optimizer that is created
+    in each step, momentum has no effect, and Adam moves all elements by the same amount. A
+    scheduler that is re-created stays at its first rate.
 
     ## Example
 
@@ -58,11 +58,11 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An inner loop of meta-learning, which starts again for each task.
+    In meta-learning, an inner loop may create a new optimizer for each task.
 
     ## Not detected
 
-    An optimizer that is re-created once in each epoch.
+    An optimizer that is re-created once per epoch is not reported.
 
     ## See also
 
@@ -97,8 +97,8 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The step changes nothing, or only applies weight decay and old momentum. Its network is not
-    trained.
+    The step changes nothing, or only applies weight decay and earlier momentum. The optimizer's
+    network is not trained.
 
     ## Example
 
@@ -139,12 +139,12 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A warm-up in which one network waits: do not step its optimizer, so that its state does not
-    change.
+    In a warm-up, one network may wait. Do not step its optimizer then, so that the optimizer's
+    state does not change.
 
     ## Not detected
 
-    Parameters of which some have a gradient.
+    An optimizer is not reported if any of its parameters has a gradient.
 
     ## See also
 
@@ -158,8 +158,8 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
             continue  # reported as cut-gradient
         yield finding(
             "warning",
-            f"{event.optimizer} stepped {event.count} times{at(event.where)}, and none of its "
-            "parameters had a gradient: no backward had reached them.",
+            f"{event.optimizer} stepped {event.count} times{at(event.where)}, but none of its "
+            "parameters had a gradient, because no backward had reached them.",
             cause="steps without gradients",
             where=event.where,
             nodes=event.nodes,
@@ -168,7 +168,7 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))
 def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
-    """A group of an optimizer has no parameters: its options apply to nothing.
+    """A parameter group of an optimizer is empty, so its options apply to nothing.
 
     ## Why it matters
 
@@ -211,11 +211,11 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A script for several models, some of which have no such parameters.
+    A script may be written for several models, some of which have no such parameters.
 
     ## Not detected
 
-    Groups that contain the wrong parameters.
+    Groups that contain the wrong parameters are not detected.
 
     ## See also
 
@@ -224,11 +224,11 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(ineffective_calls.EmptyParameterGroup):
         yield finding(
             "info",
-            f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
-            f"steps{at(event.where)}, is empty: no parameter matched, and its options apply to "
+            f"Group {event.group} of {event.groups} in {event.optimizer}, which "
+            f"steps{at(event.where)}, is empty: no parameter matched, so its options apply to "
             "nothing.",
             cause="an empty group",
-            advice="Compare the names by which parameters are selected with "
+            advice="Compare the names that select the parameters with "
             "dict(model.named_parameters()).",
             where=event.where,
         )
@@ -236,12 +236,13 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
 def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
-    """A group with weight decay contains biases or norms, though another group has no decay.
+    """A parameter group with weight decay contains biases or norm parameters, although another
+    group has no decay.
 
     ## Why it matters
 
-    Names of parameters in a norm are often "weight", which a rule for names does not see. Decay
-    pulls the scale of the norm towards 0.
+    The parameters of a norm layer are often named only "weight", so that a selection by names such
+    as "LayerNorm" misses them. Weight decay then pulls the scales of the norm towards 0.
 
     ## Example
 
@@ -279,11 +280,12 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Decay of everything, with one group: it is not reported.
+    Decay of all parameters is intended in some trainings. An optimizer in which no group is without
+    decay is not reported.
 
     ## Not detected
 
-    Groups whose decay is the same.
+    Groups that all have the same weight decay are not reported.
 
     ## See also
 
@@ -295,11 +297,12 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
         if event.nodes:
             yield finding(
                 "info",
-                f"Group {event.group} of the {event.groups} groups of {event.optimizer}, which "
-                f"steps{at(event.where)}, decays {names} by {event.decay:g}, while another group "
-                "exists for biases and norms without decay.",
+                f"Group {event.group} of {event.groups} in {event.optimizer}, which "
+                f"steps{at(event.where)}, applies weight decay of {event.decay:g} to {names}, "
+                "while another group has biases and norms without decay.",
                 cause="biases and norms that decay",
-                advice="Select by the number of dimensions, p.ndim < 2, rather than by names.",
+                advice="Select these parameters by their number of dimensions (p.ndim < 2) "
+                "rather than by names.",
                 where=event.where,
                 nodes=event.nodes,
             )
@@ -307,13 +310,14 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
 def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
-    """Two optimizers that step hold the same parameter: both change it, each with its own moments
+    """Two optimizers that both step hold the same parameter. Each changes it with its own moments
     and learning rate.
 
     ## Why it matters
 
-    Both optimizers change the parameter in each step, with moments that do not know of each other:
-    it moves twice as far, and a schedule of one does not hold for the other.
+    Both optimizers change the parameter in each step, independently of each other. The parameter
+    moves about twice as far, and the learning rate schedule of one optimizer does not affect the
+    other.
 
     ## Example
 
@@ -351,23 +355,25 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Training in phases, in which only one of them steps: that is not reported.
+    In a training in phases, only one of the two optimizers steps at a time. This is not reported.
 
     ## Not detected
 
-    Copies of a parameter that share its memory.
+    Two parameters that share memory are not recognized as the same.
 
     ## See also
 
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(ineffective_calls.SharedParameters):
-        # Optimizers of the same name, as in a function that steps several, look the same.
+        # Two optimizers with the same variable name cannot be told apart, as in a function that
+        # steps several.
         if event.nodes and event.other != event.optimizer:
             yield finding(
                 "info",
                 f"{event.optimizer}, which steps{at(event.where)}, and {event.other} both hold "
-                f"{listing(reading.call(node) for node in event.nodes)}: each of them changes it.",
+                f"{listing(reading.call(node) for node in event.nodes)}, and both steps change "
+                "these values.",
                 cause="a parameter of two optimizers",
                 where=event.where,
                 nodes=event.nodes,
@@ -376,13 +382,13 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,), also=("watch",))
 def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
-    """The steps of an optimizer, or of one of its groups, have a learning rate of 0 and change
-    nothing; or one below 0, which makes the loss larger.
+    """An optimizer, or one of its parameter groups, steps with a learning rate of 0, which changes
+    nothing, or with a negative learning rate, which increases the loss.
 
     ## Why it matters
 
-    A step with a rate of 0 changes nothing; one with a rate below 0 climbs. Both come from
-    schedules: past their end, counted in other units, or with a factor that is rounded to 0.
+    Such rates usually come from a schedule: it is past its end, it counts steps where epochs are
+    meant, or its factor is rounded to 0.
 
     ## Example
 
@@ -418,12 +424,11 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A warm-up that begins at 0 for a step, and groups that are switched off by a rate of 0, are
-    notes.
+    A program may freeze a parameter group with a rate of 0; that finding has severity info.
 
     ## Not detected
 
-    Rates that are small but not 0.
+    Learning rates that are small but not 0 are not reported.
 
     ## See also
 
@@ -443,34 +448,36 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
             cause="a learning rate below 0" if event.what == "negative" else "a learning rate of 0",
             advice=""
             if event.what == "group"
-            else f"Look at what sets the lr of {event.optimizer}: a schedule that is past its end, "
-            "or counts epochs where it is stepped by batches.",
+            else f"Check the code that sets lr of {event.optimizer}: a schedule may be past its "
+            "end, or count epochs although it is stepped for each batch.",
             where=event.where,
         )
 
 
 _RATES = {
-    "all": "{name} stepped{at} with a learning rate of 0, in each of {count} steps: they change "
-    "nothing.",
-    "end": "{name} stepped{at} with a learning rate of 0 in the last {count} of {steps} steps: "
-    "they change nothing.",
-    "group": "Group {group} of the {groups} groups of {name}, which steps{at}, had a learning rate "
-    "of 0 in each of {count} steps: its parameters do not change.",
-    "negative": "{name} stepped{at} with a learning rate below 0, in {count} of {steps} steps: "
-    "they increase the loss.",
+    "all": "{name} stepped{at} with a learning rate of 0, in each of {count} steps, which "
+    "change nothing.",
+    "end": "{name} stepped{at} with a learning rate of 0 in the last {count} of {steps} steps, "
+    "which change nothing.",
+    "group": "Group {group} of {groups} in {name}, which steps{at}, had a learning rate of 0 in "
+    "each of {count} steps: its parameters do not change.",
+    "negative": "{name} stepped{at} with a learning rate below 0, in {count} of {steps} steps, "
+    "which increase the loss.",
 }
 
 
 @finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """Report an optimizer whose eps is 0 in float16: its step divides by 0 for zero gradients."""
+    """Report an optimizer whose eps rounds to 0 in float16, so that zero gradients make its step
+    divide by 0.
+    """
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(
             "warning",
-            f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}: in "
-            "float16 that is 0, and a step divides by 0 where the gradients were 0.",
+            f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}, "
+            "which is 0 in float16: a step divides by 0 for gradients that were 0.",
             cause="a number that underflows in float16",
-            advice="Keep the parameters in float32 and compute under torch.autocast; or pass "
+            advice="Keep the parameters in float32 and compute under torch.autocast, or pass "
             "eps=1e-4.",
             where=event.where,
             nodes=event.nodes,

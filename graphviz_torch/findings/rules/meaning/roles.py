@@ -1,4 +1,6 @@
-"""Targets and weights of a loss that take gradients although they should be constant."""
+"""Rules about targets and weights of a loss that take gradients although they should be
+constant.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,14 @@ _REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2
 # Operations that compute a bootstrapped target from a network's values.
 _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze", "unsqueeze"}
 _BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
-# Last operations of a comparison that is written by hand.
+# Last operations of a comparison such as (a - b) ** 2, written without a loss function.
 _BY_HAND = ("pow", "abs", "mul")
 _PRODUCT = "a product"
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
-# Operations in the log-density of a multivariate normal distribution, from the square to the draw.
+# Operations in the log-density of a multivariate normal distribution, from the square back to the
+# sample.
 _SOLVED = {"linalg_solve_triangular", "view", "permute", "unsqueeze"}
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
 _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
@@ -31,13 +34,13 @@ _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 @rule("warning", of={*_REGRESSION, *_BY_HAND})
 def target_not_detached(reading: Reading) -> Iterator[Finding]:
-    """The target of a regression or similarity takes gradients: through the same parameters as the
-    prediction, or through a network that this step does not train.
+    """The target of a regression or similarity loss takes gradients, through the same parameters as
+    the prediction, or through a network that this step does not train.
 
     ## Why it matters
 
-    The loss can then be lowered by moving the target towards the prediction. In Q-learning and in
-    self-supervised training the values drift or collapse to a constant.
+    Training can then lower the loss by moving the target towards the prediction. In Q-learning and
+    self-supervised training, values then drift or collapse to a constant.
 
     ## Example
 
@@ -77,7 +80,7 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Targets that another library computes.
+    Targets that another library computes are not detected.
 
     ## See also
 
@@ -131,25 +134,26 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
 
 class _Comparison(NamedTuple):
-    """Two results that a loss compares."""
+    """Two results that a loss compares: a prediction and a target, or two sides."""
 
     title: str
     node: Node
-    sides: tuple[int, int]  # the nodes that computed them
-    leaves: tuple[set[int], set[int]]  # parameters that each side takes gradients through
-    target: int | None  # the side whose parameters this step does not train
+    sides: tuple[int, int]  # nodes of the two results
+    leaves: tuple[set[int], set[int]]  # nodes of the parameters behind each side
+    # index of the side whose parameters this step does not train; None if there is none
+    target: int | None
 
     @property
     def is_target(self) -> bool:
-        """True if that side is a target rather than a prediction or a factor."""
+        """True if the side `target` is a target of the loss, not a prediction or a factor."""
         if self.target is None or self.title == _PRODUCT:
             return False
         return self.target == 1 or self.node.operation in _BY_HAND
 
 
 def untrained_targets(reading: Reading) -> set[int]:
-    """Return the nodes of the parameters that compute a target and that this step does not
-    train.
+    """Return the nodes of parameters that compute a target of the loss and are not trained by this
+    step.
     """
     every = _compared_pairs(reading)
     return {i for each in every if each.is_target for i in each.leaves[each.target or 0]}
@@ -163,18 +167,18 @@ def _compared_pairs(reading: Reading) -> Iterator[_Comparison]:
         sources = upstream(reading, sides[0], set()), upstream(reading, sides[1], set())
         common = any(not nodes[i].leaf for i in sources[0] & sources[1])
         if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
-            continue  # both are computed from one result: an entropy, a norm, a gate
+            continue  # an entropy, a norm or a gate: both sides are computed from one result
         one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in sources)
         target = None
         if one.isdisjoint(other) and one and other and (one <= untrained) != (other <= untrained):
             target = 0 if one <= untrained else 1
             if not any(nodes[i].operation in LAYERS for i in sources[target]):
-                target = None  # no network computes it: learned centers, for example
+                target = None  # the side contains no network, such as learned centers
         yield _Comparison(title, node, sides, (one, other), target)
 
 
 def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge]]]:
-    """Yield comparisons of two results: a name, the node, and the edges from both results."""
+    """Yield each comparison of two results as a name, its node, and the edges from both results."""
     nodes = reading.graph.nodes
     for node in reading.of_operations(_REGRESSION):
         if node.order is not None:
@@ -205,7 +209,9 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
 
 
 def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
-    """Return True for disjoint row ranges of one result: two batches that one call computed."""
+    """Return True if two edges carry disjoint rows of one result, such as two batches in one
+    forward.
+    """
     parts = [_rows(reading, one), _rows(reading, other)]
     if None in parts:
         return False
@@ -214,7 +220,9 @@ def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
 
 
 def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
-    """Return the base of a slice or split, and its range of rows or parts; None if unknown."""
+    """Return the base of a slice or split, and the first and last + 1 index in it; None if
+    unknown.
+    """
     nodes = reading.graph.nodes
     for _ in range(8):
         node, before = nodes[edge.source], reading.inputs[edge.source]
@@ -232,7 +240,9 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
 
 
 def _label(reading: Reading, node: int) -> str:
-    """Return the label of a result, or of the result that it scales; else its operation."""
+    """Return the label of a result or, if it only scales another, of that one; without a label, the
+    operation.
+    """
     nodes = reading.graph.nodes
     made = node
     while not nodes[made].label and nodes[made].operation in _SCALING:
@@ -245,13 +255,15 @@ def _label(reading: Reading, node: int) -> str:
 
 def _mutual_text(labels: list[str]) -> str:
     one, other = labels
-    names = one.split(", ") if one == other else labels  # those of all results of one node
+    names = one.split(", ") if one == other else labels  # one label names all results of a node
     both = " and ".join(names) if len(names) > 1 else f"two results of {one}"
     return f"{both} are pulled towards each other"
 
 
 def _is_bootstrapped(reading: Reading, start: int) -> bool:
-    """Return True for a discounted value r + 0.99 * q of a network, as in temporal differences."""
+    """Return True for a discounted value of a network, such as r + 0.99 * q in temporal difference
+    learning.
+    """
     nodes, node = reading.graph.nodes, start
     discounted = False
     while nodes[node].operation in _BOOTSTRAP:
@@ -264,7 +276,7 @@ def _is_bootstrapped(reading: Reading, start: int) -> bool:
 
 
 def _constant(node: Node) -> float:
-    """Return the number that is the other operand of a node; 0 if that is a tensor."""
+    """Return the number that is the other operand of a node; 0 if the other operand is a tensor."""
     given = (text.removeprefix("other=") for text in node.attributes if text.startswith("other="))
     text = next(given, "")
     try:
@@ -275,14 +287,14 @@ def _constant(node: Node) -> float:
 
 @rule("warning", of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
 def undetached_advantage(reading: Reading) -> Iterator[Finding]:
-    """The log-probability of a sample is weighted by a value that requires grad: the loss of the
-    policy also trains the network that estimates the value.
+    """The log-probability of a sample is weighted by a value that requires grad, so that the
+    policy's loss also trains the network that estimates the value.
 
     ## Why it matters
 
-    The policy gradient weighs each log-probability by a number. If that number has a history, the
-    loss of the policy also moves the critic, in whatever direction makes the loss smaller, which is
-    not towards the returns.
+    The policy gradient weights each log-probability by an advantage. If the advantage is not
+    detached, the policy's loss also moves the critic in the direction that lowers this loss, not
+    towards the returns.
 
     ## Example
 
@@ -320,12 +332,12 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Reparameterized policies differentiate through the critic: they call `rsample()` and use no
-    log-probability as a weight.
+    Reparameterized policies, which call `rsample()`, differentiate through the critic on purpose.
+    They weight no log-probability, so that they are not reported.
 
     ## Not detected
 
-    Log-probabilities that are written by hand, without `torch.distributions`.
+    Log-probabilities that the program computes without `torch.distributions` may not be recognized.
 
     ## See also
 
@@ -348,10 +360,10 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
                 name = nodes[weight].label or reading.call(weight)
                 yield finding(
                     "warning",
-                    f"A log_prob{at(node.where)} is weighted by {name}, which has a history: the "
-                    f"loss of the policy trains {listing(owner[i] for i in more)}, too.",
+                    f"A log_prob{at(node.where)} is weighted by {name}, which requires grad: the "
+                    f"loss of the policy also trains {listing(owner[i] for i in more)}.",
                     cause="a weight with history",
-                    advice=f"Detach {name} where it weights the log_prob.",
+                    advice=f"Use {name}.detach() as the weight of the log_prob.",
                     where=node.where,
                     nodes=(node.id, weight, drawn),
                 )
@@ -375,7 +387,9 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 
 def _is_density(reading: Reading, node: int) -> bool:
-    """Return True for the log-density of a normal or Bernoulli distribution at a sample from it."""
+    """Return True for the log-density of a normal or Bernoulli distribution, evaluated at a sample
+    of it.
+    """
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False
@@ -394,12 +408,14 @@ def _is_density(reading: Reading, node: int) -> bool:
 
 
 def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
-    """Return True for the difference of a sample and the mean, maybe divided by a root."""
+    """Return True for the difference of a sample and the mean, also if the covariance's root
+    divides it.
+    """
     for _ in range(10):
         if node in drawn:
             return True
         inputs = [edge.source for edge in reading.inputs[node]]
         if reading.graph.nodes[node].operation not in _SOLVED or not inputs:
             return False
-        node = inputs[-1]  # linalg_solve_triangular takes the covariance's root first
+        node = inputs[-1]  # the first input of linalg_solve_triangular is the covariance's root
     return False

@@ -1,4 +1,4 @@
-"""Schedulers: learning rate schedules that do not step together with their optimizers."""
+"""Rules about learning rate schedulers that do not step together with their optimizers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from ...words import at
     of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd),
 )
 def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
-    """A learning rate scheduler steps at other times than its optimizer: before its first step,
-    more often, without it, or past the end of the schedule.
+    """A learning rate scheduler is out of step with its optimizer: it steps before the optimizer's
+    first step, more often than the optimizer, although the optimizer never steps, or past the end
+    of the schedule.
 
     ## Why it matters
 
-    A schedule counts its own steps. If it steps more often than the optimizer, the rate falls too
-    fast; if its optimizer never steps, it has no effect; if it steps first, the first rate is
-    skipped; past its end a cosine rises again.
+    A schedule counts the scheduler's own steps. If the scheduler steps too often, the learning rate
+    falls too fast. If the optimizer never steps, the schedule has no effect. If the scheduler steps
+    first, the first rate is skipped. Past its end, a cosine schedule rises again.
 
     ## Example
 
@@ -130,11 +131,12 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A scheduler that counts samples or batches rather than steps.
+    A scheduler may count samples or batches instead of optimizer steps.
 
     ## Not detected
 
-    A scheduler that steps too rarely: once for each epoch is as usual as once for each step.
+    A scheduler that steps too rarely is not reported, because stepping once per epoch is as common
+    as stepping once per batch.
 
     ## See also
 
@@ -144,8 +146,8 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
-            f"{event.optimizer} stepped {event.steps} times: the rate changes faster than "
-            "intended.",
+            f"{event.optimizer} stepped {event.steps} times: the learning rate changes faster "
+            "than intended.",
             cause="a scheduler steps more often than its optimizer",
             advice=f"Call {event.scheduler}.step() once for each step of the optimizer, or once "
             "for each epoch.",
@@ -154,10 +156,11 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     for end in reading.events(ineffective_calls.SchedulerPastEnd):
         yield finding(
             "info",
-            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, and it has "
-            f"stepped {end.count} times. From its end on the rate of {end.optimizer} rises again.",
+            f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, but the "
+            f"scheduler stepped {end.count} times. After T_max steps, the learning rate of "
+            f"{end.optimizer} rises again.",
             cause="a scheduler past its end",
-            advice="Make T_max the number of steps that the scheduler will take.",
+            advice="Set T_max to the number of times that the scheduler will step.",
             where=end.where,
         )
 
@@ -168,9 +171,9 @@ def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(ineffective_calls.UnusedScheduler):
         yield finding(
             "warning",
-            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but its "
-            "optimizer never did: nothing uses the rates.",
+            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but its optimizer "
+            "never stepped, so its rates have no effect.",
             cause="a scheduler of an optimizer that never steps",
-            advice="Create the scheduler with the optimizer that steps.",
+            advice="Construct the scheduler with the optimizer that steps.",
             where=event.where,
         )

@@ -1,4 +1,4 @@
-"""Targets: labels that a loss ignores, labels out of its range, and constant labels."""
+"""Rules about targets that a loss ignores, targets out of a loss's range, and constant targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...rule import finding, rule
 from ...words import at
 
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
-# By loss: the targets that it takes, and advice on others.
+# Loss -> the targets that it takes, and advice on other targets.
 _TAKES = {
     "cosine_embedding_loss": _SIGNS,
     "margin_ranking_loss": _SIGNS,
@@ -19,30 +19,30 @@ _TAKES = {
     "soft_margin_loss": _SIGNS,
     "binary_cross_entropy_with_logits": (
         "targets from 0 to 1",
-        "Pass (target + 1) / 2 for targets of -1 and 1; for classes, F.one_hot of them.",
+        "Pass (target + 1) / 2 for targets of -1 and 1; pass F.one_hot(classes) for class indices.",
     ),
-    "poisson_nll_loss": ("counts, from 0 on", ""),
+    "poisson_nll_loss": ("counts, which are at least 0", ""),
     "cross_entropy": (
-        "class numbers, or probabilities that sum to 1",
-        "Pass softmax(dim=1) of scores, as of a teacher's; for samples of several classes, use "
-        "binary_cross_entropy_with_logits.",
+        "class indices, or probabilities that sum to 1",
+        "Pass softmax(dim=1) of scores, such as a teacher's. If a sample may have several "
+        "classes, use binary_cross_entropy_with_logits.",
     ),
     "kl_div": (
         "probabilities as its target",
-        "Pass log_target=True for log-probabilities, or softmax of scores.",
+        "Pass log_target=True if the target is log-probabilities, or pass softmax of scores.",
     ),
 }
 
 
 @rule("warning", reads="end", of=(LossTarget,))
 def target_out_of_range(reading: Reading) -> Iterator[Finding]:
-    """A loss got values that it does not take, without an error of PyTorch: targets of 0 where it
-    takes 1 and -1, or scores in place of log-probabilities.
+    """A loss got values outside of its range, for which PyTorch raises no error, such as targets of
+    0 and 1 instead of 1 and -1, or scores instead of log-probabilities.
 
     ## Why it matters
 
-    PyTorch does not check the range of these targets. The loss falls, but to an optimum that
-    is not the intended one.
+    PyTorch does not check the range of these values. The loss falls, but towards another optimum
+    than the intended one.
 
     ## Example
 
@@ -76,12 +76,13 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Label smoothing gives targets between 0 and 1. Losses of probabilities take them, so that they
-    are not reported.
+    Label smoothing yields targets between 0 and 1. They are not reported for losses that take
+    probabilities as targets.
 
     ## Not detected
 
-    Targets that PyTorch refuses by itself, such as a class that is too large.
+    Targets for which PyTorch raises an error, such as a class index that is too large, are reported
+    as `exception`.
 
     ## See also
 
@@ -92,10 +93,10 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
         if event.what == "input" and not _is_probability(reading, event):
             yield finding(
                 "warning",
-                f"{event.function}{at(event.where)} takes log-probabilities, which are not above "
-                f"0, and {event.count} of {event.among} in {_name(event)} are.",
+                f"{event.function}{at(event.where)} takes log-probabilities, which are at most "
+                f"0, but {event.count} of {event.among} values in {_name(event)} are above 0.",
                 cause="scores where log-probabilities belong",
-                advice="Pass it log_softmax of the scores, and leave the target as it is.",
+                advice="Pass log_softmax of the scores; the target may stay probabilities.",
                 where=event.where,
             )
         if event.what != "outside" or event.function not in _TAKES:
@@ -103,8 +104,8 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
         takes, advice = _TAKES[event.function]
         yield finding(
             "warning",
-            f"{event.function}{at(event.where)} takes {takes}, and {event.count} of {event.among} "
-            f"in {_name(event)} are others.",
+            f"{event.function}{at(event.where)} takes {takes}, but {event.count} of "
+            f"{event.among} values in {_name(event)} are not.",
             cause="targets that the loss does not take",
             advice=advice,
             where=event.where,
@@ -113,13 +114,13 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(LossTarget,), advanced=True)
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss ignores all targets of a batch: their mean is NaN, their sum 0.
+    """A loss ignores all targets of a batch, so that its mean is NaN and its sum is 0.
 
     ## Why it matters
 
-    `cross_entropy` and `nll_loss` leave out targets that equal `ignore_index` (-100 by default). If
-    none is left, `reduction="mean"` divides by zero and the NaN spreads to every parameter in the
-    next step; `reduction="sum"` returns 0 and the batch teaches nothing.
+    `cross_entropy` and `nll_loss` ignore targets that equal `ignore_index` (-100 by default). If
+    all are ignored, `reduction="mean"` divides by zero, and the next step spreads the NaN to all
+    parameters. `reduction="sum"` returns 0, so that the batch trains nothing.
 
     ## Example
 
@@ -154,12 +155,13 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A batch without a target, such as a prompt that fills the whole context, can occur now and then:
-    skip it before the loss is computed.
+    A batch without a target can occur now and then, for example if a prompt fills the whole
+    context. Skip such a batch before the loss is computed.
 
     ## Not detected
 
-    Targets that a mask of your own leaves out, and losses outside of `torch.nn.functional`.
+    Targets that the program's own mask ignores, and losses outside of `torch.nn.functional`, are
+    not checked.
 
     ## See also
 
@@ -171,22 +173,23 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{event.function}{at(event.where)} ignores all targets in {_name(event)}, in "
-                f"{event.count} of {event.among} calls: a mean over none is NaN, and a sum is 0.",
+                f"{event.count} of {event.among} calls: the mean of no terms is NaN, and their "
+                "sum is 0.",
                 cause="ignored targets",
-                advice="Leave out batches without a target, and look for code that sets labels "
-                "to ignore_index.",
+                advice="Skip batches without a target, and look for code that sets labels to "
+                "ignore_index.",
                 where=event.where,
             )
 
 
 @rule("info", reads="end", of=(LossTarget,))
 def constant_targets(reading: Reading) -> Iterator[Finding]:
-    """All targets of a loss are the same class, or the same number.
+    """All targets of a loss are the same class or the same number.
 
     ## Why it matters
 
-    A batch with one class, or one number, teaches a constant. Labels that were not read, sorted
-    data without shuffling, and a mask that covers all are common causes.
+    From a batch with a single target value, a model learns a constant. Common causes are labels
+    that were not read, sorted data without shuffling, and a mask that covers everything.
 
     ## Example
 
@@ -218,11 +221,11 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The real and fake labels of a GAN, and one-class training.
+    The real and fake labels of a GAN are constant, and so are the labels of one-class training.
 
     ## Not detected
 
-    Batches that are almost constant.
+    Batches whose targets are almost constant are not reported.
 
     ## See also
 
@@ -240,7 +243,7 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_probability(reading: Reading, event: LossTarget) -> bool:
-    """Return True if the input is a probability, which `loss-input` reports."""
+    """Return True if the input is probabilities, which the rule `loss-input` reports."""
     node = None if event.target is None else event.target.node
     return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
 

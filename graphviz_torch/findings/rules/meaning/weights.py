@@ -1,4 +1,6 @@
-"""Weights: untied copies, zero and symmetric initialization, and weights that do not change."""
+"""Rules about weights: untied copies, zero and symmetric initialization, and weights without
+updates.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +15,19 @@ from ...words import at, names_of, nodes_of
 from ..cuts import upstream
 
 _PRODUCTS = ("mm", "addmm", "linear", "bmm")
-_NORM_TOLERANCE = 1e-7  # relative: norms of different values differ by more
+_NORM_TOLERANCE = 1e-7  # relative; norms of tensors with different values differ by more
 
 
 @rule("warning", of=("embedding",), advanced=True)
 def untied_weights(reading: Reading) -> Iterator[Finding]:
-    """An output layer starts with the values of the embedding, but is a separate parameter: after
-    each step the two differ more.
+    """An output layer starts with the values of the embedding but is a separate parameter, so the
+    two differ more after each step.
 
     ## Why it matters
 
-    Tied weights save a table of the vocabulary and share what they learn. A copy starts equal and
-    drifts away with each step: the model has twice the parameters, and is not the intended one.
+    Tied weights are one parameter, which both layers train. A copy starts with equal values but
+    changes differently in each step. The model has twice the parameters, and is not the intended
+    one.
 
     ## Example
 
@@ -60,11 +63,11 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An output layer that starts with the values of the embedding and learns separately.
+    An output layer may start with the values of the embedding and learn separately.
 
     ## Not detected
 
-    Copies that were changed before the recorded step.
+    Copies whose values were changed before the recorded step are not detected.
 
     ## See also
 
@@ -87,7 +90,7 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"{head.name}{at(product.where)} has the same values as {table.name}, but is a "
-                "separate parameter: with each step the two differ more.",
+                "separate parameter, so the two differ more after each step.",
                 cause="a copy where tied weights belong",
                 advice=f"Tie them: {head.name} = {table.name}, after both layers are created.",
                 where=product.where,
@@ -97,13 +100,14 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_init_pair(reading: Reading) -> Iterator[Finding]:
-    """Two weights that are multiplied are both zero, such as the two factors of a LoRA, or a gate
-    and the last layer of its branch: both get only zeros as gradients and never change.
+    """Two weights that are multiplied are both zero, so that the gradients of both are zero and
+    neither changes. Examples are the two factors of a LoRA, or a gate and the last layer of its
+    branch.
 
     ## Why it matters
 
-    The gradient of each factor is a product with the other one, which is zero: neither ever
-    changes. One factor of zeros is enough to start as the identity.
+    The gradient of each factor is a product with the other factor, which is zero, so that neither
+    factor ever changes. One factor of zeros is enough for a branch that starts at zero.
 
     ## Example
 
@@ -136,11 +140,11 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Never: neither factor can learn.
+    It is never intended, because neither factor can learn.
 
     ## Not detected
 
-    Pairs with more than one layer in between.
+    Pairs with more than one layer in between are not detected.
 
     ## See also
 
@@ -170,12 +174,11 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
             line = reading.graph.nodes[product].where
             yield finding(
                 "warning",
-                f"{names_of((first, second))} are both zero, and meet{at(line)}: each gets a "
-                "gradient of zeros only.",
+                f"{names_of((first, second))} are both zero and are multiplied{at(line)}: the "
+                "gradient of each is all zeros.",
                 cause="both are zero",
                 advice=f"Initialize {weight.name} with random values, such as "
-                "nn.init.kaiming_uniform_: one factor of zeros is enough, if no other layer is "
-                "zero.",
+                "nn.init.kaiming_uniform_: only one of the two factors should be zero.",
                 where=line,
                 nodes=(first.node or 0, second.node, product),
             )
@@ -184,13 +187,13 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(SymmetricRows,))
 def symmetric_init(reading: Reading) -> Iterator[Finding]:
-    """All rows of a weight have the same values and get the same gradient: all units of the layer
-    compute the same, and stay equal.
+    """All rows of a weight have the same values and gradients, so that all units of the layer
+    compute the same and stay equal.
 
     ## Why it matters
 
-    Units that start equal get equal gradients and stay equal forever: a layer of 1,000 units
-    computes as much as one unit.
+    Units that start equal get equal gradients and stay equal: a layer of 1,000 units can compute no
+    more than a single unit.
 
     ## Example
 
@@ -228,12 +231,12 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A last layer may start with zeros, such as a zero-initialized gate: its rows get different
-    gradients, and it is not reported.
+    A last layer or a gate may start with zeros. Its rows get different gradients, so that it is not
+    reported.
 
     ## Not detected
 
-    Rows that are equal in pairs.
+    A weight in which only some rows are equal is not reported.
 
     ## See also
 
@@ -246,8 +249,8 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
         if event.nodes:
             yield finding(
                 "warning",
-                f"All rows of {names} have the same values, also after the step: they get the "
-                "same gradients, so the units stay equal.",
+                f"All rows of {names} have the same values before and after the step. They get "
+                "the same gradients, so the units stay equal.",
                 cause="equal units",
                 advice=f"Initialize {'it' if one else 'them'} with random values, such as "
                 "nn.init.kaiming_uniform_.",
@@ -258,13 +261,13 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(UnchangedParameters,), also=("watch",))
 def no_update(reading: Reading) -> Iterator[Finding]:
-    """An optimizer's step does not change parameters that have a gradient and a learning rate: in
-    bfloat16, for example, a small update is rounded away.
+    """An optimizer's step does not change parameters although they have a gradient and a learning
+    rate, for example because bfloat16 rounds a small update away.
 
     ## Why it matters
 
-    The loss, the gradients and the learning rate look right, and the weights are the same after the
-    step. In bfloat16 a change below a 256th of a weight is rounded away.
+    The loss, the gradients and the learning rate look right, but the step does not change the
+    weights. In bfloat16, a change of less than about 1/256 of a weight is rounded away.
 
     ## Example
 
@@ -305,11 +308,12 @@ def no_update(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Optimizers with stochastic rounding or a master copy in float32 do not lose small updates.
+    Optimizers with stochastic rounding, or with a float32 copy of the weights, accumulate small
+    updates that a single step does not show.
 
     ## Not detected
 
-    Weights of which only a part changes.
+    Weights of which some elements change are reported with severity info at most.
 
     ## See also
 
@@ -321,22 +325,23 @@ def no_update(reading: Reading) -> Iterator[Finding]:
             continue
         metas = [reading.meta(node) for node in event.nodes]
         wide = any(meta is not None and len(meta.shape) > 1 for meta in metas)
-        sure = event.share == 1 and event.steps > 1 and wide  # a bias before a norm has no effect
+        # a bias before a norm does not change the loss, so vectors alone are no warning
+        sure = event.share == 1 and event.steps > 1 and wide
         low = event.dtype in ("bfloat16", "float16")
         why, advice = "", ""
         if low:
             why = f": the update is too small for {event.dtype} and is rounded away"
             advice = "Keep the parameters in float32, and compute under torch.autocast."
         elif not event.contiguous:
-            why = ", and in memory they are not contiguous"
-            advice = "Make them contiguous() before the optimizer is created."
+            why = ", and they are not contiguous in memory"
+            advice = "Call contiguous() on them before the optimizer is constructed."
         one = len(event.nodes) == 1
         they_have = "it has" if one else "they have"
         names = listing(reading.call(node) for node in event.nodes)
         yield finding(
             "warning" if sure else "info",
             f"The step{at(event.where)} does not change {names}: {event.share:.0%} of the "
-            f"sampled elements are the same, though {they_have} a gradient and a "
+            f"sampled elements are unchanged, although {they_have} a gradient and a learning "
             f"rate of {event.rate:g}{why}.",
             cause=f"an update that {event.dtype} rounds away" if low else "a step without effect",
             advice=advice,
@@ -351,11 +356,12 @@ def _line(reading: Reading, node: int) -> str:
 
 @rule("info", of=(Parameter,))
 def only_norms_train(reading: Reading) -> Iterator[Finding]:
-    """Steps change only norms and biases: no weight with two or more dimensions learns.
+    """The optimizer trains only norms and biases: no weight with two or more dimensions learns.
 
     ## Why it matters
 
-    Norms and biases have few parameters: a model in which nothing else learns hardly changes.
+    Norms and biases are a small part of a model's parameters. If nothing else learns, the model
+    hardly changes.
 
     ## Example
 
@@ -395,7 +401,7 @@ def only_norms_train(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Models in which one large weight learns, too.
+    A model in which at least one weight with two dimensions learns is not reported.
 
     ## See also
 
@@ -425,13 +431,13 @@ def _has_zero_gradient(reading: Reading, parameter: Parameter) -> bool:
 
 
 def _is_factor(reading: Reading, parameter: Parameter) -> bool:
-    """Return True if the parameter is multiplied with an input: a matrix, a kernel or a gate."""
+    """Return True if the parameter is a factor of a product: a matrix, a kernel or a gate."""
     uses = (reading.graph.nodes[edge.target] for edge in _uses(reading, parameter.node))
     return len(parameter.tensor.shape) > 1 or any(node.operation == "mul" for node in uses)
 
 
 def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
-    """Yield the edges from a parameter, or a view of it, to the nodes that use it."""
+    """Yield the edges from a parameter, or from its views, to the nodes that use them."""
     found = [] if node is None else [node]
     for each in found:
         for edge in reading.users[each]:

@@ -1,4 +1,4 @@
-"""Collectives: gradients and parameters that ranks send without need, or fail to average."""
+"""Rules about collectives of one rank: gradients that are not averaged, and superfluous traffic."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...rule import finding, finds, rule
 from ...words import at
 
 MIB = 1 << 20
-_MIN_WASTE = MIB  # bytes sent without need; less is a note
-_MIN_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB  # parameters of one fully_shard call
+_MIN_WASTE = MIB  # superfluous bytes; for less, the severity is info
+_MIN_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB  # bytes of the parameters of one fully_shard call
 # Batch norm is worse with fewer rows (Wu and He 2018, "Group Normalization").
 _MIN_ROWS = 16
 _DTENSOR_CASTS = ("_ToTorchTensor", "_FromTorchTensor")
@@ -23,14 +23,14 @@ _DTENSOR_CASTS = ("_ToTorchTensor", "_FromTorchTensor")
 
 @rule("error", reads="end", of=(WrapperBypass,))
 def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
-    """A forward did not go through DistributedDataParallel, as in `model.module(x)`: nothing
-    averages its gradients, and each rank trains a model of its own.
+    """A forward did not go through DistributedDataParallel, as in `model.module(x)`. Its gradients
+    are not averaged, so each rank trains its own model.
 
     ## Why it matters
 
-    DistributedDataParallel averages gradients only after a forward of the wrapper. Nothing fails:
-    the ranks train on a part of the data each, drift apart, and the checkpoint has the weights of
-    one.
+    DistributedDataParallel averages gradients only after a forward of the wrapper. Otherwise no
+    error is raised, but each rank trains on its part of the data only, the weights of the ranks
+    diverge, and a checkpoint has the weights of one rank.
 
     ## Example
 
@@ -70,12 +70,12 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An evaluation on one rank may call `model.module`: it has no backward and is not reported. A
-    program that averages the gradients by itself is not reported either.
+    An evaluation on one rank may call `model.module`. It has no backward, so that it is not
+    reported. A program that averages the gradients itself is not reported either.
 
     ## Not detected
 
-    A forward of the module whose gradients no optimizer step uses.
+    A forward of the module is not reported if no optimizer steps with its gradients.
 
     ## See also
 
@@ -91,11 +91,11 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
             name = event.wrapper or "the wrapper"
             yield finding(
                 "error",
-                f"The forward{at(event.where)} did not go through {name}, and nothing averaged the "
-                "gradients that the optimizer stepped with: each rank trains its own model.",
+                f"The forward{at(event.where)} did not go through {name}, so the gradients that "
+                "the optimizer used were not averaged: each rank trains its own model.",
                 cause="forward past the wrapper",
-                advice=f"Call {name}(...) in place of {name}.module(...): "
-                "DistributedDataParallel averages only after its own forward.",
+                advice=f"Call {name}(...) instead of {name}.module(...): DistributedDataParallel "
+                "averages gradients only after its own forward.",
                 where=event.where,
                 nodes=event.nodes,
             )
@@ -103,14 +103,14 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
 
 @rule("error", reads="end", of=(UnusedInWrapper,))
 def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
-    """DistributedDataParallel waits for the gradient of a parameter that the loss does not depend
-    on, on this rank or on another.
+    """DistributedDataParallel waits for the gradient of a parameter on which the loss of this or
+    another rank does not depend.
 
     ## Why it matters
 
-    A bucket of gradients is averaged when all of its parameters have theirs. If one never gets a
-    gradient, the bucket is not averaged and the next forward raises an error. If other ranks have
-    that gradient, they wait for this one.
+    A bucket of gradients is averaged as soon as all gradients in it are computed. If one parameter
+    gets no gradient, its bucket is not averaged, and the next forward raises an error. If other
+    ranks have that gradient, they wait for this rank.
 
     ## Example
 
@@ -132,8 +132,8 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process plays both ranks. In a program that `torchrun` starts, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch
@@ -186,12 +186,12 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    With `find_unused_parameters=True` DistributedDataParallel marks unused parameters as ready
-    after each forward, which costs a walk over the graph: a single rank is then not reported.
+    With `find_unused_parameters=True`, DistributedDataParallel traverses the graph after each
+    forward and marks unused parameters as ready. A recording of one rank then has no such finding.
 
     ## Not detected
 
-    Parameters that are used in all recorded steps and unused in a later one.
+    A parameter that only a step after the recording does not use is not detected.
 
     ## See also
 
@@ -201,19 +201,21 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(UnusedInWrapper):
         yield finding(
             "error",
-            f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, "
-            f"which the loss of the forward{at(event.where)} does not depend on: their buckets "
-            "are not averaged, and the next forward raises an error.",
+            f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, on "
+            f"which the loss of the forward{at(event.where)} does not depend. Their buckets are "
+            "not averaged, and the next forward raises an error.",
             cause="unused parameters",
-            advice="Use them, remove them, set their requires_grad to False before the model is "
-            "wrapped, or pass find_unused_parameters=True.",
+            advice="Use these parameters, remove them, set their requires_grad to False before "
+            "the model is wrapped, or pass find_unused_parameters=True.",
             where=event.where,
         )
 
 
 @finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report backwards that each average gradients before one step: only the last needs to."""
+    """Report several backwards before one step that all average gradients; only the last needs
+    to.
+    """
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)
     rounds = [[c for c in graph.collectives if _is_average(c)] for graph in graphs[: first + 1]]
@@ -229,30 +231,31 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
         f"The gradients of {listing(repeated)} are {'reduced' if sharded else 'averaged'} "
         f"{max(times.values())} times{at(waste[0].where)} before an optimizer steps with them: "
         + (
-            f"one reduction would send {bytes_text(size)} less."
+            f"a single reduction would send {bytes_text(size)} less."
             if sharded
             else f"{bytes_text(size)} are sent without need."
         ),
         cause="averaged in every backward",
-        advice="Call model.set_requires_gradient_sync(False) before all but the last micro-batch: "
-        "each rank then keeps unsharded gradients until that one, which takes memory."
+        advice="Call model.set_requires_gradient_sync(False) before all micro-batches except "
+        "the last. Each rank then keeps unsharded gradients until the last micro-batch, which "
+        "needs memory."
         if sharded
-        else "Run the forward and the backward of all but the last micro-batch inside "
-        "`with model.no_sync():`; the backward alone is not enough.",
+        else "Run forward and backward of all micro-batches except the last inside `with "
+        "model.no_sync():`. Running only backward inside is not enough.",
         where=waste[0].where,
     )
 
 
 @rule("warning", reads="end", of=(Collective,))
 def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
-    """The ranks average gradients more often than a step needs: in each of several backwards, or by
-    hand after DistributedDataParallel has averaged them.
+    """The ranks average gradients more often than a step needs, in each of several backwards, or by
+    hand after DistributedDataParallel has already averaged them.
 
     ## Why it matters
 
-    Every average sends all gradients over the network. With gradient accumulation over four
-    batches, three of four averages are superfluous. A sum by hand over gradients that are an
-    average already multiplies them by the number of ranks.
+    Each average sends all gradients over the network. In gradient accumulation over four batches,
+    three of four averages are superfluous. If gradients that are already averaged are summed again
+    by hand, the sum is the average times the number of ranks.
 
     ## Example
 
@@ -310,7 +313,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    Average in the last backward of a step alone. The forward, too, must be inside `no_sync()`:
+    Average only in the last backward of a step. The forward must be inside `no_sync()`, too:
 
     ```python
     import torch
@@ -333,12 +336,12 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    FSDP without averages between micro-batches keeps whole gradients on each rank: where memory
-    does not suffice for them, averaging in each backward is right.
+    If FSDP does not reduce gradients after each micro-batch, each rank keeps whole gradients. If
+    there is no memory for them, reducing in each backward is right.
 
     ## Not detected
 
-    Averages that two different groups of ranks compute one after the other.
+    Averages over two different groups of ranks, one after the other, are not reported.
 
     ## See also
 
@@ -355,14 +358,14 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     if repeated:
         names = list(dict.fromkeys(name for each in repeated for name in each.parameters))
         size, ranks = sum(each.nbytes for each in repeated), repeated[0].group_size
-        large = f", and a sum that is not divided is {ranks} times the average" * (ranks > 1)
+        large = f", and without a division the sum is {ranks} times the average" * (ranks > 1)
         yield finding(
             "warning",
             f"The gradients of {listing(names)}, which DistributedDataParallel has averaged in "
             f"backward, are reduced again{at(repeated[0].where)}: {bytes_text(size)} are sent "
             f"without need{large}.",
             cause="averaged, and reduced by hand",
-            advice="Leave the reduction by hand out, or train without DistributedDataParallel.",
+            advice="Remove the all_reduce by hand, or train without DistributedDataParallel.",
             where=repeated[0].where,
         )
 
@@ -374,14 +377,14 @@ def _is_average(collective: Collective) -> bool:
 
 @rule("info", reads="steps", advanced=True)
 def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The program divides the loss by the number of ranks, and the average over the ranks divides
-    the gradients by it again: they are too small.
+    """The program divides the loss by the number of ranks, although the average over the ranks also
+    divides the gradients by this number, so the gradients are too small.
 
     ## Why it matters
 
-    With eight ranks the gradients are an eighth of the mean. SGD takes steps that are eight times
-    too short, and clipping and weight decay have another balance than on one device. Adam hides the
-    factor.
+    With eight ranks, the gradients are an eighth of the mean. The steps of SGD are eight times too
+    small, and clipping and weight decay have a different effect than on one device. With Adam, the
+    factor is hardly visible.
 
     ## Example
 
@@ -429,12 +432,13 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The number may be another one that happens to be equal, such as the micro-batches of a step.
+    The divisor may be another number that happens to be equal, such as the number of micro-batches
+    in a step.
 
     ## Not detected
 
-    A division in another place than the last operation of the loss, and one of the gradients by
-    hand.
+    A division that is not the last operation of the loss, and a division of the gradients by hand,
+    are not detected.
 
     ## See also
 
@@ -455,8 +459,8 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"The loss is divided by {ranks}{at(node.line)}, and {ranks} ranks train: the "
             f"average of the gradients{at(sent[0].where)} also divides by the number of ranks.",
             cause="divided twice",
-            advice="If that number is the number of ranks, leave out the division: it only makes "
-            "the gradients smaller.",
+            advice="If {ranks} is meant as the number of ranks, remove the division, which only "
+            "makes the gradients smaller.",
             where=node.line,
             nodes=(node.id,),
         )
@@ -464,14 +468,14 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("warning", of=(Cut,), advanced=True)
 def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
-    """The loss uses the copy that `all_gather` made of this rank's own tensor, and no gradient
-    flows back through the copy.
+    """The loss uses the copy of this rank's tensor that `all_gather` returned, through which no
+    gradient flows back.
 
     ## Why it matters
 
-    `torch.distributed.all_gather` is not differentiable. In a contrastive loss each rank then
-    learns only from its features on one side of the product, and the gradient is wrong without an
-    error.
+    `torch.distributed.all_gather` is not differentiable. In a contrastive loss, the features of a
+    rank then get a gradient on one side of the product only. The gradient is wrong, but no error is
+    raised.
 
     ## Example
 
@@ -514,16 +518,18 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    `torch.distributed.nn.functional.all_gather` also sends the gradients of the other ranks' copies
-    back to the rank that each of them came from.
+    `torch.distributed.nn.functional.all_gather` is differentiable: it also sends the gradients of
+    other ranks' copies back to those ranks.
 
     ## When it is intended
 
-    Negatives that are meant as constants, as in MoCo's queue: silence the rule at the line.
+    Gathered negatives may be meant as constants, as in the queue of MoCo. Silence the rule at the
+    line then.
 
     ## Not detected
 
-    Copies that go through NumPy or a list of numbers before the loss uses them.
+    Copies that are converted to NumPy or a list of numbers before the loss uses them are not
+    followed.
 
     ## See also
 
@@ -534,12 +540,12 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
             name = cut.label or "this rank's tensor"
             yield finding(
                 "warning",
-                f"all_gather{at(cut.where)} gives no gradient, and the loss uses its copy of {name}"
-                f"{at(reading.graph.nodes[cut.after[0]].line)}: no gradient flows back "
-                "through it.",
+                f"all_gather{at(cut.where)} is not differentiable, but the loss uses the gathered "
+                f"copy of {name}{at(reading.graph.nodes[cut.after[0]].line)}: no gradient flows "
+                "back through the copy.",
                 cause="all_gather without gradient",
-                advice="Use torch.distributed.nn.functional.all_gather, which sends gradients "
-                "back, or replace the copy by the rank's own tensor.",
+                advice="Use torch.distributed.nn.functional.all_gather, which is "
+                "differentiable, or replace this rank's copy by the tensor itself.",
                 where=cut.where,
                 nodes=cut.after,
             )
@@ -547,13 +553,13 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(Collective,), advanced=True)
 def fsdp_regather(reading: Reading) -> Iterator[Finding]:
-    """A module of `fully_shard` is called several times in one forward, and its parameters are
-    gathered again for each call, because they are freed in between.
+    """A module with `fully_shard` is called several times in one forward, and its parameters, which
+    are freed after each call, are gathered again for the next.
 
     ## Why it matters
 
-    Each gather sends the whole module over the network, and the forward waits for it. A shared
-    layer that is called twelve times costs twelve gathers in place of one.
+    Each gather sends all parameters of the module over the network, and the forward waits for it. A
+    shared layer that is called twelve times costs twelve gathers instead of one.
 
     ## Example
 
@@ -597,11 +603,11 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Where memory does not suffice to keep the parameters of the module until backward.
+    There may be no memory to keep the module's whole parameters until backward.
 
     ## Not detected
 
-    Calls that a checkpoint repeats in backward.
+    Calls that a checkpoint repeats in backward are not counted.
 
     ## See also
 
@@ -612,17 +618,19 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
             size = sent.nbytes * sent.group_size * (times - 1)
             yield finding(
                 _severity(size),
-                f"The parameters of {sent.module} are gathered {times} times in one forward"
-                f"{at(sent.where)}: they are freed after each of its calls.",
+                f"The parameters of {sent.module} are gathered {times} times in one "
+                f"forward{at(sent.where)}, because they are freed after each call of the module.",
                 cause="freed between two calls",
                 advice="Pass reshard_after_forward=False to the module's own fully_shard, which "
-                "keeps them until backward.",
+                "keeps the parameters until backward.",
                 where=sent.where,
             )
 
 
 def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
-    """Yield parameters that a forward gathers more than once, as a collective and a count."""
+    """Yield the first gather of parameters that one forward gathers repeatedly, and the number of
+    gathers.
+    """
     times: dict[tuple[str, ...], list[Collective]] = {}
     known: set[tuple[str, ...]] = set()
     for each in collectives:
@@ -637,7 +645,9 @@ def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Colle
 
 
 def _is_later_call(node: Node, module: str) -> bool:
-    """Return True if a later call of a module created the node, as "cell#2.fc" of "cell"."""
+    """Return True if a second or later call of a module created the node: "cell#2.fc" for
+    "cell".
+    """
     parts = node.scope.split(".")[: module.count(".") + 1]
     plain = ".".join([part.partition("#")[0] for part in parts])
     return bool(module) and plain == module and "#" in "".join(parts)
@@ -645,13 +655,13 @@ def _is_later_call(node: Node, module: str) -> bool:
 
 @rule("warning", reads="end", of=(Collective,), advanced=True)
 def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
-    """`fully_shard` was called for the whole model alone: each forward gathers all parameters at
-    once, before anything is computed.
+    """`fully_shard` was called only for the whole model, so each forward gathers all parameters at
+    once before it computes anything.
 
     ## Why it matters
 
     The gather does not overlap with computation, and each rank has the whole model in memory while
-    it computes: the memory that sharding should save is needed all the same.
+    it computes. Sharding then does not save the memory that it should save.
 
     ## Example
 
@@ -693,11 +703,11 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A model that fits on each rank, where only the optimizer states are too large.
+    A model may fit on each rank, so that only the optimizer states need sharding.
 
     ## Not detected
 
-    Models below 64 MiB, and those of which one parameter is more than half.
+    Models below 64 MiB, and models in which one parameter is more than half, are not reported.
 
     ## See also
 
@@ -715,21 +725,21 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
     yield finding(
         "info" if total < _LARGE_UNIT else "warning",
         f"All {len(names)} parameters, {bytes_text(total)}, are gathered at once{at(where)}, "
-        "without any overlap with computation, and each rank then has the whole model.",
+        "without overlap with computation, and each rank then has the whole model in memory.",
         cause="a single unit",
-        advice="Call fully_shard on each block before the model: a block's parameters are gathered "
-        "while the one before it runs, and freed after it.",
+        advice="Call fully_shard on each block before the model: the parameters of a block are "
+        "then gathered while the previous block runs, and freed after the block.",
         where=where,
     )
 
 
 @rule("warning", of=(Collective,), advanced=True)
 def redistributed_back(reading: Reading) -> Iterator[Finding]:
-    """A DTensor is redistributed and then redistributed back, with nothing computed in between.
+    """A DTensor is redistributed and then redistributed back, without a computation in between.
 
     ## Why it matters
 
-    Both redistributions are collectives, in the forward and again in backward. All that they send
+    Both redistributions are collectives in the forward, and again in backward. All of this traffic
     is superfluous.
 
     ## Example
@@ -773,12 +783,13 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Seldom: `output_layouts` of one parallel style and `input_layouts` of the next usually just do
-    not match.
+    It is seldom intended. Usually `output_layouts` of one parallel style do not match
+    `input_layouts` of the next.
 
     ## Not detected
 
-    Redistributions with an operation in between, even one that any layout could compute.
+    Redistributions with any operation in between are not reported, although some operations could
+    run in either layout.
 
     ## See also
 
@@ -799,11 +810,11 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
             placement = source.placement.rpartition(", local ")[0]
             yield finding(
                 _severity(size),
-                f"The result of {reading.call(source.id)} ({placement}) is redistributed"
-                f"{at(node.line)} and redistributed back{at(back.line)}, with nothing computed in "
-                f"between: {bytes_text(size)} are sent without need.",
+                f"The result of {reading.call(source.id)} ({placement}) is "
+                f"redistributed{at(node.line)} and redistributed back{at(back.line)}, without a "
+                f"computation in between: {bytes_text(size)} are sent without need.",
                 cause="redistributed back",
-                advice="Leave out both, or give the modules before and after the same layout "
+                advice="Remove both, or let the modules before and after use the same layout "
                 "(output_layouts, input_layouts).",
                 where=back.where,
                 nodes=(source.id, node.id, back.id),
@@ -811,7 +822,9 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
 
 def _only_user(reading: Reading, node: Node) -> Node | None:
-    """Return the only user of a node's result, past to_local and from_local; None if several."""
+    """Return the only user of a node's result, skipping to_local and from_local; None if there are
+    several users.
+    """
     while True:
         users = reading.users[node.id]
         if len(users) != 1:
@@ -823,13 +836,12 @@ def _only_user(reading: Reading, node: Node) -> Node | None:
 
 @rule("info", of=(Collective,))
 def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
-    """Each rank normalizes a batch of fewer than 16 rows by itself, while the ranks average
-    gradients.
+    """On each rank, a batch norm normalizes fewer than 16 rows, while the ranks average gradients.
 
     ## Why it matters
 
-    Mean and variance of a few rows are noisy: accuracy falls with the batch size of one rank,
-    although the batch of all ranks together is large.
+    The mean and variance of a few rows are noisy. Accuracy suffers from the small batch of each
+    rank, although all ranks together have a large batch.
 
     ## Example
 
@@ -850,8 +862,8 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
 
     ## Use instead
 
-    `nn.SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics of all ranks; it needs
-    a GPU. A norm without statistics of the batch works everywhere:
+    `nn.SyncBatchNorm.convert_sync_batchnorm(model)` computes the statistics over all ranks, but
+    needs a GPU. A norm that does not use the batch works everywhere:
 
     ```python
     import torch
@@ -870,11 +882,12 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Where the noise is wanted as regularization, as in some detection and GAN training.
+    The noise may be wanted as regularization, as in some trainings of detectors and GANs.
 
     ## Not detected
 
-    Batch norms whose class is not named BatchNorm, and statistics that are frozen by `eval()`.
+    Batch norms whose class name does not begin with BatchNorm, and batch norms in eval mode, are
+    not reported.
 
     ## See also
 
@@ -895,11 +908,11 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
             names = list(dict.fromkeys(node.module for node in found))
             yield finding(
                 "info",
-                f"{listing(names)} normalize{'s' if len(names) == 1 else ''} the {count} rows of "
-                "each rank by themselves, while the ranks average gradients.",
+                f"{listing(names)} normalize{'s' if len(names) == 1 else ''} only the {count} "
+                "rows of each rank, while the ranks average gradients.",
                 cause="statistics of each rank",
-                advice="On a GPU nn.SyncBatchNorm.convert_sync_batchnorm(model) uses the rows of "
-                "all ranks; nn.GroupNorm needs no batch.",
+                advice="On a GPU, use nn.SyncBatchNorm.convert_sync_batchnorm(model), which "
+                "uses the rows of all ranks; nn.GroupNorm needs no batch.",
                 where=found[0].where,
                 nodes=tuple(node.id for node in found),
             )

@@ -1,4 +1,4 @@
-"""Diverged ranks: weights and buffers that should be equal on all ranks and are not."""
+"""Rules about weights and buffers that should be equal on all ranks but differ."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DDP = "DistributedDataParallel"
 
 
 class _Divergence(NamedTuple):
-    """The likely reason why ranks diverged, and the finding's other parts."""
+    """The likely reason why a parameter diverged, with the other fields of the finding."""
 
     severity: Severity
     text: str  # follows "differ between the ranks since step 2"
@@ -29,20 +29,20 @@ class _Divergence(NamedTuple):
 
 @rule("error", reads="ranks")
 def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Ranks that train one model have different values of a parameter: from the start, since a
-    step, or because nothing averages the gradients of the parameter.
+    """Ranks that train one model have different values of a parameter, from the start or since a
+    step, for example because the parameter's gradients are not averaged.
 
     ## Why it matters
 
-    Data parallelism relies on equal weights on all ranks: the mean of the gradients is a gradient
-    of none of the models otherwise. Nothing fails; the loss is a little worse, and a checkpoint has
-    the weights of one rank.
+    Data parallelism needs equal weights on all ranks. If the weights differ, the mean of the
+    gradients is the gradient of no rank's model. No error is raised, but the loss is worse, and a
+    checkpoint has the weights of one rank.
 
     ## Example
 
-    In all three programs one process plays both ranks. A program that `torchrun` starts records on
-    each rank, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all. The
-    learning rate is not the same:
+    In these three examples, one process plays both ranks. In a program that `torchrun` starts, each
+    rank records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all
+    ranks. In the first example, the learning rates differ:
 
     ```python
     import torch
@@ -63,7 +63,7 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         dist.destroy_process_group()
     ```
 
-    Each rank draws its own initial weights:
+    In the second example, each rank has its own initial weights:
 
     ```python
     import torch
@@ -83,7 +83,7 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    The gradient of the bias is not averaged:
+    In the third example, the gradient of the bias is not averaged:
 
     ```python
     import torch
@@ -105,8 +105,9 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Use instead
 
-    One program repairs all three: the same weights, the same learning rate, and an average of every
-    gradient. `DistributedDataParallel` sends the weights of rank 0 and averages by itself.
+    One program repairs all three: it has the same weights and learning rate on all ranks, and
+    averages every gradient. `DistributedDataParallel` does both: it sends the weights of rank 0 to
+    all ranks, and averages the gradients.
 
     ```python
     import torch
@@ -128,14 +129,14 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Experts, and ranks that train different models, differ from the start and nothing averages their
-    gradients: they are not reported. Where weights are averaged now and then (local SGD), ignore
-    the rule.
+    Experts, and models that ranks train independently, differ from the start, and their gradients
+    are not averaged. They are not reported. If a program averages weights now and then (local SGD),
+    ignore the rule.
 
     ## Not detected
 
-    Values that differ and have the same checksum or norm, and parameters of a rank whose graph is
-    missing.
+    Values that differ but have the same checksum or norm are not detected, nor are parameters of a
+    rank whose graph is missing.
 
     ## See also
 
@@ -169,14 +170,14 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _own_modules(graphs: Sequence[Graph], different: Sequence[str]) -> set[str]:
-    """Return the paths of modules that differ between ranks on purpose, such as experts.
+    """Return the paths of modules that probably differ between ranks on purpose, such as experts.
 
-    Some of the parameters of such a module differ from the start, and no gradient of them is
-    averaged. Biases of zeros and norms of ones are equal only at the start.
+    In such a module, some parameters differ from the start, and no gradient is averaged. Other
+    parameters, such as biases of zeros and norms of ones, are equal only at the start.
 
     Args:
         graphs: one for each rank.
-        different: names of the parameters that were never equal.
+        different: names of parameters whose values were never equal on all ranks.
     """
     averaged = {
         path for each in map(averages, graphs) for name in each for path in _modules_around(name)
@@ -185,13 +186,13 @@ def _own_modules(graphs: Sequence[Graph], different: Sequence[str]) -> set[str]:
 
 
 def _modules_around(name: str) -> list[str]:
-    """Return the paths of the modules around a parameter: "a" and "a.b" of "a.b.weight"."""
+    """Return the paths of the modules around a parameter: "a" and "a.b" for "a.b.weight"."""
     parts = name.split(".")[:-1]
     return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
 
 
 def _has_other_reason(graph: Graph) -> bool:
-    """Return True if another rule reports the reason."""
+    """Return True if another rule reports why the ranks of this graph diverged."""
     ends = WrapperBypass, UnusedInWrapper
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
@@ -200,18 +201,21 @@ def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | No
     reduced = [averages(graph) for graph in graphs]
     own = [each[found.name].where for each in reduced if found.name in each]
     if all(found.name in each for each in reduced):
-        return _reason_after_average(graphs, f", though the gradients are averaged{at(own[0])}")
+        return _reason_after_average(graphs, f", although their gradients are averaged{at(own[0])}")
     if found.wrapper == "DTensor":
-        return _reason_after_average(graphs, ", which have the same shard of a DTensor")
+        return _reason_after_average(
+            graphs, ", although these ranks have the same shard of a DTensor"
+        )
     if any(found.name in each for each in reduced):
         return None  # reported as mismatched-collectives
     used = _first_use(graphs, found.name)
     if found.wrapper:
         return _Divergence(
             "error",
-            f": {found.wrapper} wraps the model, and nothing averages the gradients",
-            f"{_DDP} averages only after its own forward, outside of no_sync(): call the wrapper "
-            "rather than its module, and leave no_sync() for the last micro-batch.",
+            f": {found.wrapper} wraps the model, but the gradients are not averaged",
+            f"{_DDP} averages gradients only after its own forward and outside of no_sync(): "
+            "call the wrapper, not its module, and run the last micro-batch outside of "
+            "no_sync().",
             used,
             "not averaged",
         )
@@ -221,7 +225,7 @@ def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | No
         by_hand = first.phase != "backward"
         return _Divergence(
             "error",
-            f": nothing averages the gradients, unlike those of {listing(others)}{at(first.where)}",
+            f": the gradients are not averaged, unlike those of {listing(others)}{at(first.where)}",
             "Average these gradients with the others."
             if by_hand
             else f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
@@ -234,7 +238,7 @@ def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | No
 def _reason_without_average(
     graphs: Sequence[Graph], found: DivergedReplica, used: str
 ) -> _Divergence:
-    """Return the reason why a parameter diverged whose gradient is not averaged."""
+    """Return the likely reason for the divergence of a parameter whose gradient is not averaged."""
     sizes = {p.name: p.tensor.nbytes or 0 for p in graphs[0].parameters}
     sent = [c for c in graphs[0].collectives if c.kind in REDUCING and not c.parameters]
     by_hand = [c for c in sent if c.phase == "other"]
@@ -242,9 +246,10 @@ def _reason_without_average(
         where = max(by_hand, key=lambda each: each.nbytes).where
         return _Divergence(
             "warning",
-            f": nothing averages the gradients. The tensor that is reduced{at(where)} is not the "
+            f": the gradients are not averaged. The tensor that is reduced{at(where)} is not the "
             ".grad of a parameter, and is not written back to it",
-            "Reduce parameter.grad itself, or copy the result into it before the optimizer steps.",
+            "Reduce parameter.grad itself, or copy the result into parameter.grad before the "
+            "optimizer steps.",
             where,
             "not averaged",
         )
@@ -252,23 +257,24 @@ def _reason_without_average(
     if others:
         return _Divergence(
             "error",
-            f": no {_DDP} wraps the model, while one averages gradients{at(others[0])}",
+            f": no {_DDP} wraps this model, although another {_DDP} averages "
+            f"gradients{at(others[0])}",
             f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
             used,
             "not averaged",
         )
     return _Divergence(
         "info",
-        ": they started with equal values, and nothing averages gradients",
-        f"Wrap the model in {_DDP}, or average the gradients by hand. Do nothing if each rank is "
-        "to train its own model, or if weights are averaged now and then.",
+        ": they started with equal values, and no gradients are averaged",
+        f"Wrap the model in {_DDP}, or average the gradients by hand. Do nothing if each rank "
+        "should train its own model, or if weights are averaged now and then.",
         used,
         "not averaged",
     )
 
 
 def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> _Divergence:
-    """Return the reason why a parameter diverged though its gradient is averaged."""
+    """Return the likely reason for the divergence of a parameter whose gradient is averaged."""
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     lines = [step.where for row in steps for step in row]
     where = lines[0] if lines else ""
@@ -293,15 +299,15 @@ def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> _Divergence
     return _Divergence(
         "error",
         averaged,
-        "Look for code that only one rank runs between that average and the next step: "
-        "loading an optimizer state or weights, skipping a step, changing gradients.",
+        "Look for code that only one rank runs between the average and the next step: loading "
+        "weights or an optimizer state, skipping a step, or changing gradients.",
         where,
         "other weights on a rank",
     )
 
 
 def _different_rates(rates: Sequence[Sequence[Sequence[float | None]]]) -> list[str]:
-    """Return the first two learning rates that differ, as text; [] if there are none.
+    """Return texts about the first two learning rates that differ between ranks; [] if none differ.
 
     Args:
         rates: `rates[i]` has the rates of rank i, by step and parameter group.
@@ -332,13 +338,13 @@ def _first_use(graphs: Sequence[Graph], name: str) -> str:
 
 @rule("error", reads="ranks", advanced=True)
 def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A step with averaged gradients ran on some ranks and not on others: from then on each of them
-    trains a model of its own.
+    """An optimizer step with averaged gradients ran on some ranks but not on others, so their
+    weights differ from then on.
 
     ## Why it matters
 
-    The weights of the ranks differ after the step that one of them skips. The next averages mix
-    gradients of different models, without an error.
+    After a step that one rank skips, the ranks have different weights. From then on, averages mix
+    gradients of different models, and no error is raised.
 
     ## Example
 
@@ -366,7 +372,7 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Use instead
 
-    Decide after an `all_reduce`, so that all ranks decide the same:
+    Test the averaged gradient, so that all ranks decide the same:
 
     ```python
     import torch
@@ -389,12 +395,12 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Not in data parallelism. Ranks that average no gradients are not reported.
+    It is never intended in data parallelism. Ranks that average no gradients are not reported.
 
     ## Not detected
 
-    A step that a rank skips before the last recorded backward: `diverged-replicas` then reports the
-    weights.
+    A step that a rank skipped before the last recorded backward is not reported by this rule;
+    `diverged-replicas` reports the weights.
 
     ## See also
 
@@ -408,16 +414,18 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
     first = next(rank for rank, row in enumerate(steps) if row)
     yield finding(
         "error",
-        f"{ranks_text(idle).capitalize()} did not step after the last backward, and rank {first} "
-        f"did{at(steps[first][-1].where)}, while all average the gradients.",
+        f"{ranks_text(idle).capitalize()} did not step after the last backward, but rank {first} "
+        f"did{at(steps[first][-1].where)}, although all ranks average the gradients.",
         cause="a step that some ranks skip",
-        advice="Decide the same on all ranks: call dist.all_reduce(flag) before the step.",
+        advice="Let all ranks decide the same: call dist.all_reduce(flag) before the step.",
         where=steps[first][-1].where,
     )
 
 
 def _ranks_without_step(graphs: Sequence[Graph]) -> list[int]:
-    """Return the ranks that did not step while others did, if all average gradients."""
+    """Return the ranks that did not step although others did; [] unless all ranks average
+    gradients.
+    """
     if any(graph.failure is not None or not averages(graph) for graph in graphs):
         return []
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
@@ -427,12 +435,12 @@ def _ranks_without_step(graphs: Sequence[Graph]) -> list[int]:
 @rule("warning", reads="ranks")
 def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Ranks that train one model have different buffers, such as the running averages of BatchNorm,
-    and nothing makes them equal.
+    and do not synchronize them.
 
     ## Why it matters
 
-    Each rank evaluates a different model, and a checkpoint has the buffers of one rank: its scores
-    are not those that the training printed.
+    Each rank evaluates a different model. A checkpoint has the buffers of one rank, so that its
+    scores differ from those that the training printed.
 
     ## Example
 
@@ -485,11 +493,12 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Buffers that are each rank's own state, such as a counter of its samples.
+    A buffer may be a rank's own state, such as a counter of its samples.
 
     ## Not detected
 
-    Buffers that differ during the training and are equal again when the recording ends.
+    Buffers that differ during the training, but are equal when the recording ends, are not
+    reported.
 
     ## See also
 
@@ -510,8 +519,8 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     verb = "differs" if len(names) == 1 else "differ"
     yield finding(
         "warning",
-        f"{listing(names)} {verb} between the ranks, which train one model{at(where)}: each "
-        "rank evaluates with its own, and a checkpoint has those of one rank.",
+        f"{listing(names)} {verb} between the ranks, which train one model{at(where)}: each rank "
+        "evaluates with its own buffers, and a checkpoint has those of one rank.",
         cause="diverged buffers",
         advice=f"Leave {_DDP}(broadcast_buffers=True) at its default, convert BatchNorm to "
         "SyncBatchNorm, or broadcast the buffers before the model is evaluated or saved.",

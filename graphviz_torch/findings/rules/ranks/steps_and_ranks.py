@@ -1,4 +1,4 @@
-"""Several graphs: a graph that grows from step to step, and ranks that differ."""
+"""Rules that compare graphs: a graph that grows from step to step, and ranks that differ."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from ...replica_reading import find_diverged
 from ...rule import finding, finds, rule
 from ...words import at
 
-STEPS = 3  # steps whose graph must grow
+STEPS = 3  # minimal number of steps in which the graph grows
 _MAX_STEPS_COMPARED = 5
 
-# Relative difference of norms: equal weights on other devices differ by less, weights of another
-# seed by more.
+# Relative difference of norms. Equal weights on different devices differ by less, and weights of
+# different seeds by more.
 _NORM_TOLERANCE = 1e-5
-_MAX_COMPRESSION = 4  # bytes of a gradient, divided by the bytes that are sent for it
-# Kinds for which all ranks of a group pass the same number of bytes.
+_MAX_COMPRESSION = 4  # largest ratio of a gradient's bytes to the bytes that are sent for it
+# Kinds of collectives to which all ranks of a group pass the same number of bytes.
 _SAME_SIZE_KINDS = ("all_reduce", "broadcast", "reduce")
 
 
 @finds("retained-graph", reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report a graph that grows by the same amount in each step, as a result keeps its history."""
+    """Report a graph that grows by the same number of nodes in each step, because a result is kept
+    with its history.
+    """
     if graphs[-1].step.retained is not None:
-        return  # retained_graph reports it
+        return  # reported by retained_graph
     if graphs[-1].step.continues_previous is False:
-        return  # nothing is carried over: the sequence is longer, for example
+        return  # no result is carried over; the graph may grow because the sequence is longer
     if any(map(_is_grad_call, graphs[-STEPS:])):
-        return  # steps of an inner loop, whose gradients are part of the graph
+        return  # the gradients of an inner loop's steps are part of the graph on purpose
     if len({sum(bool(node.leaf) for node in graph.nodes) for graph in graphs[-STEPS:]}) > 1:
         return  # more parameters are trained than before
     counts = [len(graph.nodes) for graph in graphs[-_MAX_STEPS_COMPARED:]]
     growth = counts[-1] - counts[-2] if len(counts) >= STEPS else 0
-    # Episodes have any length, so that three may grow by the same amount by chance.
+    # Episodes have varying lengths, so the graphs of three steps may grow by equal amounts by
+    # chance.
     if growth <= 0 or any(after - before != growth for before, after in pairwise(counts)):
         return
-    # Nodes that are added in each step are created at the lines of the loop.
+    # The nodes that each step adds are created at the lines of the loop.
     created, before = (
         Counter((n.title, n.where, n.module) for n in g.nodes if not n.leaf) for g in graphs[:-3:-1]
     )
@@ -57,24 +60,22 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         f"The graph grows by {growth} nodes in each step ({sizes} nodes): a "
         f"result is kept with its history{at(where)}.",
         cause="history kept from step to step",
-        advice="Add numbers, not tensors (total += loss.item()), or detach() the tensor that is "
-        "carried over.",
+        advice="Sum up numbers instead of tensors (total += loss.item()), or detach() the "
+        "tensor that is carried over.",
         where=where,
         nodes=() if kept is None else (kept.id,),
     )
 
 
 def _is_grad_call(graph: Graph) -> bool:
-    """Return True if `torch.autograd.grad` ran rather than `backward()`: no leaf node ran."""
+    """Return True if `torch.autograd.grad` ran, not `backward()`: nodes ran, but no leaf."""
     ran = [node.leaf for node in graph.nodes if node.order is not None]
     return bool(ran) and not any(ran)
 
 
 @finds("ddp-unused-parameter", reads="ranks")
 def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report parameters without a gradient on a rank that have one on others, which DDP waits
-    for.
-    """
+    """Report parameters with a gradient on some ranks only, for which DDP waits."""
     having = [{p.name for p in graph.parameters if p.has_grad} for graph in graphs]
     known = [{p.name for p in graph.parameters if p.requires_grad} for graph in graphs]
     everywhere = dict.fromkeys(p.name for graph in graphs for p in graph.parameters)
@@ -91,7 +92,7 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
         has = f"{ranks_text(ranks).capitalize()} {'has' if len(ranks) == 1 else 'have'}"
         yield finding(
             "error",
-            f"{has} no gradient for {listing(names)}, and other ranks have one"
+            f"{has} no gradient for {listing(names)}, but other ranks have one"
             f"{': its module was never called' if uncalled else ''}.",
             cause="never called on that rank" if uncalled else "no gradient on that rank",
             advice="Run the same modules on every rank"
@@ -103,14 +104,14 @@ def skipped_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("error", reads="ranks", also=("rehearse",))
 def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """The ranks of a group call different collectives, or the same in a different number or order:
-    they wait for each other forever, or mix up their data.
+    """The ranks of a group call different collectives, or call them in a different number or order,
+    so they wait for each other forever or mix up their data.
 
     ## Why it matters
 
-    A collective returns when all ranks of the group have called it. The program hangs without an
-    error until the watchdog ends it, ten minutes later by default for NCCL; if two different calls
-    match in size, ranks go on with wrong data.
+    A collective returns when all ranks of the group have called it. If a rank does not, the program
+    hangs until the watchdog ends it, by default after ten minutes for NCCL. If two different calls
+    have the same size, the ranks continue with wrong data.
 
     ## Example
 
@@ -160,11 +161,12 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## When it is intended
 
     Ranks with different tasks, such as the stages of a pipeline, call collectives of their own
-    groups, and messages between two ranks (`send`, `recv`) are not compared: nothing is reported.
+    groups. They are not reported, and messages between two ranks (`send`, `recv`) are not compared.
 
     ## Not detected
 
-    Groups of which the graph of a rank is missing. Collectives that other threads call.
+    A group is not compared if the graph of one of its ranks is missing. Collectives of other
+    threads are not seen.
 
     ## See also
 
@@ -188,8 +190,8 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
                     f"is {_call_text(one)} on rank {first}, and {_call_text(calls[other])} on rank "
                     f"{other}.",
                     cause="different collectives",
-                    advice="Call the same collectives in the same order on every rank: not inside "
-                    "`if rank == 0`, and over a list rather than a set.",
+                    advice="Call the same collectives in the same order on every rank: not "
+                    "inside `if rank == 0`, and in a loop over a list, not over a set.",
                     where=one.where,
                 )
             break
@@ -202,7 +204,8 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
     found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
     for rank, row in enumerate(sent):
         for each in row:
-            # Groups of one mesh dimension share its name; their times differ.
+            # All groups of one mesh dimension have the dimension's name; only `times` distinguishes
+            # them.
             name = each.group if each.group in timeless else f"{each.group} {each.times[0].group}"
             size = each.group_size if each.group else len(graphs)
             _, members = found.setdefault(name, (size, {}))
@@ -213,7 +216,7 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
 
 
 def _match(a: Collective | None, b: Collective | None) -> bool:
-    """Return True if two ranks of a group may call these collectives at the same time."""
+    """Return True if two ranks of a group may pair these calls with each other."""
     if a is None or b is None:
         return a is b
     if (a.kind, a.dtype) != (b.kind, b.dtype) or (
@@ -237,13 +240,13 @@ def _call_text(collective: Collective | None) -> str:
 
 @rule("info", reads="ranks", advanced=True)
 def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Only some ranks read values back from a device: the other ranks wait for them in the next
-    collective.
+    """Only some ranks read values back from their device, and the other ranks wait for them in the
+    next collective.
 
     ## Why it matters
 
-    A read waits until the device has done all queued work. If rank 0 alone logs the loss, it calls
-    the next collective later than the others, and all devices are idle until then.
+    A read waits until the device has finished all queued work. If only rank 0 logs the loss, it
+    calls the next collective later than the other ranks, and all devices are idle until then.
 
     ## Example
 
@@ -289,12 +292,12 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Logging on rank 0 every hundred steps costs nothing that can be measured.
+    Logging on rank 0 every hundred steps has no measurable cost.
 
     ## Not detected
 
-    Reads that more than half of the ranks make, and waits without a read, such as writing a
-    checkpoint.
+    A read on more than half of the ranks is not reported. A rank that is late for another reason,
+    such as writing a checkpoint, is not detected.
 
     ## See also
 
@@ -309,19 +312,18 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
             times = max(counts[where] for counts in reads)
             yield finding(
                 "info",
-                f"{ranks_text(ranks).capitalize()} alone read{'s' * (len(ranks) == 1)} values back "
-                f"from a device, {count_text(times, 'time')}{at(where)}: the other ranks wait for "
-                "it in the next collective.",
+                f"{ranks_text(ranks).capitalize()} alone read{'s' * (len(ranks) == 1)} values "
+                f"back from a device, {count_text(times, 'time')}{at(where)}: the other ranks "
+                "wait in the next collective until the read is done.",
                 cause="a read on some ranks only",
-                advice="Read less often, or after the step: keep x.detach() and call item() on it "
-                "once for many steps.",
+                advice="Read less often: keep x.detach(), and call item() once for many steps.",
                 where=where,
             )
 
 
 @finds("diverged-replicas", reads="ranks")
 def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report ranks that average the gradients of a parameter whose values differ between them."""
+    """Report parameters whose values differ between ranks that average their gradients."""
     names = []
     later = {each.name for each in find_diverged(graphs, "parameter") if each.since}
     for name, copies in _averaged_copies(graphs):
@@ -340,10 +342,11 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"The values of {listing(names)} differ between the ranks, which average the gradients "
             f"in backward{at(where)}.",
             cause="different weights on a rank",
-            advice="DistributedDataParallel makes them equal when it wraps the model: look for "
-            "code that changes them on one rank since then, such as weights that are loaded later, "
-            "gradients that are clipped by each rank's own norm, or a step that one rank skips. "
-            "If your own hooks average, broadcast the weights from rank 0 first.",
+            advice="DistributedDataParallel makes weights equal when it wraps the model. Look "
+            "for code that changed them on one rank afterwards: weights that were loaded "
+            "later, gradients that are clipped by each rank's own norm, or a step that one "
+            "rank skipped. If your own hooks average the gradients, broadcast the weights from "
+            "rank 0 first.",
             where=where,
         )
     else:
@@ -353,15 +356,17 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"{at(where)}.",
             cause="different weights on a rank",
             advice="Start with the same weights on every rank: broadcast them from rank 0 "
-            "(dist.broadcast(parameter.detach(), src=0)), set the same seed before the model is "
-            "created, or use DistributedDataParallel, which does it.",
+            "(dist.broadcast(parameter.detach(), src=0)), set the same seed before the model "
+            "is created, or use DistributedDataParallel, which broadcasts them.",
             where=where,
         )
 
 
 @finds("repeated-batch", reads="ranks")
 def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report ranks that computed equal gradients before averaging: all had the same batch."""
+    """Report that all ranks computed equal gradients before averaging, because they had the same
+    batch.
+    """
     rows = [
         [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
         for _, copies in _averaged_copies(graphs)
@@ -376,31 +381,33 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"{'Both' if len(graphs) == 2 else f'All {len(graphs)}'} ranks computed the same "
             f"gradients before they averaged them{at(where)}: each had the same batch.",
             cause="the same batch on every rank",
-            advice="Give the DataLoader a sampler=DistributedSampler(dataset), or draw each rank's "
-            "batches from a seed of its own.",
+            advice="Give the DataLoader a sampler=DistributedSampler(dataset), or let each rank "
+            "sample its batches with its own seed.",
             where=where,
         )
 
 
 @finds("diverged-replicas", reads="ranks")
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report equal parameters with different gradients that are not averaged, unlike others."""
+    """Report parameters with equal values whose different gradients are not averaged, unlike
+    others.
+    """
     names = unaveraged_names(graphs)
     if names:
         yield finding(
             "error",
-            f"{listing(names)} got different gradients on the ranks and nothing averages them, "
-            f"while those of {listing(averages(graphs[0]))} are averaged: the copies diverge.",
+            f"{listing(names)} got different gradients on the ranks, which are not averaged, "
+            f"unlike those of {listing(averages(graphs[0]))}: the copies diverge.",
             cause="not averaged",
-            advice="Include the parameter in the average: call fully_shard(model) after its "
-            "blocks, or wrap the whole model in one DistributedDataParallel.",
+            advice="Average the gradient of this parameter, too: call fully_shard(model) after "
+            "fully_shard of its blocks, or wrap the whole model in one DistributedDataParallel.",
         )
 
 
 def unaveraged_names(graphs: Sequence[Graph]) -> list[str]:
-    """Return names of replicated parameters whose differing gradients are not averaged.
+    """Return the names of replicated parameters whose gradients differ and are not averaged.
 
-    Empty unless the gradients of other parameters are averaged.
+    The list is empty unless gradients of other parameters are averaged.
     """
     reduced = [averages(graph) for graph in graphs]
     if len(graphs) < 2 or not all(reduced):
@@ -421,7 +428,9 @@ def unaveraged_names(graphs: Sequence[Graph]) -> list[str]:
 
 
 def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Yield each parameter that all ranks have: its name, and its copy on each rank."""
+    """Yield the name of each parameter that all ranks have, and its copies in the order of the
+    ranks.
+    """
     first, *others = [{each.name: each for each in graph.parameters} for graph in graphs] or [{}]
     for name, parameter in first.items() if others else ():
         copies = [parameter, *(table[name] for table in others if name in table)]
@@ -430,7 +439,7 @@ def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
 
 
 def _averaged_copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Yield the parameters of `_copies` whose gradients all ranks average with each other."""
+    """Yield the items of `_copies` whose gradients all ranks average together."""
     reduced = [averages(graph) for graph in graphs]
     for name, copies in _copies(graphs):
         found = [each[name] for each in reduced if name in each]
@@ -440,7 +449,7 @@ def _averaged_copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parame
 
 
 def _stats(graph: Graph, parameter: Parameter) -> GradientStats | None:
-    """Return statistics of a parameter's gradient from the last backward; None if unknown."""
+    """Return the statistics of a parameter's gradient in a graph; None if unknown."""
     gradients = () if parameter.node is None else graph.nodes[parameter.node].grad_outputs
     return gradients[0] if gradients else None
 

@@ -54,29 +54,29 @@ CASES: dict[str, Case] = {
     "view-across-axes": Case(
         viewed(3, 2, 5, 4),
         "warning",
-        "view at net.py:2 makes [3, 2, 5, 4] of [3, 5, 2, 4]: it does not keep the order of the "
-        "axes, and puts values of several samples or positions together.",
+        "view at net.py:2 turns [3, 5, 2, 4] into [3, 2, 5, 4] without keeping the order of the "
+        "axes: it mixes values of several samples or positions.",
         [viewed(3, 5, 8), viewed(15, 2, 2, 2), viewed(3, 2, 5, 4, pad=True)],
     ),
     "normalization-axis": Case(
         attention(1),
         "warning",
-        "softmax at net.py:5 runs over dimension 1 of [4, 2, 5], and the product at net.py:7 sums "
-        "over another one: the weights of a sum do not add up to 1.",
+        "softmax at net.py:5 runs over dimension 1 of [4, 2, 5], and the product at net.py:7 "
+        "sums over another dimension, so the weights of a sum do not add up to 1.",
         [attention(-1), attention(2)],
     ),
     "normalization-axis (norm)": Case(
         normed(1),
         "warning",
         "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 "
-        "sums over another one: it is not the cosine of normalized vectors.",
+        "sums over another dimension, so the product is not a cosine similarity.",
         [normed(2)],
     ),
     "batch-taken-for-time": Case(
         recurrent(flat=False),
         "warning",
-        "mkldnn_rnn_layer at net.py:2 mixes along dimension 0 of what it is given, across the "
-        "samples that the loss counts: it takes the batch for time.",
+        "mkldnn_rnn_layer at net.py:2 mixes along dimension 0 of the input, across the samples "
+        "of the loss: it takes the batch for time.",
         [recurrent(flat=True)],
     ),
 }

@@ -17,15 +17,15 @@ CASES: dict[str, Case] = {
     "dropout-in-eval-mode": Case(
         idle(ineffective_calls.FunctionalDropoutInEval, function="dropout"),
         "warning",
-        "dropout() at train.py:7 drops values in eval mode, too: its dropout does not follow the "
+        "dropout() at train.py:7 drops values in eval mode, too, because it does not know the "
         "mode of the model.",
         [idle(ineffective_calls.EmptyParameterGroup, optimizer="o"), told()],
     ),
     "unneeded-retain-graph": Case(
         idle(ineffective_calls.UnneededRetainGraph, by="create_graph", count=3),
         "info",
-        "backward at train.py:7 keeps its graph (create_graph=True) 3 times, and nothing "
-        "runs through it again.",
+        "backward at train.py:7 keeps its graph (create_graph=True) 3 times, and no later "
+        "backward uses the graph.",
         [idle(ineffective_calls.FunctionalDropoutInEval, function="dropout")],
     ),
     "scheduler-out-of-step": Case(
@@ -33,8 +33,8 @@ CASES: dict[str, Case] = {
             ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4
         ),
         "warning",
-        "s stepped 8 times at train.py:7, while o stepped 4 times: the rate changes faster than "
-        "intended.",
+        "s stepped 8 times at train.py:7, while o stepped 4 times: the learning rate changes "
+        "faster than intended.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "recreated-optimizer": Case(
@@ -47,15 +47,15 @@ CASES: dict[str, Case] = {
     "step-without-gradients": Case(
         idle(ineffective_calls.StepWithoutGradients, optimizer="o", count=4, nodes=(0,)),
         "warning",
-        "o stepped 4 times at train.py:7, and none of its parameters had a gradient: no backward "
-        "had reached them.",
+        "o stepped 4 times at train.py:7, but none of its parameters had a gradient, because no "
+        "backward had reached them.",
         [idle(ineffective_calls.EmptyParameterGroup, optimizer="o")],
     ),
     "empty-parameter-group": Case(
         idle(ineffective_calls.EmptyParameterGroup, optimizer="o", group=1, groups=2),
         "info",
-        "Group 1 of the 2 groups of o, which steps at train.py:7, is empty: no parameter matched,"
-        " and its options apply to nothing.",
+        "Group 1 of 2 in o, which steps at train.py:7, is empty: no parameter matched, so its "
+        "options apply to nothing.",
         [idle(ineffective_calls.RecreatedObject, name="o")],
     ),
     "weight-decay-on-norms": Case(
@@ -63,8 +63,8 @@ CASES: dict[str, Case] = {
             ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)
         ),
         "info",
-        "Group 1 of the 2 groups of o, which steps at train.py:7, decays body.weight by 0.1, "
-        "while another group exists for biases and norms without decay.",
+        "Group 1 of 2 in o, which steps at train.py:7, applies weight decay of 0.1 to "
+        "body.weight, while another group has biases and norms without decay.",
         [
             idle(ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2),
             idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
@@ -73,7 +73,8 @@ CASES: dict[str, Case] = {
     "parameter-in-two-optimizers": Case(
         idle(ineffective_calls.SharedParameters, optimizer="o", other="p", nodes=(0,)),
         "info",
-        "o, which steps at train.py:7, and p both hold body.weight: each of them changes it.",
+        "o, which steps at train.py:7, and p both hold body.weight, and both steps change these "
+        "values.",
         [
             idle(ineffective_calls.SharedParameters, optimizer="o", other="p"),
             idle(ineffective_calls.DecayedNorms, optimizer="o", nodes=(0,)),
@@ -82,35 +83,36 @@ CASES: dict[str, Case] = {
     "zero-learning-rate": Case(
         idle(ineffective_calls.ZeroLearningRate, optimizer="o", count=4),
         "warning",
-        "o stepped at train.py:7 with a learning rate of 0, in each of 4 steps: they change "
+        "o stepped at train.py:7 with a learning rate of 0, in each of 4 steps, which change "
         "nothing.",
         [idle(ineffective_calls.RecreatedObject, name="o", count=4)],
     ),
     "epsilon-underflow (of an optimizer)": Case(
         idle(ineffective_calls.VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
         "warning",
-        "The eps of o, which steps at train.py:7, is 1e-08: in float16 that is 0, and a step "
-        "divides by 0 where the gradients were 0.",
+        "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
+        "divides by 0 for gradients that were 0.",
         [idle(ineffective_calls.ZeroLearningRate, optimizer="o")],
     ),
     "scheduler-out-of-step (no steps)": Case(
         idle(ineffective_calls.UnusedScheduler, scheduler="s", count=4),
         "warning",
-        "s stepped 4 times at train.py:7, but its optimizer never did: nothing uses the rates.",
+        "s stepped 4 times at train.py:7, but its optimizer never stepped, so its rates have no "
+        "effect.",
         [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
     "extreme-clip-norm": Case(
         idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=0.02),
         "info",
-        "clip_grad_norm_() at train.py:7 shortened each of 6 gradients, to 0.02 of their norm in "
-        "the median: each then has the norm of the bound.",
+        "clip_grad_norm_() at train.py:7 scaled each of 6 gradients to the norm of the bound, "
+        "0.02 of the gradient's own norm (median).",
         [idle(ineffective_calls.CallPerSample, module="Net")],
     ),
     "called-for-each-sample": Case(
         idle(ineffective_calls.CallPerSample, module="Net", count=32),
         "info",
-        "Net ran 32 times at train.py:7, on one slice after the other of the same tensor: one "
-        "call for all of them does the same work in less time.",
+        "Net ran 32 times at train.py:7, each time on another slice of the same tensor: one "
+        "call on the whole tensor does the same work in less time.",
         [idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=200.0)],
     ),
     "repeated-batch": Case(

@@ -11,16 +11,16 @@ CASES: dict[str, Case] = {
     "compile-graph-break": Case(
         told(event(GraphBreak, reason="Unsupported Tensor.item() call", call="item")),
         "info",
-        "Graph break at train.py:7: item() gives a number to Python. Code after it is compiled as"
-        " another region.",
+        "Graph break at train.py:7: item() returns a Python number. Code after it is compiled "
+        "as another region.",
         [told(), told(event(Recompilation, function="forward", reason=SIZE))],
     ),
     "compile-skipped": Case(
         told(event(SkippedFunction, function="forward", reason="generic_jump", call="branch")),
         "info",
-        "Graph break at train.py:7: Python branches there on the value of a tensor. torch.compile"
-        " cannot resume there and skips forward(): Python runs it, and only functions that it "
-        "calls may be compiled.",
+        "Graph break at train.py:7: a Python branch depends on the value of a tensor. "
+        "torch.compile cannot resume there and skips forward(): Python runs it, and only the "
+        "functions that it calls may be compiled.",
         [told(), told(event(GraphBreak, reason="generic_jump", call="branch"))],
     ),
     "compile-recompile": Case(

@@ -46,8 +46,8 @@ CASES: dict[str, Case] = {
     "undetached-advantage": Case(
         weighted(1),
         "warning",
-        "A log_prob at net.py:6 is weighted by sin, which has a history: the loss of the policy "
-        "trains v, too.",
+        "A log_prob at net.py:6 is weighted by sin, which requires grad: the loss of the policy "
+        "also trains v.",
         [weighted(0)],  # a focal loss, which weights it by itself
     ),
 }

@@ -19,14 +19,15 @@ CASES: dict[str, Case] = {
     "target-out-of-range": Case(
         given("hinge_embedding_loss", "outside", count=3, among=8),
         "warning",
-        "hinge_embedding_loss at train.py:7 takes targets of 1 and -1, and 3 of 8 in y are others.",
+        "hinge_embedding_loss at train.py:7 takes targets of 1 and -1, but 3 of 8 values in y "
+        "are not.",
         [given("cross_entropy", "constant", count=16, among=1)],
     ),
     "ignored-targets": Case(
         given("cross_entropy", "ignored", count=1, among=2),
         "warning",
-        "cross_entropy at train.py:7 ignores all targets in y, in 1 of 2 calls: a mean over none "
-        "is NaN, and a sum is 0.",
+        "cross_entropy at train.py:7 ignores all targets in y, in 1 of 2 calls: the mean of no "
+        "terms is NaN, and their sum is 0.",
         [given("cross_entropy", "constant", count=16, among=1)],
     ),
     "constant-targets": Case(

@@ -54,14 +54,14 @@ CASES: dict[str, Case] = {
     "untied-weights": Case(
         language_model(3.0),
         "warning",
-        "v at net.py:4 has the same values as w, but is a separate parameter: with each step the "
-        "two differ more.",
+        "v at net.py:4 has the same values as w, but is a separate parameter, so the two differ "
+        "more after each step.",
         [language_model(3.001), language_model(3.0, reads="sin")],
     ),
     "zero-init-pair": Case(
         product(0.0, 0.0),
         "warning",
-        "w and v are both zero, and meet at net.py:3: each gets a gradient of zeros only.",
+        "w and v are both zero and are multiplied at net.py:3: the gradient of each is all zeros.",
         [
             product(1.0, 0.0),
             product(0.0, 1.0),
@@ -72,16 +72,16 @@ CASES: dict[str, Case] = {
     "symmetric-init": Case(
         told(event(SymmetricRows, nodes=(0,))),
         "warning",
-        "All rows of body.weight have the same values, also after the step: they get the same "
-        "gradients, so the units stay equal.",
+        "All rows of body.weight have the same values before and after the step. They get the "
+        "same gradients, so the units stay equal.",
         [told(event(SymmetricRows))],
     ),
     "no-update": Case(
         told(event(UnchangedParameters, nodes=(0,), dtype="bfloat16", rate=1e-4, steps=2)),
         "warning",
-        "The step at train.py:7 does not change body.weight: 100% of the sampled elements are the"
-        " same, though it has a gradient and a rate of 0.0001: the update is too small for "
-        "bfloat16 and is rounded away.",
+        "The step at train.py:7 does not change body.weight: 100% of the sampled elements are "
+        "unchanged, although it has a gradient and a learning rate of 0.0001: the update is "
+        "too small for bfloat16 and is rounded away.",
         [told(event(UnchangedParameters, dtype="bfloat16"))],
     ),
     "only-norms-train": Case(
