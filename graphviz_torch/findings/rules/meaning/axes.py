@@ -299,8 +299,8 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
                 f"samples of the loss, and weights features{at(nodes[weighted].where)}: each "
                 "sample's weights depend on the other samples of its batch.",
                 cause="softmax over the samples",
-                advice="Normalize over the dimension whose weights should sum to 1, usually dim=1 or "
-                "dim=-1.",
+                advice="Normalize over the dimension whose weights should sum to 1, usually dim=1 "
+                "or dim=-1.",
                 where=node.where,
                 nodes=(node.id, weighted),
             )
