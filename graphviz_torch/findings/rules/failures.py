@@ -359,7 +359,7 @@ def _sentences(message: str) -> str:
 
 
 def _generic_advice(failure: Failure) -> str:
-    """Return advice on an exception that no key of ADVICE matches; "" if there is no advice."""
+    """Return advice on an exception that no key of ADVICE matches; "" without advice."""
     said = failure.message.lower()
     senders = "gloo", "processgroup", "collective"
     if "timed out" in said and any(word in said for word in senders):
@@ -376,7 +376,7 @@ def _nodes(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _operation(node: Node) -> str:
-    # A node's label is the name of its result, so it is not used for the operation.
+    # A node's label names its result, and is therefore not used for the operation.
     return f"{node.title} in {node.module}" if node.module else node.title
 
 

@@ -72,7 +72,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
     The loss is finite and falls, but slowly and towards another minimum. A softmax before
     `cross_entropy` makes gradients small, and the lowest loss that can be reached is far above 0.
-    `kl_div` of values that are not logarithms is no divergence.
+    `kl_div` of values that are not logarithms has no meaning.
 
     ## Example
 

@@ -63,8 +63,8 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The finding is no fault, and has severity info. If the memory suffices, change nothing: a
-    checkpoint computes the forward a second time.
+    The finding has severity info, because the program has no fault. If the memory suffices, change
+    nothing: a checkpoint computes the forward a second time.
 
     ## Not detected
 

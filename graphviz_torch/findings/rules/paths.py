@@ -151,7 +151,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     if reading.graph.failure is not None or reading.leaf_losses:
-        return  # there is no loss to depend on
+        return  # the loss has no graph
     known = {p.name for _, p in match_cuts(reading)} | _names_before_data(reading)
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]

@@ -405,8 +405,8 @@ def input_without_effect() -> None:
 
 @external_rule("info", "experiment")
 def sum_loss() -> None:
-    """The loss doubles if each sample is in the batch twice, so it is a sum over the samples, not a
-    mean.
+    """The loss doubles if each sample is in the batch twice: the loss is a sum over the samples,
+    not a mean.
 
     ## Why it matters
 

@@ -331,7 +331,7 @@ def _sums(reading: Reading) -> set[int]:
 
 
 def terms_of(reading: Reading, root: int) -> list[int]:
-    """Return the nodes of a loss's terms, in the order of the forward; [] if the loss is no sum."""
+    """Return the nodes of a loss's terms, in the order of the forward; [] for a single term."""
     linear = _linear(reading, [root])
     terms = {edge.source for node in linear for edge in reading.inputs[node]} - linear
     return sorted(terms)

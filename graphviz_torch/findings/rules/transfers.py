@@ -282,8 +282,8 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Transfer,))
 def pageable_copy(reading: Reading) -> Iterator[Finding]:
-    """A large copy to a device starts from pageable memory, so it is slower than a copy from pinned
-    memory and cannot overlap with computation.
+    """A large copy to a device starts from pageable memory. Such a copy is slower than a copy from
+    pinned memory and cannot overlap with computation.
 
     ## Why it matters
 

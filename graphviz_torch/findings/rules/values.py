@@ -87,7 +87,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     In backward, each layer multiplies the gradient by its derivative. If the product becomes tiny,
-    the first layers hardly change, and the model is no better than a model without them.
+    the first layers hardly change, and the model is not better than a model without them.
 
     ## Example
 

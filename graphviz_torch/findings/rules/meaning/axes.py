@@ -307,9 +307,7 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def _weighted_product(reading: Reading, node: int) -> int | None:
-    """Return the elementwise product of weights and another result; None if there is no such
-    product.
-    """
+    """Return the elementwise product of weights and another result; None if none is found."""
     nodes, stack = reading.graph.nodes, [node]
     for each in stack:
         for edge in reading.users[each]:
@@ -624,7 +622,7 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
 
 
 def _division(reading: Reading, norm: int, source: int | None) -> int | None:
-    """Return the node that divides a tensor by its own norm; None if there is no such node."""
+    """Return the node that divides a tensor by its own norm; None if none is found."""
     nodes, stack = reading.graph.nodes, [norm]
     for node in stack:
         for edge in reading.users[node]:

@@ -23,7 +23,7 @@ def self_add(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     `x + x` only doubles `x`. Usually a residual connection was meant, but the branch overwrote the
-    variable of its input, so that there is no skip connection.
+    variable of its input, so that the skip connection is missing.
 
     ## Example
 

@@ -366,7 +366,7 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(ineffective_calls.SharedParameters):
-        # Two optimizers with the same variable name cannot be told apart, as in a function that
+        # Two optimizers with the same variable name cannot be distinguished, as in a function that
         # steps several.
         if event.nodes and event.other != event.optimizer:
             yield finding(

@@ -337,7 +337,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     If FSDP does not reduce gradients after each micro-batch, each rank keeps whole gradients. If
-    there is no memory for them, reducing in each backward is right.
+    memory does not suffice for them, reducing in each backward is right.
 
     ## Not detected
 
