@@ -1,6 +1,6 @@
-"""Assertions for tests of a model: gradients flow, nothing is copied, the graph is unchanged.
+"""Assertions for tests of a model, such as: all gradients flow, nothing is copied between devices.
 
-A failure message names the parameter, the cause and the source line.
+The message of a failed assertion names the parameter, the cause and the source line.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ __all__ = [
     "assert_same_graph",
 ]
 
-UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # environment variable of `pytest --graphviz-torch-update`
+UPDATE = "GRAPHVIZ_TORCH_UPDATE"  # environment variable that `pytest --graphviz-torch-update` sets
 _MAX_LISTED = 10
 _AND_MORE = "  and {:,} more"
 
 
 def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = None) -> None:
-    """Fail unless every parameter that requires a gradient got one.
+    """Fail unless every parameter that requires a gradient got a gradient.
 
     Args:
-        model_or_graph: a recording or its graph, whose findings explain a missing gradient; or a
-            module after `backward()`, for which only the names of parameters are known.
-        to: names of parameters or modules that must get a gradient; None for all. An unknown name,
-            or a frozen parameter, fails as well.
+        model_or_graph: a recording or its graph, or a module after `backward()`. For a recording or
+            graph, the failure message also has the causes.
+        to: names of parameters or modules that have to get a gradient. None means all parameters.
+            The assertion also fails if a name is unknown or a named parameter is frozen.
 
     Raises:
-        AssertionError: with the parameters, the causes and the lines.
+        AssertionError: with the parameters, and the causes and lines if known.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -66,12 +66,12 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
         of = {each: _in_module(each, needs) for each in wanted}
         unknown = [each for each, names in of.items() if not names]
         assert not unknown, (
-            f"no parameter is called {' or '.join(unknown)}, nor is in a module of that name. "
-            f"There are {listing(needs, _MAX_LISTED)}."
+            f"no parameter or module is called {' or '.join(unknown)}. "
+            f"The parameters are {listing(needs, _MAX_LISTED)}."
         )
         missing = [name for names in of.values() for name in names if name not in got]
     if not needs:
-        raise AssertionError("the graph lists no parameters: record the forward and the backward.")
+        raise AssertionError("the graph has no parameters: record the forward and the backward.")
     if missing:
         frozen = [name for name in missing if not needs[name]]
         lines = [f"no gradient reached {listing(missing, _MAX_LISTED)}."]
@@ -85,15 +85,15 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
 
 
 def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None = None) -> None:
-    """Fail if a tensor was copied between devices, in `phase` or at all.
+    """Fail if a tensor was copied between devices.
 
     Args:
         graph: a recording or its graph.
-        phase: "forward", "backward", or None for both.
+        phase: the phase to check: "forward", "backward", or None for the whole step.
 
     Raises:
         AssertionError: with each copy, its size and its source line.
-        ValueError: for any other phase.
+        ValueError: if `phase` has another value.
     """
     if phase not in (None, "forward", "backward"):
         raise ValueError(f"phase={phase!r} is unknown: pass 'forward', 'backward' or None.")
@@ -112,15 +112,16 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
 
 
 def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
-    """Fail if this rank ran a collective, of `kind` or at all.
+    """Fail if this rank called a collective.
 
     Args:
         graph: a recording or its graph.
-        kind: a `Collective.kind`, such as "all_gather"; None for all.
+        kind: the kind of collective that is not allowed, such as "all_gather". None allows no
+            collective at all.
 
     Raises:
         AssertionError: with each collective, its module and its source line.
-        ValueError: for any other kind.
+        ValueError: if `kind` is not a kind of collective.
     """
     kinds = get_args(CollectiveKind)
     if kind is not None and kind not in kinds:
@@ -143,32 +144,34 @@ def assert_no_findings(
 
     Args:
         graph: a recording or its graph.
-        severity: "error", "warning" or "info".
+        severity: least severity of a finding that fails: "error", "warning" or "info".
 
     Raises:
         AssertionError: with each finding, its advice and its source line.
-        ValueError: for any other severity.
+        ValueError: if `severity` has another value.
     """
     if severity not in SEVERITIES:
         raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")
     bad = [each for each in find(graph) if each.is_at_least(severity)]
-    assert not bad, "\n".join([f"{len(bad)} found in this graph", *map(_finding_text, bad)])
+    assert not bad, "\n".join(
+        [f"{count_text(len(bad), 'finding')} in this graph", *map(_finding_text, bad)]
+    )
 
 
 def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
-    """Fail if the values of one sample change the outputs of another.
+    """Fail if the outputs for a sample depend on another sample of the batch.
 
-    Batch norm uses its running statistics for this. Operations that mix samples by design, such as
-    all pairs of a contrastive loss or nodes of a graph, do not fail. The model is called once; side
-    effects of further runs are undone.
+    The model is called once, and then run again with other values for one sample; side effects of
+    further runs are undone. In these runs, batch norm uses its running statistics. Operations that
+    combine samples on purpose do not fail, such as a similarity of all pairs or a graph network.
 
     Args:
         model: a module with parameters.
-        args, kwargs: arguments of the model, with two samples or more along the first dimension.
+        args, kwargs: arguments of the model, with at least two samples along the first dimension.
 
     Raises:
-        AssertionError: with the first operation that leaks, its module and its source line.
-        ValueError: if the check is not possible, with the reason.
+        AssertionError: with the first operation that mixes samples, its module and its source line.
+        ValueError: if the check is not possible. The message says why.
 
     >>> import torch
     >>> assert_no_sample_leak(torch.nn.Linear(4, 2), torch.randn(8, 4))
@@ -185,17 +188,19 @@ def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def assert_same_graph(graph: Any, expected: Any) -> None:
-    """Fail if nodes, edges, shapes, dtypes or devices differ; gradients and times may differ.
+    """Fail if two graphs differ in nodes, edges, shapes, dtypes or devices.
+
+    Gradients and times may differ.
 
     Args:
-        graph: a recording, its graph or a tensor.
-        expected: another one, or the path of a stored graph, best beside the test:
+        graph: a recording, a graph or a tensor.
+        expected: another recording, graph or tensor; or the path of a stored graph, for example
             `Path(__file__).with_name("net.json")`. `pytest --graphviz-torch-update`, or the
-            environment variable GRAPHVIZ_TORCH_UPDATE=1, overwrites the file.
+            environment variable GRAPHVIZ_TORCH_UPDATE=1, writes this file.
 
     Raises:
         AssertionError: with the nodes and edges that were added, removed or changed.
-        ValueError, OSError: if the file cannot be read.
+        ValueError, OSError: if the stored graph cannot be read.
     """
     new = graph_of(graph)
     advice = ""
@@ -204,20 +209,18 @@ def assert_same_graph(graph: Any, expected: Any) -> None:
         if os.environ.get(UPDATE):
             _structure(new).save(path)
             return
-        advice = (
-            f"\nIf the change is intended, run pytest --graphviz-torch-update to overwrite {path}."
-        )
+        advice = f"\nIf the change is intended, write {path} with: pytest --graphviz-torch-update"
         assert path.exists(), f"the stored graph {path} does not exist.{advice}"
         old = graph_of(load(path))
     else:
         old = graph_of(expected)
     inf = float("inf")
     difference = diff(old, new, gradient_tolerance=inf, time_tolerance=inf)
-    assert not difference, f"the graph is not the same:\n{difference.to_text()}{advice}"
+    assert not difference, f"the graphs differ:\n{difference.to_text()}{advice}"
 
 
 def _structure(graph: Graph) -> Graph:
-    """Return the graph without values that differ from run to run."""
+    """Return the graph without gradients and times, which differ from run to run."""
     kept = graph.annotate(
         grad_outputs={node.id: () for node in graph.nodes},
         seconds={node.id: None for node in graph.nodes},

@@ -1,7 +1,7 @@
 """Save, load and compare checkpoints in PyTorch's format, with `weights_only=True`.
 
-Nothing in a file is executed. Before a module is changed, names, shapes, dtypes and devices are
-compared with it. If strict loading would fail, nothing is changed at all.
+Nothing in a file is executed. Before a module is changed, the names, shapes, dtypes and devices in
+the file are compared with those of the module. If strict loading would fail, nothing is changed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from ..graph.text import printable, type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 
-# Types that torch.load(weights_only=True) can read, besides tensors and containers.
+# Types that `torch.load(weights_only=True)` can read, in addition to tensors and containers.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
-# PyTorch does not compress. If a file is compressed, its total unpacked size may be this factor
-# times its size, or at least this many bytes; the record with the names, which becomes objects, may
-# have its size, or at least this many bytes.
+# Limits for compressed files; PyTorch itself does not compress. All records together may unpack to
+# 16 times the size of the file, or to 64 MiB. The record with the names, from which Python objects
+# are created, may unpack to the size of the file, or to 1 MiB.
 _MAX_UNPACKED_RATIO, _ALLOWED_UNPACKED, _ALLOWED_NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
@@ -40,7 +40,7 @@ Into = torch.nn.Module | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDiff:
-    """The differences between a file and the module that it is to be loaded into.
+    """The differences between a checkpoint and the module into which it would be loaded.
 
     >>> from graphviz_torch.checkpoint import compare_checkpoint
     >>> from torch import nn
@@ -48,9 +48,10 @@ class CheckpointDiff:
     ('bias',)
     """
 
-    missing: tuple[str, ...] = ()  # in the module, not in the file
-    unexpected: tuple[str, ...] = ()  # in the file, not in the module
-    shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # name, in the file, in the module
+    missing: tuple[str, ...] = ()  # names in the module, but not in the file
+    unexpected: tuple[str, ...] = ()  # names in the file, but not in the module
+    # Tensors that differ: (name, metadata in the file, metadata in the module).
+    shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()
     dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # converted while loading
     devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # copied while loading
     optimizers: tuple[str, ...] = ()  # reasons why an optimizer's state does not fit
@@ -59,7 +60,7 @@ class CheckpointDiff:
     def fits(self) -> bool:
         """True if strict loading succeeds.
 
-        Differing dtypes and devices are converted while loading.
+        Dtypes and devices may differ: tensors are converted while loading.
         """
         return not (self.missing or self.unexpected or self.shapes or self.optimizers)
 
@@ -81,22 +82,22 @@ class CheckpointDiff:
 
 
 def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = None) -> Path:
-    """Write a checkpoint atomically: the file is complete, or unchanged.
+    """Write a checkpoint atomically: if writing fails, an older file stays as it was.
 
     Args:
-        value: a tensor, a module or optimizer (its state is saved), or lists and dicts of these and
-            of plain values, as `{"model": model, "optimizer": optimizer, "epoch": 3}`.
-        path: with the suffix ".safetensors", a file in that format, for tensors only; otherwise in
-            PyTorch's format.
-        graph: also written, to `graph_path_for(path)`.
+        value: a tensor, or a module or optimizer, whose state is saved; or lists and dicts of these
+            and of plain values, such as `{"model": model, "optimizer": optimizer, "epoch": 3}`.
+        path: the file to write. The suffix ".safetensors" selects the format of that name, which
+            can only have tensors; all other files have PyTorch's format.
+        graph: a graph to write as well, to `graph_path_for(path)`.
 
     Returns:
-        The path written.
+        The path of the checkpoint.
 
     Raises:
-        TypeError: if `value` contains something that `weights_only=True` cannot load; the message
+        TypeError: if `value` contains an object that `weights_only=True` cannot load. The message
             names its position.
-        OSError: as for `open`, and if the disk is full. The old file is unchanged.
+        OSError: if the file cannot be written.
 
     >>> import torch
     >>> from graphviz_torch.checkpoint import load_checkpoint
@@ -121,7 +122,7 @@ def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = N
 
 
 def graph_path_for(path: str | Path) -> Path:
-    """Return the path of a checkpoint's graph: "model.pt" -> "model.pt.graph.json".
+    """Return the path of the graph that belongs to a checkpoint.
 
     >>> graph_path_for("model.pt").name
     'model.pt.graph.json'
@@ -140,22 +141,24 @@ def load_checkpoint(
     """Read a checkpoint and, if `into` is given, load it into modules and optimizers.
 
     Args:
-        path: the file.
-        into: a module that gets the whole file, or a dict of modules and optimizers that get the
-            entries of the same names.
-        map_location: device of the tensors, as for `torch.load`; also a simulated device.
-        strict: raise if the file does not fit exactly; otherwise load the entries that fit.
-        report: called with the `CheckpointDiff` before anything is changed: `report=print`.
+        path: the file to read.
+        into: a module, which gets the whole content; or a dict of modules and optimizers, which get
+            the entries of the same names.
+        map_location: device for the tensors, as for `torch.load`; simulated devices are possible.
+        strict: whether to raise if the file does not fit exactly. If False, the entries that fit
+            are loaded.
+        report: called with the `CheckpointDiff` before anything is changed. `report=print` prints
+            it.
 
     Returns:
         The content of the file.
 
     Raises:
-        OSError: as for `open`; FileNotFoundError if the file does not exist.
-        ValueError: before anything is changed, if the file is not a checkpoint, would run code,
-            unpacks to many times its size, or does not fit and `strict`; or if an optimizer or
-            module refuses its state (optimizers are loaded first).
-        TypeError: if `into` contains something without a state.
+        OSError: if the file does not exist or cannot be read.
+        ValueError: if the file is not a checkpoint, would run code, or unpacks to many times its
+            size; if it does not fit and `strict` is set; or if a module or optimizer refuses its
+            state. Except for the last case, nothing has been changed.
+        TypeError: if `into` contains an object that is neither a module nor an optimizer.
         RuntimeError: if the device is not available.
         ImportError: for a ".safetensors" file if the package safetensors is not installed.
 
@@ -179,7 +182,7 @@ def load_checkpoint(
         report(found)
     if strict and not found.fits:
         raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
-    # Modules are last, since possible errors were checked above.
+    # Optimizers come first: they may still raise, while modules have been checked.
     for name, target in sorted(targets.items(), key=lambda pair: _is_module(pair[1])):
         state = value if name == "" else value.get(name)
         try:
@@ -191,7 +194,7 @@ def load_checkpoint(
                 target.load_state_dict(state)
         except Exception as error:  # a malformed value may raise anything
             kind = name or type(target).__name__
-            raise ValueError(f"{path}: {kind} does not take its state: {error}") from error
+            raise ValueError(f"{path}: {kind} cannot load its state: {error}") from error
     return value
 
 
@@ -200,11 +203,15 @@ def _is_module(target: Any) -> bool:
 
 
 def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
-    """Return the differences between a loaded state and the modules and optimizers it is for.
+    """Compare the content of a checkpoint with the modules and optimizers that would load it.
+
+    Args:
+        into: a module, or a dict of modules and optimizers.
+        value: the content: a state dict, or a dict of state dicts with the same keys as `into`.
 
     Raises:
-        TypeError: if `into` contains something without a state.
-        ValueError: if the state is not a dict of tensors by name, or if a tensor has no values.
+        TypeError: if `into` contains an object that is neither a module nor an optimizer.
+        ValueError: if the content is not a dict of tensors, or if a tensor has no values.
 
     >>> from torch import nn
     >>> print(compare_checkpoint(nn.Linear(2, 1), nn.Linear(3, 1).state_dict()))
@@ -213,7 +220,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
     if isinstance(into, torch.nn.Module):
         return _compare_module("", into, value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"The file holds {type_text(value)}, not a dict with {list(into)}.")
+        raise ValueError(f"The file contains {type_text(value)}, not a dict with {list(into)}.")
     parts = []
     for name, target in into.items():
         if isinstance(target, torch.nn.Module):
@@ -223,7 +230,7 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
                 CheckpointDiff(optimizers=_compare_optimizer(name, target, value.get(name)))
             )
         else:
-            raise TypeError(f"into[{name!r}] is {type_text(target)}; pass modules and optimizers.")
+            raise TypeError(f"into[{name!r}] is {type_text(target)}: pass modules and optimizers.")
     fields = ("missing", "unexpected", "shapes", "dtypes", "devices", "optimizers")
     return CheckpointDiff(*(sum((getattr(part, field) for part in parts), ()) for field in fields))
 
@@ -231,24 +238,26 @@ def compare_checkpoint(into: Into, value: Any) -> CheckpointDiff:
 def _compare_module(name: str, module: torch.nn.Module, state: Any) -> CheckpointDiff:
     if not isinstance(state, Mapping):
         raise ValueError(
-            f"The file holds {type_text(state)} for {name or type(module).__name__}, "
-            "not a dict of tensors by name."
+            f"The file contains {type_text(state)} for {name or type(module).__name__}, "
+            "not a dict from names to tensors."
         )
     for key in state:
         if not isinstance(key, str):
             raise ValueError(
-                f"The file holds {type_text(key)} as a name for {name or type(module).__name__}."
+                f"The file contains {type_text(key)} as a name for {name or type(module).__name__}."
             )
     own = {k: v for k, v in module.state_dict().items() if isinstance(v, torch.Tensor)}
     for k in own:
         if k in state and not isinstance(state[k], torch.Tensor):
             raise ValueError(
-                f"The file holds {type_text(state[k])} for {join(name, k)}, not a tensor."
+                f"The file contains {type_text(state[k])} for {join(name, k)}, not a tensor."
             )
         if k in state and state[k].is_meta and not own[k].is_meta:
             raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
         if k in state and state[k].layout != own[k].layout:
-            raise ValueError(f"{join(name, k)} is {state[k].layout} in the file.")
+            raise ValueError(
+                f"{join(name, k)} is {state[k].layout} in the file, {own[k].layout} in the module."
+            )
     both = [
         (join(name, k), tensor_meta(state[k]), tensor_meta(v)) for k, v in own.items() if k in state
     ]
@@ -272,17 +281,22 @@ def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) 
     except (KeyError, TypeError):
         sizes = [None]
     if None in sizes:
-        return (f"the file's state of {name} has groups without a list of parameters",)
+        return (f"in the file, the state of {name} has groups without a list of parameters",)
     own = [len(group["params"]) for group in optimizer.param_groups]
     if sizes == own:
         return ()
-    return (f"{name} has groups of {own} parameters, the file's has groups of {sizes}",)
+    return (f"{name} has parameter groups of sizes {own}, but the file has sizes {sizes}",)
 
 
 def _state(value: Any, name: str) -> Any:
-    """Return a value with modules and optimizers replaced by their states.
+    """Replace modules and optimizers in a value by their states.
 
-    Raises TypeError for values that cannot be loaded again.
+    Args:
+        value: the value.
+        name: its position, for the error message.
+
+    Raises:
+        TypeError: for a value that could not be loaded again.
     """
     if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)):
         return _state(value.state_dict(), name)
@@ -292,8 +306,8 @@ def _state(value: Any, name: str) -> Any:
         parts = children(value) or []
         return rebuild(value, [_state(part, join(name, key)) for key, part in parts])
     raise TypeError(
-        f"{name or 'The value'} is {type_text(value)}, which loading with weights_only=True "
-        "refuses. Save tensors, numbers, strings, lists, dicts, modules and optimizers."
+        f"{name or 'The value'} is {type_text(value)}, which weights_only=True cannot load. Save "
+        "tensors, numbers, strings, lists, dicts, modules and optimizers."
     )
 
 
@@ -301,7 +315,7 @@ def _save(state: Any, file: BinaryIO) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # torch reports a full disk as "unexpected pos"
+        if isinstance(error.__context__, OSError):  # for a full disk, torch raises "unexpected pos"
             raise error.__context__ from None
         raise
 
@@ -320,11 +334,11 @@ def _read(path: Path, map_location: Any) -> Any:
             raise ValueError(_refusal(path, str(error))) from None
         except MemoryError:
             raise
-        except Exception as error:  # unpickling a broken file can raise almost anything
-            # EINVAL: a seek to a negative position
+        except Exception as error:  # a broken file may raise anything
+            # A broken file makes torch seek to a negative position, which raises EINVAL.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            # Torch's message for a missing device is clear.
+            # PyTorch's own message about a missing device is clear.
             if "deserialize object on" in str(error):
                 raise
             raise ValueError(
@@ -334,7 +348,7 @@ def _read(path: Path, map_location: Any) -> Any:
 
 
 def _refuse_bombs(file: BinaryIO) -> None:
-    """Raise ValueError for an archive that unpacks to many times its size."""
+    """Raise ValueError if a file is a zip archive that unpacks to many times its size."""
     size = file.seek(0, 2)
     file.seek(0)
     if zipfile.is_zipfile(file):
@@ -345,7 +359,7 @@ def _refuse_bombs(file: BinaryIO) -> None:
         if unpacked > max(_MAX_UNPACKED_RATIO * size, _ALLOWED_UNPACKED) or names > max(
             size, _ALLOWED_NAMES
         ):
-            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,}.")
+            raise ValueError(f"its {size:,} bytes unpack to {unpacked:,} bytes.")
     file.seek(0)
 
 
@@ -355,7 +369,7 @@ def _refusal(path: Path, message: str) -> str:
         first = printable(message.splitlines()[0])
         return f"{path} is not a PyTorch checkpoint, or is damaged: {first}"
     return (
-        f"{path} was refused: it would load {wanted[1]}, and a pickle that names more than "
-        "tensors and plain values can run any code. Nothing was run. Ask whoever made it for a "
+        f"{path} was refused: it would load {wanted[1]}. A pickle that contains more than tensors "
+        "and plain values can run any code. Nothing was run. Ask the author of the file for a "
         "state_dict."
     )

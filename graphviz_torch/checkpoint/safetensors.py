@@ -1,9 +1,9 @@
 """Write ".safetensors" files, and read them with the package safetensors.
 
-The format has no shared tensors. Tensors with the same memory, such as tied weights, are written
-once, and their other names are stored in the file's metadata; other views are written as copies. A
-file consists of the length of a header, the header as JSON, and the bytes of the tensors, widest
-dtype first.
+The format cannot share memory between tensors. Tensors with the same memory, such as tied weights,
+are written once, and the file's metadata has their other names. Other views are written as copies.
+A file consists of the length of the header, the header as JSON, and the bytes of the tensors;
+tensors with the widest dtype come first.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ import torch
 from ..graph.text import printable, type_text
 from ..internals.tensors.memory import has_memory
 
-_SAME_TENSORS_KEY = (
-    "same_tensors"  # metadata: JSON of {name: name of the tensor with the same memory}
-)
-# Names of dtypes in the format, and torch's names.
+# Key of the metadata. Its value is JSON: {name: name of the tensor with the same memory}.
+_SAME_TENSORS_KEY = "same_tensors"
+# Names of dtypes in the format -> names in PyTorch.
 _DTYPES = {"C64": "complex64", "BF16": "bfloat16", "BOOL": "bool"}
 _DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
@@ -33,23 +32,23 @@ _NAMES = {f"torch.{dtype}": name for name, dtype in _DTYPES.items()}
 
 
 def save_safetensors(state: Any, file: BinaryIO) -> None:
-    """Write a flat dict of tensors.
+    """Write a dict from names to tensors.
 
     Raises:
-        TypeError: for other values, and for a tensor that the format does not support.
+        TypeError: if `state` is not such a dict, or if the format does not support a tensor.
     """
     if not isinstance(state, Mapping):
-        raise TypeError(f"A .safetensors file holds a dict of tensors, not {type_text(state)}.")
+        raise TypeError(f"A .safetensors file contains a dict of tensors, not {type_text(state)}.")
     for name, tensor in state.items():
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
-                f"A .safetensors file holds tensors alone, and {name!r} is "
-                f"{type_text(tensor)}. Save as .pt, or each part by itself."
+                f"A .safetensors file can only contain tensors, and {name!r} is "
+                f"{type_text(tensor)}. Save as .pt, or save the tensors alone."
             )
         if tensor.layout != torch.strided or str(tensor.dtype) not in _NAMES or tensor.is_meta:
             raise TypeError(
                 f"{name!r} is {tensor.dtype}, {tensor.layout}, on {tensor.device}, which a "
-                ".safetensors file cannot hold. Save as .pt, or convert it."
+                ".safetensors file cannot contain. Save as .pt, or convert the tensor."
             )
     first: dict[Any, str] = {}
     same: dict[str, str] = {}
@@ -77,11 +76,11 @@ def save_safetensors(state: Any, file: BinaryIO) -> None:
 
 
 def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
-    """Read a dict of tensors onto a device.
+    """Read a dict from names to tensors, which are placed on a device.
 
     Raises:
         ValueError: if the file is not in this format.
-        ImportError: if the package is not installed; the message says how to install it.
+        ImportError: if the package safetensors is not installed.
     """
     package = _package()
     try:
@@ -94,10 +93,10 @@ def load_safetensors(path: Path, device: Any) -> dict[str, torch.Tensor]:
         ) from error
     except (RecursionError, ValueError) as error:
         raise ValueError(
-            f"{path}: its metadata {_SAME_TENSORS_KEY!r} is not JSON: {error}"
+            f"{path}: {_SAME_TENSORS_KEY!r} in its metadata is not JSON: {error}"
         ) from None
     if not isinstance(same, dict) or not all(isinstance(kept, str) for kept in same.values()):
-        raise ValueError(f"{path}: its metadata {_SAME_TENSORS_KEY!r} is not an object of names.")
+        raise ValueError(f"{path}: {_SAME_TENSORS_KEY!r} in its metadata is not a dict of names.")
     return {**found, **{name: found[kept] for name, kept in same.items() if kept in found}}
 
 
@@ -107,6 +106,6 @@ def _package() -> Any:
         import safetensors.torch
     except ImportError as error:
         raise ImportError(
-            "Reading a .safetensors file needs the package of that name: pip install safetensors"
+            "Reading a .safetensors file needs the package safetensors: pip install safetensors"
         ) from error
     return safetensors

@@ -1,9 +1,9 @@
 """Check that two modules compute the same outputs and gradients, node by node.
 
-Both run forward and backward on the same inputs with the same random numbers. Parameters, the value
-that each graph node computed, and the gradient that reached it are compared. Nothing is changed: no
-`.grad`, no buffer, no random state. All values are kept until the end, which takes about twice the
-memory of a training step per module.
+Both modules run forward and backward, on the same inputs and with the same random numbers. For each
+node of the graph, the value that it computed and the gradient that reached it are compared. Nothing
+is changed: no `.grad`, no buffer, no random state. All values are kept until the end; this takes,
+for each module, about twice the memory of a training step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..tracing.tracer import collect_nodes, roots
 
 
 class NodeDifference(NamedTuple):
-    """A difference between two modules at a node of the first one's graph.
+    """A difference between two modules at one node of the first module's graph.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -42,7 +42,7 @@ class NodeDifference(NamedTuple):
 
     node: int
     what: Literal["value", "gradient", "operation"]
-    largest: float  # absolute difference; inf if shapes or operations differ
+    largest: float  # largest absolute difference; inf if shapes or operations differ
     text: str
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `compare_models`: true if outputs, gradients and all nodes agree.
+    """The result of `compare_models`. It is true if outputs, gradients and all nodes agree.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -62,13 +62,13 @@ class Verification:
     """
 
     graph: Graph  # graph of the first module
-    outputs: float  # largest absolute difference
-    gradients: tuple[tuple[str, float], ...]  # parameters whose gradients differ, by name
-    differences: tuple[NodeDifference, ...]  # in order of computation
+    outputs: float  # largest absolute difference of outputs
+    gradients: tuple[tuple[str, float], ...]  # (parameter, largest absolute difference)
+    differences: tuple[NodeDifference, ...]  # in the order of computation
 
     @property
     def first(self) -> NodeDifference | None:
-        """The first difference, or None."""
+        """The first node that differs, or None."""
         return self.differences[0] if self.differences else None
 
     def __bool__(self) -> bool:
@@ -96,15 +96,15 @@ def compare_models(
     """Check that two modules compute the same outputs and the same gradients.
 
     Args:
-        model, restored: the modules; their graphs are compared node by node.
-        inputs: a tensor, a tuple of arguments or a dict of keyword arguments; each module gets them
-            on the device of its parameters.
-        tolerance: relative to the largest value of a node and to the largest gradient. 0 requires
-            bitwise equality, as after saving and loading on one device. Between devices, 1e-4 is
-            usual.
+        model, restored: the modules, whose graphs are compared node by node.
+        inputs: a tensor, a tuple of arguments, or a dict of keyword arguments. They are moved to
+            the device of each module's parameters.
+        tolerance: largest difference to accept, relative to the largest value of the node, or to
+            the largest gradient. 0 requires equal bits, as after saving and loading on one device.
+            Between two kinds of devices, 1e-4 is usual.
 
     Raises:
-        ValueError: if no output requires gradients, as for `trace`.
+        ValueError: if no output requires grad.
 
     >>> import torch
     >>> model, restored = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
@@ -147,7 +147,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _ModuleRun:
     place = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     given = to_device(inputs, place)
     with _restored_buffers(model), torch.random.fork_rng():
-        torch.manual_seed(0)  # both modules must drop the same elements
+        torch.manual_seed(0)  # dropout has to drop the same elements in both modules
         with _Values() as values, torch.enable_grad():
             if isinstance(given, Mapping):
                 out = model(**given)
@@ -182,7 +182,7 @@ def _run(model: torch.nn.Module, inputs: Any) -> _ModuleRun:
 
 
 class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that keeps the value of each node, by sequence number."""
+    """A dispatch mode that keeps the value of each node, by the node's sequence number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -207,7 +207,7 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
-    """Restore the model's buffers, such as running means, at the end of this context."""
+    """Restore the model's buffers, such as running means, at the end of the `with` block."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
@@ -218,7 +218,7 @@ def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _ramp(tensor: torch.Tensor) -> torch.Tensor:
-    # Not ones: the sum over a softmax is constant, so its gradient is zero.
+    # The gradients of the outputs are not all ones: for a softmax, all gradients would be zero.
     ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
@@ -230,12 +230,13 @@ def _differences(
     for node, other in zip(nodes, others, strict=False):
         shapes = [[meta and meta.shape for meta in n.outputs] for n in (node, other)]
         if node.name != other.name or shapes[0] != shapes[1]:
-            text = f"{_node_text(node)}: the other one computes {other.name} {shapes[1]} there"
+            text = f"{_node_text(node)}: the other module computes {other.name} {shapes[1]} there"
             yield NodeDifference(node.id, "operation", math.inf, text)
             return
     if len(nodes) != len(others):
         last = min(len(nodes), len(others)) - 1
-        text = f"{_node_text(nodes[last])}: {len(nodes)} nodes against {len(others)}"
+        counts = f"one module has {len(nodes)} nodes, the other {len(others)}"
+        text = f"{_node_text(nodes[last])}: {counts}"
         yield NodeDifference(last, "operation", math.inf, text)
         return
     for node in nodes:
@@ -244,7 +245,7 @@ def _differences(
         if largest:
             text = f"{_node_text(node)}: its value differs by up to {largest:.3g}"
             yield NodeDifference(node.id, "value", largest, text)
-    # A gradient that should be zero is rounding error, so it is compared with the largest of all.
+    # Gradients that should be zero are rounding errors. The largest gradient gives the scale.
     allowed = tolerance * _largest(g for gradients in first.arriving.values() for g in gradients)
     for node in reversed(nodes):
         pairs = zip(first.arriving.get(node.id, ()), second.arriving.get(node.id, ()), strict=False)
@@ -261,7 +262,7 @@ def _node_text(node: Node) -> str:
 
 
 def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) -> float:
-    """Return the largest absolute difference; 0 if it is allowed, inf if shapes differ."""
+    """Return the largest absolute difference; 0 if at most `allowed`, inf if shapes differ."""
     if a is None or b is None:
         return 0.0 if a is b else math.inf
     if a.shape != b.shape:
@@ -274,6 +275,6 @@ def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) ->
 
 
 def _largest(tensors: Iterable[torch.Tensor | None]) -> float:
-    """Return the largest finite absolute value."""
+    """Return the largest finite absolute value in all tensors."""
     finite = (t.detach().abs().nan_to_num(0, 0, 0) for t in tensors if t is not None and t.numel())
     return max((float(t.max()) for t in finite), default=0.0)

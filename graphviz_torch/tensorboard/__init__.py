@@ -1,4 +1,4 @@
-"""Write graphs to TensorBoard: the Graphs tab, gradients, transfers, and an Autograd tab."""
+"""Show graphs, gradients and transfers in TensorBoard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Add an autograd graph to a run through its `SummaryWriter`."""
+"""Write an autograd graph with the `SummaryWriter` that a program already has."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ def add_autograd_graph(
 ) -> Graph:
     """Write the graph of `output` for TensorBoard's Graphs tab.
 
-    Unlike `SummaryWriter.add_graph`, this runs nothing, needs no module and no example input, and
-    shows the graph that autograd recorded in your own forward.
+    Unlike `SummaryWriter.add_graph`, this function runs nothing and needs neither a module nor an
+    example input: it shows the graph that autograd recorded in your forward.
 
     Args:
-        output: the tensor to call `backward()` on, or nested containers of such tensors; a
-            recording or a graph.
+        output: the tensor on which you call `backward()`, or nested containers of such tensors; or
+            a recording or a graph.
         writer: a `SummaryWriter`, or a directory.
-        tag: name in the tab's list.
-        step: step of the event; for each tag, the last step is shown.
+        tag: name of the graph in the tab's list.
+        step: the training step. Of each tag, the tab shows the last step.
         names: names of tensors, as for `trace`.
-        backward: add a scope "backward", as for `to_tensorboard`.
+        backward: whether to add the scope "backward", as for `to_tensorboard`.
 
     Returns:
         The graph that was written.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        TypeError, ValueError: as for `trace` and `to_tensorboard`.
+        TypeError: if `output` or `writer` has the wrong type.
+        ValueError: if the graph has no nodes, or cannot be shown.
 
     >>> import torch
     >>> from tempfile import TemporaryDirectory

@@ -1,8 +1,8 @@
-"""Compute the checksum of a record in an event file: CRC-32C, masked as in TensorFlow's records.
+"""Compute the checksums in event files: CRC-32C, masked as in TensorFlow's records.
 
-TensorBoard's own implementation processes one byte at a time in Python, which takes four seconds
-for the graph of a large model. It is used only if `google-crc32c`, part of the extra `tensorboard`,
-is not installed.
+The package `google-crc32c`, part of the extra `tensorboard`, computes them. Without this package,
+TensorBoard's own implementation is used, which is written in Python: it takes four seconds for the
+graph of a large model.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ try:
 except ImportError:
     library = None
 
-_MASK = 0xA282EAD8  # TensorFlow, tsl/lib/hash/crc32c.h
+_MASK = 0xA282EAD8  # from TensorFlow's tsl/lib/hash/crc32c.h
 
 
 def checksum(data: bytes) -> int:

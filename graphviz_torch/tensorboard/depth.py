@@ -1,4 +1,4 @@
-"""Draw gradient norms by depth: one bar per layer, on a logarithmic scale."""
+"""Draw the gradient norm of each layer as a bar, on a logarithmic scale, in order of depth."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from ..render.dot.layout import layout
 from ..render.dot.markup import escape
 from ..render.style import palette
 
-_MAX_LAYERS = 120  # layers shown; of more, every n-th one
+_MAX_LAYERS = 120  # of more layers, every n-th one is shown
 _WIDTH = 320.0  # width of the longest bar in points
 
 
 def depth_dot(norms: Mapping[str, float], title: str) -> str:
-    """Return the picture as DOT text: one row per layer, first layer first.
+    """Return the chart as DOT text, with one row for each layer.
+
+    Args:
+        norms: the gradient norm of each layer, first layer first.
+        title: title of the chart.
 
     >>> "1e-05 to 0.1" in depth_dot({"first": 2e-5, "last": 0.05}, "step 3")
     True
@@ -35,7 +39,7 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
             width = 2 + _WIDTH * (math.log10(norm) - low) / (high - low)
             size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="10"'
             cells = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
-            # Graphviz centers a table in its cell, so an additional cell fills the width.
+            # An empty cell fills the width: Graphviz centers a table in its cell.
             rest = f'FIXEDSIZE="TRUE" WIDTH="{2 + _WIDTH - width + 1:.0f}" HEIGHT="10"'
             cells += f"<TD {rest}></TD>"
             bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cells}</TR></TABLE>'
@@ -51,9 +55,9 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
 
 
 def depth_png(norms: Mapping[str, float], title: str) -> bytes:
-    """Return the picture as PNG.
+    """Return the chart as PNG.
 
     Raises:
-        LayoutError: if Graphviz is missing or failed.
+        LayoutError: if Graphviz is missing or fails.
     """
     return layout(depth_dot(norms, title), "png")

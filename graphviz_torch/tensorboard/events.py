@@ -1,4 +1,4 @@
-"""Write TensorBoard event files: summaries, tags, plugin data, and writers."""
+"""Write TensorBoard's event files, and build the summaries that they contain."""
 
 from __future__ import annotations
 
@@ -30,32 +30,34 @@ from ..graph.text import type_text
 from .checksum import checksum
 
 GRAPHS = "graphviz_torch"  # name of the plugin that gets the whole graph
-# A tag belongs to one plugin: the Graphs tab gets the tag itself, our plugin the tag with this
-# prefix.
+# Prefix of tags in the Autograd tab. A tag belongs to one plugin only: the same tag without the
+# prefix belongs to the Graphs tab.
 PREFIX = "autograd/"
 
-# Any: torch's SummaryWriter or an object with `add_event`, whose types cannot be imported here.
+# Any is torch's SummaryWriter or an object with `add_event`; their types cannot be imported here.
 Writer = str | Path | Any
 Write = Callable[[summary_pb2.Summary, int], None]
 
-_files = count()  # numbers the files of this process, as two in one second need different names
+_files = count()  # numbers this process's files: two in one second need two names
 
 
 @contextmanager
 def writing(logdir_or_writer: Writer) -> Iterator[Write]:
-    """Context manager that returns a function which writes a summary at a step.
+    """Context manager that yields a function which writes a summary at a step.
 
-    For a directory, a new event file is written, which appears when it is complete. A given writer
-    appends to its own file, is flushed at the end, and stays open; TensorBoard ignores an
-    incomplete event there.
+    In a directory, a new event file is written, which appears when it is complete. A writer appends
+    to its own file, is flushed at the end of the block, and stays open.
+
+    Args:
+        logdir_or_writer: a directory, a `SummaryWriter`, or another object with `add_event`.
 
     Raises:
-        TypeError: if it is neither a path nor a writer.
+        TypeError: if `logdir_or_writer` is neither a path nor a writer.
         OSError: if the directory cannot be written.
     """
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         name = _new_file(os.fspath(logdir_or_writer))
-        remote = "://" in name  # a bucket shows no file before it is closed
+        remote = "://" in name  # remote files appear only when they are complete
         with tf.io.gfile.GFile(name, "wb") if remote else replacement(name) as file:
             _record(file, event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
             yield lambda summary, step: _record(file, _event(summary, step))
@@ -68,14 +70,14 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
         yield lambda summary, step: writer.add_event(_event(summary, step))
     else:
         raise TypeError(
-            f"logdir_or_writer is {type_text(writer)}; pass a directory or a SummaryWriter "
+            f"logdir_or_writer is {type_text(writer)}: pass a directory or a SummaryWriter "
             "(with Lightning: logger.experiment)."
         )
     writer.flush()
 
 
 def directory(logdir_or_writer: Writer) -> str:
-    """Return the directory of a writer, or its repr if it has none."""
+    """Return the directory of a writer, or the writer's repr if it has no directory."""
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         return os.path.abspath(os.fspath(logdir_or_writer))
     path = getattr(logdir_or_writer, "log_dir", None)
@@ -83,10 +85,10 @@ def directory(logdir_or_writer: Writer) -> str:
 
 
 def _new_file(directory: str) -> str:
-    """Return the name of a new event file, which no other writer uses.
+    """Return a name for a new event file that no other writer uses.
 
-    TensorBoard reads files in order of their names; the number makes the order right within a
-    second.
+    TensorBoard reads the files of a directory in the order of their names. The number in the name
+    orders files that are written in the same second.
     """
     tf.io.gfile.makedirs(directory)
     place = f"{socket.gethostname()}.{os.getpid()}.{next(_files):06}"
@@ -95,7 +97,7 @@ def _new_file(directory: str) -> str:
 
 
 def _record(file: Any, event: event_pb2.Event) -> None:
-    """Append one event: its length and its bytes, each followed by a checksum."""
+    """Append one event to a file: its length and its bytes, each followed by a checksum."""
     content = event.SerializeToString()
     length = struct.pack("<Q", len(content))
     sums = [struct.pack("<I", checksum(data)) for data in (length, content)]
@@ -107,7 +109,14 @@ def _event(summary: summary_pb2.Summary, step: int) -> event_pb2.Event:
 
 
 def blob(tag: str, plugin: str, content: bytes, *, version: bytes = b"1") -> summary_pb2.Summary:
-    """Return a summary with bytes for a plugin."""
+    """Return a summary with bytes for a plugin of TensorBoard.
+
+    Args:
+        tag: name of the data in its tab.
+        plugin: name of the plugin.
+        content: the bytes.
+        version: version of the plugin's data.
+    """
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.plugin_data.plugin_name = plugin
@@ -120,7 +129,7 @@ def blob(tag: str, plugin: str, content: bytes, *, version: bytes = b"1") -> sum
 
 
 def scalars(values: dict[str, float]) -> summary_pb2.Summary:
-    """Return a summary with one number per tag."""
+    """Return a summary with a number for each tag."""
     summary = summary_pb2.Summary()
     for tag, value in values.items():
         summary.value.add(tag=tag, simple_value=value)
@@ -130,7 +139,13 @@ def scalars(values: dict[str, float]) -> summary_pb2.Summary:
 def buckets(
     tag: str, rows: list[tuple[float, float, float]], *, description: str = ""
 ) -> summary_pb2.Summary:
-    """Return a histogram with given buckets: rows of left edge, right edge and count."""
+    """Return a summary with a histogram.
+
+    Args:
+        tag: name of the histogram.
+        rows: left edge, right edge and count of each bucket.
+        description: text that the tab shows with the histogram.
+    """
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.summary_description = description
@@ -144,17 +159,22 @@ def buckets(
 
 
 def image(tag: str, png: bytes) -> summary_pb2.Summary:
-    """Return a summary for the Images tab."""
+    """Return a summary with a PNG picture for the Images tab."""
     summary = summary_pb2.Summary()
     shown = summary.value.add(tag=tag).image
-    shown.width, shown.height = struct.unpack(">II", png[16:24])  # every PNG has them in its header
+    shown.width, shown.height = struct.unpack(">II", png[16:24])  # in the header of a PNG file
     shown.colorspace = 4
     shown.encoded_image_string = png
     return summary
 
 
 def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
-    """Return a layout for the Custom Scalars tab: one chart per title, with its tags."""
+    """Return a summary with the layout of the Custom Scalars tab.
+
+    Args:
+        category: title above the charts.
+        lines: title of a chart -> tags of the scalars that it shows.
+    """
     content = layout_pb2.Layout()
     group = content.category.add(title=category)
     for title, tags in lines.items():
@@ -168,7 +188,7 @@ def charts(category: str, lines: dict[str, list[str]]) -> summary_pb2.Summary:
 
 
 def markdown_summary(tag: str, text: str) -> summary_pb2.Summary:
-    """Return a summary for the Text tab, which shows Markdown."""
+    """Return a summary with Markdown for the Text tab."""
     summary = summary_pb2.Summary()
     value = summary.value.add(tag=tag)
     value.metadata.plugin_data.plugin_name = "text"
@@ -180,12 +200,12 @@ def markdown_summary(tag: str, text: str) -> summary_pb2.Summary:
 
 
 def pack(graph: Graph) -> bytes:
-    """Return the graph as compressed JSON, with equal bytes for equal graphs."""
+    """Return the graph as compressed JSON. Equal graphs give equal bytes."""
     return gzip.compress(to_json(graph).encode(), compresslevel=4, mtime=0)
 
 
 def unpack(content: bytes) -> Graph:
-    """Return the graph given to `pack`; raise ValueError for other content."""
+    """Return the graph from the bytes that `pack` returned; raise ValueError for other bytes."""
     try:
         return packed_value(content, Graph)
     except ValueError as error:

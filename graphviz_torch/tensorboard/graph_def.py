@@ -1,9 +1,10 @@
 """Convert a Graph to the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
 
-The compute time of a node is the measured duration of its backward. Its memory is the tensors that
-it saves for backward and, in the scope of the backward, the gradients that reached it. Nothing is
-estimated: a node without measurements has only the shapes of its outputs, which makes the tab draw
-it white instead of hatched. A scope without any measurement is always hatched.
+The tab shows a compute time and a memory size for each node. The compute time is the measured
+duration of the node's backward. The memory is the size of the tensors that the node saves for
+backward; in the scope "backward", it is the size of the gradients that reached the node. Nothing is
+estimated. A node without measurements gets only the shapes of its outputs, so that the tab draws it
+white instead of hatched. The tab always hatches a scope without measurements.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ..graph.text import printable, shorten
 from ..render.ranks.collectives import describe_collectives
 from .names import Names, device, names, operation
 
-# The tab merges consecutive entries of `input` that name the same node, so `x * x` would be one
-# edge. It skips an entry that names no node; put in between, that keeps them apart.
+# The tab merges consecutive entries of `input` with the same node: `x * x` would have one edge.
+# With this entry between the two, which names no node and is skipped, they are not merged.
 SEPARATOR_INPUT = "^|"
 _TYPES = {
     "float32": types_pb2.DT_FLOAT,
@@ -41,24 +42,25 @@ _TYPES = {
     "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
-# Declared fields other than those that are written separately.
+# Fields of `Node` that are written as they are declared; `_describe` writes the excluded ones.
 _BESIDE = columns_except(Node, "scope", "where", "note", "saved", "seconds")
-_MAX_ATTRIBUTE_LENGTH = 1000  # characters of an attribute, as the panel is a side bar
+_MAX_ATTRIBUTE_LENGTH = 1000  # number of characters; the tab's panel is narrow
 
 
 def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
-    """Return the graph's `GraphDef` and the names of its nodes in it.
+    """Return the graph as a `GraphDef`, and the names that its nodes have there.
 
     Args:
         graph: the graph to convert.
-        backward: add a scope with one node per gradient computation. Dashed edges into it show
-            where saved tensors are used, and each accumulator has an edge to its leaf.
+        backward: whether to add the scope "backward", with a node for each gradient computation.
+            Dashed edges into the scope show where saved tensors are used, and each accumulator has
+            an edge to its leaf.
 
     Raises:
         ValueError: if the graph has no nodes.
     """
     if not graph.nodes:
-        raise ValueError("the graph has no nodes: TensorBoard can't open an empty graph.")
+        raise ValueError("the graph has no nodes: TensorBoard cannot open an empty graph.")
     paths = names(graph)
     built = graph_pb2.GraphDef()
     built.versions.producer = 22
@@ -71,7 +73,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
-    # Entries without a name, shared by equal nodes.
+    # Entries without a name, which are copied for nodes that are equal except for their names.
     alike: dict[Hashable, node_def_pb2.NodeDef] = {}
     for node in graph.nodes:
         moved = transfers.get(node.id, [])
@@ -104,7 +106,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
 
 
 def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
-    """Return the part of an entry that is equal for all nodes with the same operation and role."""
+    """Return the part of a node's entry that does not depend on the node's name and inputs."""
     entry = node_def_pb2.NodeDef(device=device(node.device))
     leaf = node.title == "AccumulateGrad"
     entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
@@ -118,11 +120,17 @@ def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
 def run_metadata(
     graph: Graph, built: graph_pb2.GraphDef, paths: Names, *, backward: bool = False
 ) -> config_pb2.RunMetadata:
-    """Return `built` with measurements: seconds of backward, and bytes saved for backward.
+    """Return the `RunMetadata`: `built` with the measured times and memory sizes of its nodes.
 
-    The tab computes the time of a scope from its first start to its last end. Start times are
-    therefore consecutive within each scope, which makes the time of a scope the sum over its nodes.
-    Times are whole microseconds, at least 1.
+    The tab computes the time of a scope from the first start to the last end in the scope. The
+    start times are therefore consecutive within each scope, so that the time of a scope is the sum
+    of the times of its nodes. Times are whole microseconds, at least 1.
+
+    Args:
+        graph: the graph.
+        built: the graph as a `GraphDef`.
+        paths: the names of the nodes in `built`.
+        backward: whether `built` has the scope "backward".
     """
     metadata = config_pb2.RunMetadata()
     metadata.function_graphs.add().pre_optimization_graph.CopyFrom(built)
@@ -141,8 +149,8 @@ def run_metadata(
         return metadata
     mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
-    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # by the serialized output shapes
-    now = 1  # a node with a start of 0 gets no color
+    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # serialized output shapes -> entry
+    now = 1  # the tab colors no node that starts at 0
     entries = {entry.name: entry for entry in built.node}
     for name in sorted(entries, key=lambda name: name.split("/")):
         entry = entries[name]
@@ -164,8 +172,8 @@ def run_metadata(
             stats.all_end_rel_micros = took
             now += took
         elif not times and name == mark:
-            # Without any time, the tab paints every node black. The page ignores this one, as its
-            # end rounds to its start in the page's numbers, so the scale is unaffected.
+            # Without any time, the tab paints every node black. The tab's scale ignores this time:
+            # in JavaScript's numbers, its end equals its start.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
         if sizes.get(name):
@@ -189,7 +197,7 @@ def _gradient_bytes(node: Node) -> int:
 def _add_backward(
     built: graph_pb2.GraphDef, graph: Graph, paths: Names, inputs: list[list[Edge]]
 ) -> None:
-    """Add one node per `grad_fn`, in the same scopes under "backward"; data edges are gradients."""
+    """Add the scope "backward": a node for each `grad_fn`, with edges for the gradients."""
     users = graph.users()
     ends: dict[int, list[str]] = {}
     for (source, _), path in zip(graph.outputs, paths.outputs, strict=True):
@@ -198,7 +206,7 @@ def _add_backward(
         path = paths.nodes[node.id]
         entry = built.node.add(name=f"{paths.backward}/{path}", device=device(node.device))
         leaf = node.title == "AccumulateGrad"
-        # Input 0 of AssignAdd is drawn as changed in place: the accumulator adds to leaf.grad.
+        # The tab draws input 0 of AssignAdd as changed in place: the accumulator changes leaf.grad.
         entry.op = "AssignAdd" if leaf else operation(node.name)
         sources = [path] if leaf else [f"^{path}"] if node.saved else []
         sources += [f"^{end}" for end in ends.get(node.id, [])]
@@ -247,7 +255,7 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
         for size in meta.shape:
             shape.dim.add(size=size)
     if known:
-        # Shown in the panel; the tab draws shapes on edges but hides this attribute itself.
+        # The panel shows this text. The tab uses `_output_shapes` for edges and does not show it.
         _text(entry, "tensor", "; ".join(map(str, known)))
         dtype = _TYPES.get(known[0].dtype)
         if dtype is not None:
@@ -255,7 +263,7 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
 
 
 def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
-    """Set the color under "XLA cluster", the tab's only unused categorical coloring."""
+    """Set the category for the tab's coloring "XLA cluster", which is otherwise unused."""
     entry.attr["_XlaCluster"].s = role.encode()
     entry.attr["role"].s = role.encode()
 
@@ -320,5 +328,5 @@ def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:
-        # `s` shows bytes above 127 as octal numbers; `placeholder` is a Unicode string.
+        # The tab shows non-ASCII bytes in `s` as octal numbers; `placeholder` is Unicode text.
         entry.attr[key].placeholder = text

@@ -1,6 +1,6 @@
-"""Write gradient norms by module during a training.
+"""Write each module's gradient norm to a logger during a training.
 
-A step that is not measured costs only a counter.
+A step that is not measured costs no more than a counter.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .series import NormSeries
 
 
 class Writer(Protocol):
-    """The method of a TensorBoard `SummaryWriter` that is needed; other loggers have it too."""
+    """A logger with the method `add_scalar`, such as TensorBoard's `SummaryWriter`."""
 
     def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
         """Write `scalar_value` under `tag` at a step."""
 
 
 def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
-    """Return the Euclidean norm of the gradients of each module's own parameters, by module path.
+    """Return each module's gradient norm: the Euclidean norm over the module's own parameters.
 
-    Modules without a readable gradient are left out; "" is the model itself. For a DTensor it is
-    the norm of the local shard. Makes one copy from each device, and another one if a norm is too
-    large or too small for a sum of squares.
+    Keys are paths of modules; "" is the model itself. Modules without a readable gradient are left
+    out. Of a DTensor, the local shard counts. The norms are copied from each device at once; a
+    second copy follows if a norm is too large or too small for a sum of squares.
     """
     owners: list[str] = []
     gradients: list[torch.Tensor] = []
@@ -63,7 +63,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 
 def _fetch(numbers: list[torch.Tensor]) -> list[float]:
-    """Return the values of one-element tensors, with one copy from each device."""
+    """Return the values of one-element tensors; they are copied from each device at once."""
     values = [0.0] * len(numbers)
     positions: dict[torch.device, list[int]] = {}
     for i, number in enumerate(numbers):
@@ -77,7 +77,7 @@ def _fetch(numbers: list[torch.Tensor]) -> list[float]:
 
 
 def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:
-    """Return the norms, computed after division by the largest element."""
+    """Return norms whose squares would over- or underflow: divide by the largest element first."""
     units, ratios = [], []
     for gradient in gradients:
         sizes = gradient.abs()
@@ -90,7 +90,7 @@ def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:
 
 
 class ModuleNorms:
-    """Writer of the gradient norms of a model.
+    """A writer of a model's gradient norms.
 
     Args:
         model, writer, every, tag: as for `watch`.
@@ -101,17 +101,17 @@ class ModuleNorms:
         self._writer = writer
         self._every = every
         self._tag = tag
-        self._step = 0  # steps so far; several optimizers of the model make one step together
+        self._step = 0  # number of steps; optimizers that step in turn make one step
         # Optimizers that have stepped in this step.
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
-        # id() of trainable parameters of optimizers that have not stepped yet.
+        # `id` of trainable parameters whose optimizer has not stepped yet in this step.
         self._missing: set[int] = set()
         self._norms: dict[str, float] = {}  # norms of this step, until they are written
         self._series = NormSeries(tag)
         self._failed = False
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Measure before an optimizer steps."""
+        """Measure the gradients before an optimizer steps."""
         optimizer = event.optimizer
         optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
         parameters = dict(self._model.named_parameters())
@@ -128,7 +128,7 @@ class ModuleNorms:
             return
         with torch.no_grad():
             norms = gradient_norms(self._model)
-        # Gradients of another optimizer's parameters may still be scaled, or of another backward.
+        # Norms of other optimizers' modules stay as measured at the step of their own optimizer.
         known = {path: norm for path, norm in self._norms.items() if path not in mine}
         self._norms = norms | known
         self._missing -= optimized
@@ -136,7 +136,7 @@ class ModuleNorms:
             self.flush()
 
     def flush(self) -> None:
-        """Write the norms of the current step, if they were measured."""
+        """Write the norms of the current step, if it was measured. A failure is reported once."""
         norms, self._norms = self._norms, {}
         try:
             self._write({path or "model": norm for path, norm in norms.items()}, self._step - 1)
@@ -147,7 +147,7 @@ class ModuleNorms:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _write(self, norms: dict[str, float], step: int) -> None:
-        if norms and hasattr(self._writer, "add_histogram_raw"):  # adds charts and a ridge plot
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard gets charts, too
             from .events import writing
 
             with writing(self._writer) as write:
@@ -165,6 +165,6 @@ def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def _min_exact_norm(dtype: torch.dtype) -> float:
-    """Return the norm below which digits are lost because squares underflow."""
+    """Return the norm below which digits are lost: squares of smaller elements underflow."""
     info = torch.finfo(dtype)
     return math.sqrt(info.tiny / info.eps)

@@ -1,7 +1,7 @@
-"""Convert names, operations and devices to forms that TensorBoard's Graphs tab draws as intended.
+"""Change names so that TensorBoard's Graphs tab draws all nodes, edges and colors.
 
-The tab parses a node's name as a path, an operation's name as a hint, and a device as a pattern. If
-one has another form, nodes, edges or colors silently disappear.
+The tab parses names of nodes as paths, and gives some operations and devices a special meaning. If
+a name is not in the form that the tab expects, nodes, edges or colors silently disappear.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..graph import Graph, Node
 from ..graph.text import printable
 from ..render.groups.groups import Group, Groups, group
 
-# First segments that break the page's JavaScript objects, and the tab's name of its root.
+# Names that break the page if a path begins with them; properties of JavaScript objects, mostly.
 RESERVED = frozenset(
     [
         "__proto__",
@@ -34,7 +34,7 @@ RESERVED = frozenset(
         "__root__",
     ]
 )
-LIBRARY = "__function_library__"  # the tab's own scope for functions
+LIBRARY = "__function_library__"  # the tab uses this scope for functions
 # The tab draws input 0 of these operations as changed in place.
 REFERENCE_OPS = frozenset(
     [
@@ -53,15 +53,15 @@ REFERENCE_OPS = frozenset(
         "scatter_update",
     ]
 )
-SERIES = 5  # the tab folds this many numbered siblings with one operation into one node
-# Children per scope; a flat graph of a thousand is an invisible sliver, of 3,000 never drawn.
+SERIES = 5  # the tab folds so many numbered siblings with one operation into a node
+# Largest number of children in a scope. The tab draws 1,000 as a thin line, and 3,000 never.
 LIMIT = 100
-_FEW_OUTPUTS = 10  # more outputs than this get a scope of their own
+_FEW_OUTPUTS = 10  # more outputs get a scope of their own
 
 
 @lru_cache(1024)
 def segment(text: str) -> str:
-    """Return one part of a path, without characters that break colors, edges or selection.
+    """Return a text as part of a path, without characters that break colors, edges or selection.
 
     >>> segment("it's 100%"), segment("snow ☃"), segment("")
     ('it_s_100_', 'snow__', '_')
@@ -70,7 +70,7 @@ def segment(text: str) -> str:
 
 
 def operation(text: str) -> str:
-    """Return an operation's name in a form that the tab draws as a plain node.
+    """Return an operation's name, changed if the tab would not draw it as a plain node.
 
     >>> operation("ConstantPadNdBackward0"), operation("NoOp"), operation("torch::autograd::Tie")
     ('constantPadNdBackward0', 'NoOp_', 'Tie')
@@ -82,7 +82,7 @@ def operation(text: str) -> str:
 
 
 def device(label: str) -> str:
-    """Return the device name for the Graphs tab, always with an index; "" if it is unknown.
+    """Return a device's name in the form of the Graphs tab, with an index; "" if it is unknown.
 
     >>> device("cpu"), device("cuda:1"), device("meta"), device("")
     ('/device:CPU:0', '/device:cuda:1', '/device:meta:0', '')
@@ -90,21 +90,21 @@ def device(label: str) -> str:
     kind, _, index = label.partition(":")
     if not kind:
         return ""
-    # Only CPU is upper case: the legend drops the characters that all devices share.
+    # CPU is in upper case, so that it shares no first letters with "cuda": the legend drops them.
     kind = "CPU" if kind == "cpu" else re.sub(r"\W", "_", kind)
     return f"/device:{kind}:{index if index.isdigit() else 0}"
 
 
 @dataclass
 class Scope:
-    """The names in use in one scope."""
+    """A scope of the Graphs tab, with the names that are already in use there."""
 
     path: str = ""
     taken: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, text: str) -> str:
-        """Return an unused path for `text` in this scope: "add", "add(1)"."""
+        """Return a new path for `text` in this scope: "add", then "add(1)" and so on."""
         name = wanted = segment(text)
         if not self.path and (wanted in RESERVED or wanted.startswith(LIBRARY)):
             name = wanted = "_" + wanted
@@ -117,7 +117,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Names:
-    """The path of each node of a graph, of each of its outputs, and of the backward's scope."""
+    """The paths of a graph's nodes and outputs in the Graphs tab, and of the scope "backward"."""
 
     nodes: list[str]
     outputs: list[str]
@@ -125,10 +125,10 @@ class Names:
 
 
 def names(graph: Graph) -> Names:
-    """Return paths for the Graphs tab: the module's scope, then a short name of the node itself.
+    """Return the paths of a graph's nodes: the scope of the module, then the node's own name.
 
-    The name is the operation and, in brackets, the caller's name ("mean[y]"); for a leaf, the
-    caller's name alone. No scope has more than about 100 children.
+    The own name is the operation and, in brackets, the name of the variable ("mean[y]"); for a
+    leaf, it is only the name of the variable. No scope has more than about 100 children.
     """
     groups = group(graph, limit=LIMIT)
     top = Scope()
@@ -147,12 +147,18 @@ def names(graph: Graph) -> Names:
 
 
 def own_name(node: Node, modules: Sequence[str]) -> str:
-    """Return a node's name inside the scope of `modules`: "weight", "addmm", "mean[y]"."""
+    """Return a node's own name, such as "weight", "addmm" or "mean[y]".
+
+    Args:
+        node: the node.
+        modules: names of the modules around it, outermost first. A leaf's name does not repeat
+            them.
+    """
     if node.title != "AccumulateGrad":
         title = node.title.rpartition("::")[2]
         return f"{title}[{node.label}]" if node.label else title
     parts = node.label.split(".")
-    if node.module:  # the caller's name of the whole model may come first
+    if node.module:  # the model's own variable may come first
         parts = node.label.rpartition(f"{node.module}.")[2].split(".")
     for module in modules:
         if len(parts) > 1 and parts[0] == module:
@@ -169,9 +175,9 @@ def _scopes(groups: Groups, top: Scope) -> list[Scope]:
 
 
 def _scope_name(entry: Group) -> str:
-    """Return the name of a group's scope; a number, as `Sequential` has, with the class behind it.
+    """Return the name of a group's scope. A number, as in `Sequential`, gets a class: "0[Linear]".
 
-    The tab shows a scope by its name alone: "0[Linear]".
+    The tab shows only this name for a scope, so a number alone would say nothing.
     """
     number = entry.name.partition("#")[0]
     kind = entry.module_class.partition("(")[0]
@@ -180,7 +186,7 @@ def _scope_name(entry: Group) -> str:
 
 
 def _modules(groups: Groups) -> list[tuple[str, ...]]:
-    """Return for each group the modules around it, outermost first, without call numbers."""
+    """Return the names of the modules around each group, outermost first, without call numbers."""
     found: list[tuple[str, ...]] = []
     for entry in groups.groups:  # parents come before children
         outer = () if entry.parent is None else found[entry.parent]
@@ -205,7 +211,11 @@ def _outputs(graph: Graph, top: Scope) -> list[tuple[Scope, str, str]]:
 
 
 def _without_series(wanted: Sequence[tuple[Scope, str, str]]) -> list[tuple[Scope, str]]:
-    """Return scopes and names, with "_" appended to names x1 ... x9 that the tab would fold."""
+    """Return scopes and names, with a "_" after numbered names that the tab would fold into one.
+
+    Args:
+        wanted: scope, name and operation of each node.
+    """
     families: dict[tuple[str, str, str], dict[int, list[int]]] = {}
     for i, (scope, text, op) in enumerate(wanted):
         match = text[-1:].isdecimal() and re.fullmatch(r"(\D*)(\d+)", text)

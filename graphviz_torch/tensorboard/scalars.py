@@ -1,8 +1,9 @@
-"""Write gradients and transfers of a training to TensorBoard's other tabs.
+"""Write the gradients and transfers of a training to TensorBoard.
 
-Images: the gradient norm of each layer by depth. Custom Scalars: charts of the norms over the
-steps, with the numbers under Scalars. Histograms: a ridge plot of all norms, where bucket i is
-layer i in order of depth. Text: the transfers between devices and ranks of a step.
+Images tab: the gradient norm of each layer, in order of depth. Custom Scalars tab: charts of the
+norms over the steps; the Scalars tab has the same numbers. Histograms tab: a ridge plot of all
+norms, where bucket i is layer i. Text tab: the copies between devices and the collectives of a
+step.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from .series import NormSeries
 from .tables import transfers_markdown
 from .writer import require
 
-_series: dict[tuple[str, str], NormSeries] = {}  # by directory and tag
+_series: dict[tuple[str, str], NormSeries] = {}  # (directory, tag) -> series
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
-    """Return the gradient norm of each layer (all parameters of one module), first layer first.
+    """Return the gradient norm of each layer, first layer first.
 
-    Euclidean, over parameters with a recorded gradient, divided by the loss scale if the graph has
-    one. NaN or Inf in a gradient makes the norm NaN or Inf. A parameter outside of any module, or
-    without a name, is a layer of its own.
+    A layer consists of the own parameters of one module; a parameter outside of any module, or
+    without a name, is a layer of its own. The norm is the Euclidean norm over all parameters with a
+    recorded gradient, divided by the loss scale if there is one. It is NaN or Inf if a gradient
+    contains NaN or Inf.
     """
     first: dict[int, int] = {}
     for edge in graph.edges:
@@ -51,26 +53,28 @@ def add_gradients(
     step: int,
     tag: str = "gradient norm",
 ) -> None:
-    """Write gradient norms by layer: a picture by depth, charts over the steps, and a ridge plot.
+    """Write the gradient norm of each layer: a picture, charts over the steps, and a ridge plot.
 
-    The picture is in the Images tab. Charts, in the Custom Scalars tab, show many layers in one,
-    and parts of a large model in more. The ridge plot is a histogram. Charts and scalars are
-    written from the second step of a process on, which also writes those of the first.
+    The picture is in the Images tab, and shows the norms of this step in order of depth. The charts
+    are in the Custom Scalars tab: one for all layers, and for a large model further ones for its
+    parts. The ridge plot is in the Histograms tab. Charts and scalars are written from the second
+    step of a process on; the second step also writes those of the first.
 
     Args:
-        gradients: a recording, its graph, or norms by layer, first layer first.
+        gradients: a recording, its graph, or a dict from layers to norms, first layer first.
         logdir_or_writer: a directory, or a `SummaryWriter`.
         step: the training step.
-        tag: scalars are named "<tag>/<layer>", the picture "<tag> of each layer", the ridge plot
-            "<tag> by depth". In the ridge plot, the bucket from i to i + 1 has the norm of layer i
-            as its count; the card's (i) lists the layers.
+        tag: first part of all names. Scalars are named "<tag>/<layer>", the picture "<tag> of each
+            layer", the ridge plot "<tag> by depth". In the ridge plot, the bucket from i to i + 1
+            has the norm of layer i as its count; the plot's (i) lists the layers.
 
     Warns:
-        RuntimeWarning: if Graphviz is missing for the picture; the numbers are written.
+        RuntimeWarning: if the picture cannot be drawn because Graphviz is missing. The numbers are
+            written nevertheless.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
-        ValueError: if there is no gradient.
+        ValueError: if no gradient was recorded.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as runs:
@@ -94,7 +98,7 @@ def add_gradients(
         png = depth_png(norms, f"{tag} of each layer, step {step}")
         summaries.append((image(f"{tag} of each layer", png), step))
     except LayoutError as error:
-        message = f"add_gradients() writes no picture: {error}"
+        message = f"add_gradients() cannot draw the picture: {error}"
         warnings.warn(message, RuntimeWarning, stacklevel=2)
     with writing(logdir_or_writer) as write:
         for summary, when in summaries:
@@ -115,9 +119,8 @@ def add_distribution(
     Args:
         logdir_or_writer: a directory, or a `SummaryWriter`.
         name: name of the parameter; the tag is "<tag>/<name>".
-        edges: ascending bounds of the buckets, one more than `counts`, as `torch.histogram` returns
-            them.
-        counts: elements in each bucket.
+        edges: bounds of the buckets in ascending order, as `torch.histogram` returns them.
+        counts: number of elements in each bucket; one less than `edges`.
         step: the training step.
         tag: prefix of the tag.
 
@@ -134,7 +137,7 @@ def add_distribution(
 
     if len(edges) != len(counts) + 1:
         raise ValueError(
-            f"{name}: {len(edges)} edges for {len(counts)} counts; one edge more is needed."
+            f"{name}: {len(edges)} edges and {len(counts)} counts: pass one edge more than counts."
         )
     rows = [
         (float(low), float(high), float(count))
@@ -147,9 +150,9 @@ def add_distribution(
 def add_transfers(
     graph: GraphLike, logdir_or_writer: Any, *, step: int, tag: str = "transfers"
 ) -> None:
-    """Write the graph's transfers as a table for the Text tab, with totals and findings.
+    """Write the copies between devices as a table for the Text tab, with totals and findings.
 
-    Collectives between ranks follow in a second table.
+    A second table has the collectives between ranks.
 
     Args:
         graph: a recording or its graph.

@@ -1,8 +1,9 @@
-"""Build summaries of gradient norms over the steps of a training: scalars, charts, a ridge plot.
+"""Build TensorBoard summaries of gradient norms over the steps of a training.
 
-A scalar of a single step is a card with one point, and a large model has a hundred of them. The
-first step's scalars are therefore written together with the second's. The ridge plot, which shows a
-single step, is written at once.
+These are scalars, charts and a ridge plot. For a single step, the Scalars tab would show a card
+with one point for each of a model's layers. Therefore the scalars of the first step are written
+together with those of the second step. The ridge plot, which shows single steps, is written at
+once.
 """
 
 from __future__ import annotations
@@ -12,28 +13,32 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LINES = 12  # lines of a chart of all layers
-# Prefix of a module path that groups layers: up to the first list index ("encoder.layers.3"), else
-# the first name ("head").
+_LINES = 12  # largest number of lines in the chart of all layers
+# The part of the model to which a layer belongs: its path up to the first number, such as
+# "encoder.layers.3", or without a number the first name, such as "head".
 _PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 
 class NormSeries:
-    """Builder of the summaries of gradient norms, step by step.
+    """A builder of summaries, which is called with the gradient norms of each step.
 
     Args:
-        tag: scalars are named "<tag>/<layer>", the ridge plot "<tag> by depth".
+        tag: first part of all names: scalars are "<tag>/<layer>", the ridge plot "<tag> by depth".
     """
 
     def __init__(self, tag: str) -> None:
         self._tag = tag
-        self._first: tuple[int, Mapping[str, float]] | None = None  # step and norms
+        self._first: tuple[int, Mapping[str, float]] | None = None  # the first step
         self._charted: dict[str, None] = {}  # layers in the current layout of charts
 
     def summaries(self, norms: Mapping[str, float], step: int) -> list[tuple[Any, int]]:
-        """Return (summary, step) pairs to write now. Norms are by layer, first layer first.
+        """Return the summaries to write now, each with its step.
 
-        Norms of the same step as before replace the earlier ones.
+        Norms of the same step as before replace the earlier norms.
+
+        Args:
+            norms: the gradient norm of each layer, first layer first.
+            step: the training step.
         """
         from .events import charts, scalars
 
@@ -59,7 +64,7 @@ def ridge(norms: Mapping[str, float], tag: str) -> Any:
     """Return a histogram whose bucket from i to i + 1 has the norm of layer i as its count."""
     from .events import buckets
 
-    # A histogram has no NaN or Inf: they are 0 here, and correct in the scalars.
+    # A histogram cannot have NaN or Inf, so that they are 0 here. The scalars have the true values.
     rows = [
         (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
         for i, norm in enumerate(norms.values())
@@ -69,11 +74,12 @@ def ridge(norms: Mapping[str, float], tag: str) -> Any:
 
 
 def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
-    """Return the tags of each chart: one of all layers, or of some of them, and one per part.
+    """Return the charts: a dict from the title of a chart to the tags that it shows.
 
-    The first chart has at most a dozen lines, from the first layer to the last. A part is a block
-    of a list, or a child of the model, with all of its layers. Parts with a single layer share a
-    chart.
+    The first chart has at most twelve layers, evenly spaced from the first to the last. If the
+    model
+    has more layers, each part of the model has a chart of its own: a block of a list, or a child of
+    the model. Parts with a single layer share a chart.
 
     >>> list(chart_lines([f"gpt.h.{i}.{j}" for i in (0, 1) for j in range(8)], "norm"))
     ['12 of 16 layers, first to last', 'gpt.h.0', 'gpt.h.1']

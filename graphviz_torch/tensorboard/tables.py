@@ -1,4 +1,4 @@
-"""Format a step's copies between devices, and collectives between ranks, as Markdown."""
+"""Show the copies between devices and the collectives of a step as Markdown tables."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ..render.ranks.collectives import merge_equal, payload_text
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")
-_ROWS = 500  # rows of a table; the rest is merged into one
+_ROWS = 500  # largest number of rows in a table; a line below sums up the rest
 
 
 def transfers_markdown(graph: Graph) -> str:
-    """Return Markdown with totals by direction, findings, and a table, largest first.
+    """Return Markdown with totals for each direction, findings, and tables.
 
-    Identical copies made by the same line are one row. Milliseconds are measured on the device, and
-    empty unless all copies of the row were measured. Collectives between ranks follow in a table of
-    their own, in program order.
+    The first table has the copies between devices, the largest first. Identical copies made by the
+    same line share a row. Their time in milliseconds is measured on the device; it is empty unless
+    all copies of the row were measured. The second table has the collectives, in program order.
 
     >>> from graphviz_torch.graph import Graph
     >>> transfers_markdown(Graph(()))
@@ -128,7 +128,7 @@ def _copies(count: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape text for Markdown, also inside a table."""
+    """Escape all characters that have a meaning in Markdown or in its tables."""
     text = printable(text.replace("\n", " "))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)

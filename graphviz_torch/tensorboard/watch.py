@@ -1,7 +1,8 @@
-"""Watch every step of a training at low cost, and record the next steps if something goes wrong.
+"""`watch`: check every step of a training at low cost, and record the steps after a problem.
 
-`parameter.grad` is measured when an optimizer is about to step: after accumulation, unscaling by a
-GradScaler, and clipping. No exception of ours reaches the training.
+The gradients in `parameter.grad` are measured just before an optimizer steps: after accumulation,
+after unscaling by a GradScaler, and after clipping. Errors inside `watch` are logged and do not
+reach the training.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
 _MAX_SECONDS_KEPT = 1e-2  # seconds of a step up to which gradients of intermediate results are kept
-_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps recorded after a report, and in total
+_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps to record after a report, and in all
 
 
 class _Hooks:
-    """Hooks of a training, opened and closed together."""
+    """The hooks of `watch`, which are installed and removed together."""
 
     def __init__(self, *watches: Watch) -> None:
         self._watches = watches
@@ -49,7 +50,14 @@ class _Hooks:
 
 
 class Watching:
-    """The result of `watch`: a context manager with `reports`, `steps` and `remove()`."""
+    """The result of `watch`: a context manager with `reports`, `steps` and `remove()`.
+
+    Args:
+        model: the model to watch.
+        norms: writer of the gradient norms, or None.
+        folder: folder for the file with recorded steps; None writes no file.
+        reported: the rules to report.
+    """
 
     def __init__(
         self,
@@ -58,32 +66,32 @@ class Watching:
         folder: Path | None,
         reported: Selection,
     ) -> None:
-        self.reports: list[WatchReport] = []  # problems in order, each reported once
-        self.steps: list[TrainingStep] = []  # steps recorded after the first reports
+        self.reports: list[WatchReport] = []  # problems, in the order in which they were reported
+        self.steps: list[TrainingStep] = []  # recorded steps
         self._model, self._norms, self._reported = model, norms, reported
         self._health = Health(model, self._add_report)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
-        # The running recording, its step, and id() of its optimizer.
+        # The running recording, the number of its step, and the `id` of the step's optimizer.
         self._recording: tuple[Recording, int, int] | None = None
-        self._due = 0  # steps still to be recorded
+        self._due = 0  # number of steps that are still to be recorded
         self._failed = False
         self._rerun = NonfiniteRerun(model)
-        # Text about an infinite loss, reported if the optimizer uses its gradients.
+        # Message about an infinite loss, which is reported if an optimizer uses its gradients.
         self._infinite = ""
         self._thread = get_ident()
-        with record():  # the first recording registers hooks, which fails inside another hook
+        with record():  # the first recording has to register hooks outside of any hook
             pass
         self._watch = _Hooks(
             StepWatch(self._before_step, self._after_step),
             EngineWatch(self._before_backward, self._after_backward),
-            CaptureWatch(),  # suspends the watch during a capture
+            CaptureWatch(),  # suspends the hooks during a CUDA graph capture
             self._rerun.model_calls,
         )
         self._watch.open()
 
     @property
     def step(self) -> int:
-        """Number of steps so far; several optimizers of the model make one step together."""
+        """Number of steps so far. Optimizers of the model that step in turn make one step."""
         return self._health.step + 1
 
     def __enter__(self) -> Watching:
@@ -113,7 +121,7 @@ class Watching:
             self._log_failure(error)
 
     def _check_loss(self, event: EngineCalled) -> None:
-        """Check whether the loss is finite. If it is Inf, a GradScaler may skip the step."""
+        """Report a NaN loss. Keep the message for an infinite loss, as a GradScaler may skip it."""
         found = self._rerun.loss(event)
         self._infinite = ""
         if found is not None:
@@ -154,7 +162,7 @@ class Watching:
             self._log_failure(error)
 
     def _record(self, optimizer: int) -> None:
-        """End a recorded step and begin the next one, when the same optimizer has stepped."""
+        """End the recorded step if its optimizer has stepped again, and start the next one."""
         if self._recording is not None:
             recording, number, key = self._recording
             if key != optimizer:
@@ -178,7 +186,7 @@ class Watching:
             report = replace(report, message=f"{report.message} {cause}".rstrip())
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._rerun.release()
-            self._rerun.model_calls.close()  # the cause is reported once
+            self._rerun.model_calls.close()  # the cause is searched once
         if not self._reported.includes(report):
             return
         self.reports.append(report)
@@ -186,10 +194,10 @@ class Watching:
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
     def _log_failure(self, error: Exception) -> None:
-        """Log the first exception of our own code; never interrupt the training."""
+        """Log the first exception of this module's code, instead of raising it in the training."""
         if not self._failed:
             self._failed = True
-            _LOG.warning("watch() misses something: %s: %s", type(error).__name__, error)
+            _LOG.warning("watch() may miss problems: %s: %s", type(error).__name__, error)
 
 
 def watch(
@@ -204,56 +212,61 @@ def watch(
 ) -> Watching:
     r"""Watch every step of a training from now on, and report problems.
 
-    `reports` and the log "graphviz_torch" get each problem once, with the step in which it began:
+    Each problem is reported once, in `reports` and in the log "graphviz_torch", with the step in
+    which it began:
 
-    - A loss or gradient that is not finite, before the optimizer uses it, and its origin: the first
-      operation, its line in the model, or the row of the data. To find it, the model is run again
-      on the same arguments, and its state is restored. For a Lightning module with automatic
-      optimization, the whole `training_step` is run again.
-    - Parameters without a gradient, or with a gradient of zero, in 20 steps.
-    - A gradient norm of more than ten times the largest of the last 50 steps; a weight that a step
-      changes by a tenth of its norm; weights that the steps no longer change; weights that have
-      shrunk to a thousandth of their norm.
+    - A loss or a gradient that is not finite, before the optimizer uses it. The report names the
+      origin: the first operation with its line, or the row of the data. To find the origin, the
+      model is run again on the same arguments, and its state is restored. For a Lightning module
+      with automatic optimization, the whole `training_step` is run again.
+    - Parameters that get no gradient, or a gradient of zero, in 20 steps.
+    - A gradient norm of more than ten times the largest of the last 50 steps; a weight that changes
+      by a tenth of its norm in one step; weights that no longer change; weights that have shrunk to
+      a thousandth of their norm.
     - A learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
       not cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
       replaced while an optimizer keeps the old ones.
-    - Graphs of 24 steps that are alive, and the references to them; growing memory.
-    - An average of the weights that is written without changing, or does not change for 1,000 steps
-      (a target network: 20,000), if a variable is named so: "ema", "average", "shadow", "target".
+    - Graphs of 24 steps that are still alive, with the references that keep them alive; growing
+      memory.
+    - An average of the weights that is written but keeps its values, or that keeps its values for
+      1,000 steps (a target network: 20,000 steps). Averages are found by the names of variables:
+      "ema", "average", "shadow", "target".
 
-    Consequences of a reported problem are not reported in the next 1,000 steps. The next two steps
-    after a report are recorded completely.
+    Consequences of a reported problem are not reported in the next 1,000 steps. The two steps after
+    a report are recorded completely.
 
-    With a writer, the norm of every module's gradients is written at every `every`-th step, too.
-    Several optimizers that step in turn make one step; each module is measured before its own
-    optimizer steps. If some parameter belongs to none of them, a step is written when the next one
-    begins. If the writer fails, as on a full disk, there is one warning and the training continues.
+    With a writer, each module's gradient norm is also written, in every `every`-th step. Optimizers
+    that step in turn make one step, and each module is measured before its own optimizer steps. If
+    a parameter belongs to no optimizer, the norms of a step are written when the next step begins.
+    If the writer fails, for example because the disk is full, there is one warning and the training
+    continues.
 
-    Not seen: an infinite loss with finite gradients, and a step that skips the optimizer, as a
-    GradScaler does on purpose. On CUDA nothing synchronizes: values that are not finite are
-    reported when the next step begins, without their origin. The origin has no line if it is
-    outside of the model's forward, or in a call whose arguments are larger than 64 MiB or have
-    changed since. The arguments of a step's calls are kept alive until it ends.
+    Not detected: an infinite loss whose gradients are finite, and a step that skips the optimizer,
+    as a GradScaler does on purpose. On CUDA nothing is synchronized: NaN and Inf are reported when
+    the next step begins, without their origin. The origin has no line if it is outside of the
+    model's forward, or in a call whose arguments are larger than 64 MiB or have changed since. The
+    arguments of calls are kept alive until the step ends.
 
     Args:
         model: the model whose parameters are watched.
-        writer: a TensorBoard `SummaryWriter`, which also gets a chart of all modules over the steps
-            and a ridge plot by depth (its scalars start with the second step, which includes the
-            first), or any object with its `add_scalar`. None writes nothing.
-        every: steps between two measurements for the writer; the first step is measured.
-        tag: prefix of the scalars: "gradient_norm/encoder.layers.0.fc1".
-        folder: directory for the recorded steps, written as one file, "run.json.gz".
-        select: the ids of the rules to report; None: all of them.
-        ignore: the ids of rules not to report.
+        writer: a TensorBoard `SummaryWriter`, or any object with its method `add_scalar`. A
+            `SummaryWriter` also gets a chart of all modules over the steps, and a ridge plot of the
+            modules in order of depth; the scalars of the first step are written with the second
+            step. None writes nothing.
+        every: interval in steps between two measurements for the writer, from the first step.
+        tag: first part of the names of scalars, such as "gradient_norm/encoder.layers.0.fc1".
+        folder: folder for the file "run.json.gz" with the recorded steps. None writes no file.
+        select: ids of the rules to report. None reports all rules.
+        ignore: ids of rules that are not reported.
 
     Returns:
-        A context manager with `reports`, `steps` (the recorded ones) and `remove()`. It watches
-        from now on, whether or not it is entered.
+        A context manager with `reports`, `steps` (the recorded steps) and `remove()`. Watching has
+        begun, whether or not the context manager is entered.
 
     Raises:
         TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an
             integer.
-        ValueError: if `every` is less than 1, or an id of `select` or `ignore` is not a rule's.
+        ValueError: if `every` is less than 1, or if no rule has an id in `select` or `ignore`.
 
     >>> model = torch.nn.Linear(1, 1)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -273,13 +286,13 @@ def watch(
         raise TypeError(f"watch: model is {type_text(model)}: pass a torch.nn.Module.")
     if writer is not None and not callable(getattr(writer, "add_scalar", None)):
         raise TypeError(
-            f"watch: writer is {type_text(writer)}: pass a SummaryWriter, what has its "
+            f"watch: writer is {type_text(writer)}: pass a SummaryWriter, another object with "
             "add_scalar(tag, value, step), or None."
         )
     if not isinstance(every, int) or isinstance(every, bool):
-        raise TypeError(f"watch(every={every!r}): pass the number of steps, 1 or more.")
+        raise TypeError(f"watch(every={every!r}): pass an integer, 1 or more.")
     if every < 1:
-        raise ValueError(f"watch(every={every}): pass the number of steps, 1 or more.")
+        raise ValueError(f"watch(every={every}): pass an integer, 1 or more.")
     norms = None if writer is None else ModuleNorms(model, writer, every, tag)
     to = None if folder is None else Path(folder)
     return Watching(model, norms, to, Selection.create(select, ignore))

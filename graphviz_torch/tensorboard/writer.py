@@ -1,10 +1,10 @@
 """Write a graph for TensorBoard's Graphs tab, with scopes, devices, shapes, times and memory.
 
-Compute time is the measured duration of a node's backward. Memory is the recorded bytes that a node
-saves for backward and, in the scope of the backward, of the gradients that reached it. Nothing is
-estimated.
+A node's compute time is the measured duration of its backward. A node's memory is the size of the
+tensors that it saves for backward; in the scope "backward", it is the size of the gradients that
+reached the node. Nothing is estimated.
 
-TensorBoard is imported by the functions here, not by this module.
+TensorBoard is imported when a function is called, not when this module is imported.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def to_tensorboard(
 ) -> None:
     """Write a graph for TensorBoard's Graphs tab.
 
-    A run has one graph per tag, that of the tag's last step. Ranks need directories of their own
-    ("runs/rank0", "runs/rank1").
+    The tab shows one graph for each tag of a run: the graph of the last step. Each rank needs its
+    own directory ("runs/rank0", "runs/rank1").
 
     Args:
-        graph: the graph, a recording or a tensor.
-        logdir_or_writer: a directory, in which a new event file is written and closed, or a
-            `SummaryWriter`, which is flushed and stays open. A large graph is written twice as fast
-            to a directory, since a `SummaryWriter` computes checksums in Python.
-        tag: name in the tab's list.
-        step: the training step; TensorBoard distinguishes the graphs of a tag by it.
-        backward: add a scope "backward" with one node per gradient computation.
+        graph: a graph, a recording or a tensor.
+        logdir_or_writer: a directory, in which a new event file is written, or a `SummaryWriter`,
+            which is flushed and stays open. Writing a large graph to a directory takes half the
+            time, because a `SummaryWriter` computes checksums in Python.
+        tag: name of the graph in the tab's list.
+        step: the training step.
+        backward: whether to add the scope "backward", with a node for each gradient computation.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
@@ -61,7 +61,7 @@ def to_tensorboard(
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
 
-    # A garbage collection over a million small objects takes longer than creating them.
+    # A garbage collection takes longer than creating these objects, which may be a million.
     @with_gc_disabled
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
@@ -69,7 +69,7 @@ def to_tensorboard(
         return _serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
-    # The second plugin has no Profile; used if nothing was measured, so that the tab offers none.
+    # With the second plugin, the tab does not offer times and memory, which were not measured.
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, data), step)
@@ -77,7 +77,15 @@ def to_tensorboard(
 
 
 def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> Path:
-    """Write a graph as text for the Graphs tab's "Upload file" button, and return the path.
+    """Write a graph as text, for the button "Upload file" of TensorBoard's Graphs tab.
+
+    Args:
+        graph: a graph, a recording or a tensor.
+        path: the file to write.
+        backward: as for `to_tensorboard`.
+
+    Returns:
+        The path.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
@@ -118,7 +126,7 @@ def _serialize(message: Any) -> bytes:
 
 
 def require() -> None:
-    """Raise ImportError, with the install command, unless TensorBoard >= 2.20 is installed."""
+    """Raise ImportError, with the command to run, if TensorBoard 2.20 or newer is not installed."""
     install = 'pip install -U "graphviz-torch[tensorboard]"'
     try:
         from tensorboard.version import VERSION  # type: ignore[import-untyped]
@@ -127,6 +135,6 @@ def require() -> None:
     if tuple(map(int, re.findall(r"\d+", VERSION)[:2])) < MIN_VERSION:
         oldest = ".".join(map(str, MIN_VERSION))
         raise ImportError(
-            f"TensorBoard {VERSION} is installed; {oldest} or newer is needed, "
-            f"and 2.21 or newer beside setuptools 82. Install it with: {install}"
+            f"TensorBoard {VERSION} is too old: version {oldest} is needed, "
+            f"or 2.21 if setuptools is 82 or newer. Install it with: {install}"
         )

@@ -122,7 +122,7 @@ def test_an_optimizer_that_does_not_fit_keeps_the_model_from_changing(tmp_path: 
     with pytest.raises(ValueError, match=r"optimizer has groups of \[1\] parameters"):
         load_checkpoint(path, {"model": other, "optimizer": few})
     assert torch.equal(other[0].weight, before)
-    with pytest.raises(TypeError, match="into\\['n'\\] is an int; pass modules and optimizers"):
+    with pytest.raises(TypeError, match="into\\['n'\\] is an int: pass modules and optimizers"):
         load_checkpoint(path, {"n": 3})
 
 
@@ -280,7 +280,7 @@ def test_another_computation_is_named_at_its_node() -> None:
     found = compare_models(a, b, torch.randn(3, 2))
     assert found.first is not None
     assert found.first.what == "operation"
-    assert "relu: the other one computes TanhBackward0" in str(found.first)
+    assert "relu: the other module computes TanhBackward0" in str(found.first)
 
 
 def test_a_gradient_that_differs_where_values_agree_is_found() -> None:

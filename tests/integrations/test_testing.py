@@ -70,7 +70,7 @@ def test_a_frozen_or_an_unknown_name_fails() -> None:
     assert_gradients_flow(recording)
     with pytest.raises(AssertionError, match=r"first\.weight.*requires_grad is False"):
         assert_gradients_flow(recording, to="first.weight")
-    with pytest.raises(AssertionError, match="no parameter is called frist"):
+    with pytest.raises(AssertionError, match="no parameter or module is called frist"):
         assert_gradients_flow(recording, to="frist")
 
 

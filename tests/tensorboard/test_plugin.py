@@ -86,7 +86,7 @@ def test_the_tab_lists_runs_tags_and_steps_and_serves_each_graph(tmp_path: Path)
     [
         ("", 400, "run, tag and step"),
         ("?run=.&tag=graph&step=x", 400, "run, tag and step"),
-        ("?run=gone&tag=graph&step=0", 404, "no graph at run 'gone'"),
+        ("?run=gone&tag=graph&step=0", 404, "there is no graph with run 'gone'"),
         ("?run=.&tag=graph&step=7", 404, "step 7"),
     ],
 )

@@ -369,7 +369,7 @@ def test_a_pbtxt_for_the_upload_button_parses_to_the_same_graph(tmp_path: Path) 
 def test_an_empty_graph_and_a_wrong_writer_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no nodes"):
         to_tensorboard(Graph(()), tmp_path)
-    with pytest.raises(TypeError, match="int; pass a directory or a SummaryWriter"):
+    with pytest.raises(TypeError, match="int: pass a directory or a SummaryWriter"):
         to_tensorboard(measured(), 3)
     assert not list(tmp_path.iterdir())
 

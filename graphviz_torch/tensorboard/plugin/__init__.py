@@ -1,7 +1,8 @@
-"""TensorBoard's "Autograd" tab.
+"""A TensorBoard plugin that adds the tab "Autograd".
 
-TensorBoard finds it through this package's entry point. It reads only data that `to_tensorboard`
-wrote, through TensorBoard's data provider, so it works with each of its data servers.
+TensorBoard finds the plugin through this package's entry point. The plugin reads the data that
+`to_tensorboard` wrote. It reads them through TensorBoard's data provider, and therefore works with
+all data servers.
 """
 
 from .autograd import AutogradPlugin

@@ -1,4 +1,4 @@
-"""TensorBoard's "Autograd" tab: the interactive view of each graph that was written, by step."""
+"""The plugin of the tab "Autograd", which shows written graphs in the interactive view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAGE = Path(__file__).parent / "static" / "index.js"
 
 
 class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab: a list of the graphs that were written, and the view of one at a time."""
+    """The tab's plugin: the tab lists all written graphs, and shows one of them."""
 
     plugin_name = GRAPHS
 
@@ -27,15 +27,15 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         self._store = Store(context.data_provider)
 
     def get_plugin_apps(self) -> dict[str, Any]:
-        """Return the routes of the page's scripts and of the data they read."""
+        """Return the routes: the scripts of the page, and the data that the scripts read."""
         return routes(index__js=self.page, view__js=self.view, graphs=self.graphs, graph=self.graph)
 
     def is_active(self) -> bool:
-        """Return False: TensorBoard itself shows the tab if there is data for it."""
+        """Return False, because TensorBoard shows the tab by itself if there is data for it."""
         return False
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:
-        """Return the tab's name and script."""
+        """Return the name of the tab and the path of its script."""
         return base_plugin.FrontendMetadata(es_module_path="/index.js", tab_name="Autograd")
 
     def page(self, request: Request) -> Response:
@@ -50,7 +50,7 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
             return refuse(request, str(error), 404)
 
     def graphs(self, request: Request) -> Response:
-        """Return the steps that were written, as `{run: {tag: [step, ...]}}`."""
+        """Return the steps of all written graphs as `{run: {tag: [step, ...]}}`."""
         ctx, experiment = request_context(request)
         listing = self._store.listing(ctx, experiment)
         steps = {
@@ -60,16 +60,16 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return respond(request, steps)
 
     def graph(self, request: Request) -> Response:
-        """Return the view's data of the graph at `run`, `tag` and `step`."""
+        """Return the data from which the view draws the graph of a `run`, `tag` and `step`."""
         run, tag = request.args.get("run"), request.args.get("tag")
         step = request.args.get("step", type=int)
         if run is None or tag is None or step is None:
-            return refuse(request, "run, tag and step (a whole number) are needed", 400)
+            return refuse(request, "pass run, tag and step (an integer)", 400)
         ctx, experiment = request_context(request)
         listing = self._store.listing(ctx, experiment)
         series = [w for w in listing.get(run, {}).get(tag, []) if w.step == step]
         if not series:
-            text = f"no graph at run {run!r}, tag {tag!r}, step {step}"
+            text = f"there is no graph with run {run!r}, tag {tag!r} and step {step}"
             return refuse(request, text, 404)
         try:
             graph = self._store.graph(ctx, series[-1])

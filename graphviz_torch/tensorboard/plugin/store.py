@@ -1,4 +1,4 @@
-"""Read the graphs of a log directory through TensorBoard's data provider."""
+"""Read the graphs in a log directory through TensorBoard's data provider."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from ...graph import Graph
 from ..events import GRAPHS, PREFIX, unpack
 
-# More than the data servers keep per tag.
+# The data servers keep fewer graphs of a tag than this.
 _MAX_PER_TAG = 1000
-# Graphs kept parsed; one of 100,000 nodes takes about a second and 100 MB.
+# Number of graphs in the cache. Parsing 100,000 nodes takes about a second and 100 MB.
 _MAX_PARSED_GRAPHS = 8
 
 
 class Written(NamedTuple):
-    """A graph in the log directory that has not been read yet."""
+    """The position of a graph in the log directory."""
 
     step: int
     wall_time: float
@@ -22,14 +22,18 @@ class Written(NamedTuple):
 
 
 class Store:
-    """Reader of graphs with a cache; `Any` is used because TensorBoard has no type stubs."""
+    """A reader of graphs, with a cache.
+
+    Args:
+        provider: TensorBoard's data provider.
+    """
 
     def __init__(self, provider: Any) -> None:
         self._provider = provider
         self._graphs: dict[Written, Graph] = {}
 
     def listing(self, ctx: Any, experiment: str) -> dict[str, dict[str, list[Written]]]:
-        """Return the graphs of each run and tag, in order of steps."""
+        """Return the positions of all graphs, by run and tag, in order of steps."""
         found = self._provider.read_blob_sequences(
             ctx, experiment_id=experiment, plugin_name=GRAPHS, downsample=_MAX_PER_TAG
         )
@@ -46,7 +50,7 @@ class Store:
         }
 
     def graph(self, ctx: Any, written: Written) -> Graph:
-        """Return the graph; raise ValueError if it cannot be read."""
+        """Return the graph at a position; raise ValueError if it cannot be read."""
         if written not in self._graphs:
             content = unpack(self._provider.read_blob(ctx, blob_key=written.key))
             while len(self._graphs) >= _MAX_PARSED_GRAPHS:

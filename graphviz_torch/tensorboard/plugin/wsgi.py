@@ -1,4 +1,4 @@
-"""Typed wrappers of TensorBoard's functions for plugin routes."""
+"""Typed wrappers of TensorBoard's functions for the routes of a plugin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ from werkzeug import Request, Response
 
 
 def routes(**answers: Callable[[Request], Response]) -> dict[str, Any]:
-    """Return TensorBoard's form of `{name: answer}`; "__" in a name is "." in the path."""
+    """Return routes as TensorBoard needs them: a dict from a path to a WSGI application.
+
+    Args:
+        answers: functions from a request to a response. Their names are the paths; "__" in a name
+            becomes ".".
+    """
     return {
         "/" + name.replace("__", "."): Request.application(answer)
         for name, answer in answers.items()
@@ -32,5 +37,5 @@ def refuse(request: Request, message: str, code: int) -> Response:
 
 
 def request_context(request: Request) -> tuple[Any, str]:
-    """Return TensorBoard's context of a request, and the experiment's id."""
+    """Return the context that TensorBoard's data provider needs, and the id of the experiment."""
     return plugin_util.context(request.environ), plugin_util.experiment_id(request.environ)
