@@ -119,7 +119,7 @@ def test_an_optimizer_that_does_not_fit_keeps_the_model_from_changing(tmp_path: 
     other = mlp()
     before = other[0].weight.clone()
     few = torch.optim.SGD([other[0].weight])
-    with pytest.raises(ValueError, match=r"optimizer has groups of \[1\] parameters"):
+    with pytest.raises(ValueError, match=r"optimizer has parameter groups of sizes \[1\], but"):
         load_checkpoint(path, {"model": other, "optimizer": few})
     assert torch.equal(other[0].weight, before)
     with pytest.raises(TypeError, match="into\\['n'\\] is an int: pass modules and optimizers"):
@@ -229,7 +229,7 @@ def test_a_safetensors_file_holds_every_dtype_and_layout_that_the_package_knows(
         assert str(value[name].tolist()) == str(tensor.tolist())
     for bad in (torch.ones(2).to_sparse(), torch.ones(2, device="meta"), torch.ones(2).cdouble()):
         with pytest.raises(
-            TypeError, match=r"'x' is torch.*which a \.safetensors file cannot hold"
+            TypeError, match=r"'x' is torch.*which a \.safetensors file cannot contain"
         ):
             save_checkpoint({"x": bad}, tmp_path / "m.safetensors")
 
