@@ -164,15 +164,21 @@ def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
     return False
 
 
+def clipping_frame(frame: FrameType | None) -> FrameType | None:
+    """Return the frame of the outermost PyTorch function that clips gradients, or None."""
+    found = None
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        if frame.f_code.co_name.lstrip("_").startswith("clip_"):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
 def clipping_function(frame: FrameType | None) -> str:
     """Return the outermost PyTorch function that clips gradients, as "clip_grad_norm_", or ""."""
-    name = ""
-    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
-        own = frame.f_code.co_name.lstrip("_")  # clip_grads_with_norm_ is an alias
-        if own.startswith("clip_"):
-            name = own
-        frame = frame.f_back
-    return name
+    found = clipping_frame(frame)
+    # clip_grads_with_norm_ is an alias.
+    return "" if found is None else found.f_code.co_name.lstrip("_")
 
 
 def user_frames(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:

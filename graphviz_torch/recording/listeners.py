@@ -17,8 +17,10 @@ from .events.gradient_life import GradientLife
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.pairs import PairedTensors
+from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
+from .events.unread_arguments import UnreadArguments
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
@@ -55,6 +57,8 @@ LISTENERS: tuple[type[Listener], ...] = (
     DropoutAndRetainedGraphs,
     OptimizerCalls,
     Targets,
+    UnreadArguments,
+    RedrawnDropouts,
     Batches,
     ClipBounds,
     SampleCalls,

@@ -4,10 +4,10 @@ Findings of equal severity are sorted in the order of these imports.
 """
 
 from . import devices, leaves, failures  # isort: skip # noqa: F401
-from . import training, paths, cuts, terms, freezing, lost, losses  # isort: skip # noqa: F401
+from . import training, paths, cuts, terms, freezing, lost, losses, custom_functions  # isort: skip # noqa: F401
 from .meaning import axes, roles, weights, targets  # isort: skip # noqa: F401
 from .meaning import arguments, computations, calls  # isort: skip # noqa: F401
-from .meaning import schedulers, optimizers, compiled  # isort: skip # noqa: F401
+from .meaning import schedulers, optimizers, compiled, arithmetic  # isort: skip # noqa: F401
 from . import silence, values, transfers, memory  # isort: skip # noqa: F401
 from .ranks import processes, steps_and_ranks, replicas  # isort: skip # noqa: F401
 from . import watched, perturbed  # isort: skip # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...graph import Finding, Node
+from ...graph import Finding, Node, Operand
 from ...graph.events import Broadcast, LossCall
 from ..axes import number
 from ..graph_reading import Reading
@@ -146,7 +146,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         loss, maker = _LOSSES[node.operation], _maker(reading, first)
         name = node.operation
         if name == "log_softmax":
-            if not _is_of_cross_entropy(reading, node):
+            if not is_of_cross_entropy(reading, node):
                 continue
             name = "cross_entropy"
         axis = _axis(reading, maker) if first == maker.id and "nll" in name else None
@@ -202,8 +202,9 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
-    """An operation broadcast shapes (N, 1) and (N,) to (N, N), or a loss broadcast shapes (N, 1)
-    and (N, k), although elements were probably to be paired one to one.
+    """An operation broadcast shapes (N, 1) and (N,) to (N, N), a loss broadcast shapes (N, 1) and
+    (N, k), or a reduction of rows was paired with columns, although elements were probably to be
+    paired one to one.
 
     ## Why it matters
 
@@ -246,7 +247,8 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Broadcasts of other shapes, such as (N, C) with (C,), are not reported.
+    Broadcasts of other shapes, such as (N, C) with (C,), are not reported. Neither is a matrix that
+    equals its transpose, such as the adjacency of an undirected graph.
 
     ## See also
 
@@ -274,9 +276,26 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
                 nodes=event.nodes,
             )
             continue
-        size = max(one.tensor.shape, default=1)
-        column = one if len(one.tensor.shape) == 2 else other
-        name = column.label or "the tensor of shape [N, 1]"
+        wide, narrow = sorted(event.operands, key=lambda o: -len(o.tensor.shape))
+        size = wide.tensor.shape[0]
+        if size == wide.tensor.shape[-1]:
+            yield _wrong_axis(event, wide, narrow, names)
+            continue
+        if len(wide.tensor.shape) > 2:
+            made = [size, *narrow.tensor.shape]
+            ones = ", ".join(["1"] * (len(wide.tensor.shape) - 2))
+            yield finding(
+                "warning",
+                f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
+                f"{made}: each sample is paired with every other.",
+                cause="broadcast of (N, 1, 1) with (N, k)",
+                advice=f"Give {wide.label or 'the first'} the shape [{size}, {ones}], or keep the "
+                f"axis that {narrow.label or 'the other'} lost, with keepdim=True.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+            continue
+        name = wide.label or "the tensor of shape [N, 1]"
         yield finding(
             "warning",
             f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
@@ -286,6 +305,20 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+def _wrong_axis(event: Broadcast, wide: Operand, narrow: Operand, names: list[str]) -> Finding:
+    """Return the finding about a reduction of rows that met the columns of its own matrix."""
+    return finding(
+        "warning",
+        f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: "
+        f"{narrow.label or 'the vector'} was reduced over the last axis of "
+        f"{wide.label or 'the matrix'}, and is paired with the columns instead of the rows.",
+        cause="a reduction without keepdim",
+        advice="Pass keepdim=True to the reduction.",
+        where=event.where,
+        nodes=event.nodes,
+    )
 
 
 def _axis(reading: Reading, node: Node) -> int | None:
@@ -309,6 +342,14 @@ def _maker(reading: Reading, node: int) -> Node:
     while maker.operation in _MOVES_VALUES and (before := _first(reading, maker)) is not None:
         maker = reading.graph.nodes[before]
     return maker
+
+
+def maker_of_first_input(reading: Reading, node: Node) -> Node | None:
+    """Return the node that computed the first input, before any views and copies; None if it is
+    not in the graph.
+    """
+    first = _first(reading, node)
+    return None if first is None else _maker(reading, first)
 
 
 def _over_samples(reading: Reading) -> Iterator[Finding]:
@@ -351,7 +392,7 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
             )
 
 
-def _is_of_cross_entropy(reading: Reading, node: Node) -> bool:
+def is_of_cross_entropy(reading: Reading, node: Node) -> bool:
     """Return True if an nll_loss of the same line uses this log_softmax: both are one
     cross_entropy.
     """

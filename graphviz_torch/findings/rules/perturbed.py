@@ -276,69 +276,6 @@ def random_in_eval_mode() -> None:
     """
 
 
-@external_rule("info", "experiment")
-def unused_input() -> None:
-    """No operation uses an input of the module, so the output does not depend on it.
-
-    ## Why it matters
-
-    If forward forgets a condition, a mask or a time step, the model works without this input, and
-    no error is raised.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-    from graphviz_torch.experiments import experiment
-
-
-    class Net(nn.Linear):
-        def forward(self, x, mask):
-            return super().forward(x)
-
-
-    model = Net(4, 3)
-    with record(model, experiments=True) as recording:
-        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()  # <- reported
-    findings = experiment(recording, "inputs").findings
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-    from graphviz_torch.experiments import experiment
-
-
-    class Net(nn.Linear):
-        def forward(self, x, mask):
-            return super().forward(x) * mask
-
-
-    model = Net(4, 3)
-    with record(model, experiments=True) as recording:
-        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()
-    findings = experiment(recording, "inputs").findings
-    ```
-
-    ## When it is intended
-
-    An argument may exist only for the signature, or for another mode of the model.
-
-    ## Not detected
-
-    Inputs with a small effect are not reported.
-
-    ## See also
-
-    - [torch.nn.Module.forward](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.forward)
-    """
-
-
 @external_rule("warning", "experiment")
 def input_without_effect() -> None:
     """Operations use an input, but other values of the input do not change the output.

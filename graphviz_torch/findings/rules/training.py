@@ -182,7 +182,7 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped at a time when clipping does not protect the step: after the step,
     before backward, while they were multiplied by the loss scale, or before the ranks averaged
-    them.
+    them. Or the call got no parameters.
 
     ## Why it matters
 
@@ -268,6 +268,11 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
         "clipped before the average",
         "clips the gradients of each rank by this rank's norm, before the ranks average them",
         "Average the gradients first, and clip the average.",
+    ),
+    "no parameters": (
+        "clipped nothing",
+        "got no parameters, and so clips nothing: an iterator that was read before is empty",
+        "Pass model.parameters(), or keep the parameters in a list: list(filter(...)).",
     ),
     "before backward": (
         "clipped too early",

@@ -18,12 +18,18 @@ BreakingCall = Literal[
     "", "print", "log", "item", "branch", "shape", "backward", "recurrent", "limit", "asked"
 ]
 ClipMoment = Literal[
-    "in time", "before backward", "after the step", "while scaled", "before the average"
+    "in time",
+    "before backward",
+    "after the step",
+    "while scaled",
+    "before the average",
+    "no parameters",
 ]
 Holder = Literal["list", "dict", "forward", "outside", "variable"]
 # Cause of repeated batches: workers with equal random states, workers that each iterate over all
-# data, or a new iterator for each step.
-RepeatKind = Literal["workers", "stream", "first"]
+# data, a new iterator for each step, a dataset that returns a batch twice in a row, or a shuffled
+# pass that repeats the pass before.
+RepeatKind = Literal["workers", "stream", "first", "twice", "pass"]
 TargetKind = Literal[
     "ignored", "constant", "outside", "input"
 ]  # "input": the input is out of range
@@ -61,7 +67,9 @@ class UnusedInWrapper(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Broadcast(Occurrence):
-    """Two operands of shapes (N, 1) and (N,); or, in a loss, (N, 1) and (N, k)."""
+    """Two operands of shapes (N, 1) and (N,), or (N, 1, 1) and (N, k); in a loss, (N, 1) and
+    (N, k); or a matrix (N, N) and a reduction of its rows (N,).
+    """
 
     operation: str = ""  # "sub"
     operands: tuple[Operand, ...] = ()
@@ -254,6 +262,18 @@ class Recompilation(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class RedrawnDropout(Occurrence):
+    """A module with dropout that backward ran again without the random state of the first run.
+
+    `where` is the line of the checkpoint, or the line that runs the forward again; `nodes` is the
+    node whose backward does so.
+    """
+
+    module: str = ""  # path of the dropout
+    checkpoint: bool = False  # True if torch.utils.checkpoint ran it with preserve_rng_state=False
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RepeatedBatch(Occurrence):
     """Batches of a DataLoader that are equal to earlier batches."""
 
@@ -261,6 +281,7 @@ class RepeatedBatch(Occurrence):
     count: int = 0  # batches that another worker had returned, or steps that used the first batch
     among: int = 0  # number of all batches
     workers: int = 0
+    seeded: str = ""  # the only line that calls manual_seed
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -272,6 +293,13 @@ class RepeatedForward(Occurrence):
 
     module: str = ""
     first: str = ""  # the corresponding line of the first call
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SelfDifference(Occurrence):
+    """The difference or the quotient of a tensor and its own detached copy."""
+
+    label: str = ""  # the caller's name for the tensor
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -335,6 +363,20 @@ class DiscardedGradients(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class UnreadArgument(Occurrence):
+    """An argument that a function of the program never reads: a tensor that forward got, or the
+    gradient that the backward of a custom Function received.
+
+    `nodes` are those of the Function; `where` is the line that calls forward.
+    """
+
+    owner: str = ""  # class of the module or the Function
+    argument: str = ""
+    gradient: bool = False
+    defined: str = ""  # line of the backward
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class WrapperBypass(Occurrence):
     """A step with gradients of a forward that bypassed DistributedDataParallel.
 
@@ -367,13 +409,16 @@ Event = (
     | OptimizerStep
     | ParameterFreeze
     | Recompilation
+    | RedrawnDropout
     | RepeatedBatch
     | RepeatedForward
+    | SelfDifference
     | SkippedFunction
     | StalledTraining
     | SymmetricRows
     | UnchangedParameters
     | UnregisteredParameters
+    | UnreadArgument
     | UnusedGradients
     | UnusedInWrapper
     | WrapperBypass

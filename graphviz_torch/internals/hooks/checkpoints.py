@@ -5,10 +5,10 @@ In a checkpointed segment autograd saves a `_Holder` in place of each tensor. Th
 say which frame it belongs to.
 
 Uses private API: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its
-function, and the storage of a selective-checkpoint policy (2.13). In 2.11, a frame has
-`input_saver` instead: the output of a node that saves the tensors among the arguments and has the
-others in a closure. With `use_reentrant=True` the segment is a node of the graph, which needs no
-watch.
+function, two variables of the functions that run it again, and the storage of a
+selective-checkpoint policy (2.13). In 2.11, a frame has `input_saver` instead: the output of a node
+that saves the tensors among the arguments and has the others in a closure. With
+`use_reentrant=True` the segment is a node of the graph, which needs no watch.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -29,6 +30,7 @@ from .watch import Replacement, Watch
 
 Frame = Any  # a `_CheckpointFrame`
 _FRAME: Any = checkpoint._CheckpointFrame
+_FILE = checkpoint.__file__
 _Saved: Any = torch._C._autograd.SavedTensor
 
 
@@ -55,6 +57,24 @@ _POSITIONS: WeakKeyDictionary[Frame, CodePosition] = WeakKeyDictionary()
 def calling_position(frame: Frame) -> CodePosition | None:
     """Return the user's line that called `checkpoint` for a segment; None if it was not watched."""
     return _POSITIONS.get(frame)
+
+
+def redrawing_segment(frame: FrameType | None) -> Frame | None:
+    """Return the segment that is being recomputed without the random state of its forward; None if
+    there is none.
+
+    Args:
+        frame: of a call inside the segment's second run.
+    """
+    preserves = True
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == _FILE and code.co_name == "recompute_fn":
+            preserves = bool(frame.f_locals.get("preserve_rng_state", True))
+        elif code.co_filename == _FILE and code.co_name == "unpack_hook":
+            return None if preserves else frame.f_locals.get("frame")
+        frame = frame.f_back
+    return None
 
 
 def is_holder(data: Any) -> bool:

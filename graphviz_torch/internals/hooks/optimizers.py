@@ -24,7 +24,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils.data import dataloader
+from torch.utils.data import RandomSampler, dataloader
 
 from ..dynamo import not_compiled_hook
 from ..tensors.heap import instances_of, subclasses_of
@@ -57,6 +57,7 @@ class BatchCame(NamedTuple):
     left: int  # batches left in the pass; 0 if unknown
     workers: int
     stream: bool  # True for an IterableDataset
+    shuffles: bool  # True if each pass has another order
     frame: FrameType  # the frame that requested the batch
 
 
@@ -158,7 +159,9 @@ def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | Non
     left = 0
     with suppress(TypeError):  # the sampler may have no length
         left = 0 if stream else len(sampler) - number - 1
-    return BatchCame(batch, id(sampler), number, left, workers, stream, frame)
+    rows = getattr(sampler, "sampler", sampler)  # of a sampler of batches
+    shuffles = isinstance(rows, RandomSampler)
+    return BatchCame(batch, id(sampler), number, left, workers, stream, shuffles, frame)
 
 
 _INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)

@@ -50,7 +50,7 @@ from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
 from ..program.tracking import Trail, inwards, name_of
 from .inside import InsideTrails, inside_record, used_outside
-from .names import READS, cut_name, detached_results, takes_only_metadata
+from .names import READS, caller_of_checkpoint, cut_name, detached_results, takes_only_metadata
 from .record import CutRecord, LiveCut, Origin, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
@@ -306,6 +306,8 @@ class Cuts(Listener):
             # `set_grad_enabled(False)` holds until it is called again; its line is shown.
             if name == "switched_off":
                 place = switch.place
+        elif name == "checkpoint":
+            place = self.program.place(caller_of_checkpoint(frame))
         named = {id(t): "" for t in operands}
         if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
             for label, value in reversed(local_variables(outer).items()):

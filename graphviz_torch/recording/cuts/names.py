@@ -84,3 +84,10 @@ def _switched_off_by(frame: FrameType | None) -> str:
             return _RUN_WITHOUT_GRAD[code]
         frame = frame.f_back
     return ""
+
+
+def caller_of_checkpoint(frame: FrameType | None) -> FrameType | None:
+    """Return the frame that called a reentrant checkpoint; None if there is none."""
+    while frame is not None and _RUN_WITHOUT_GRAD.get(frame.f_code) != "checkpoint":
+        frame = frame.f_back
+    return None if frame is None else frame.f_back

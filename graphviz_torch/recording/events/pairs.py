@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...graph.events import Broadcast, ConstantTerm, LossCall
+from ...graph.events import Broadcast, ConstantTerm, LossCall, SelfDifference
 from ...internals.frames import user_frame
 from ...internals.functions import TensorBase
+from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
-from ...internals.hooks.modes import unseen_operators
-from ...internals.tensors.memory import has_memory, storage_id
+from ...internals.hooks.dispatch import unseen
+from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from ..listener import Listener
@@ -35,6 +37,8 @@ class PairedTensors(Listener):
         self.functions = frozenset(_CHECKS)
         # Tensors that have a dimension of size 1 on purpose, by id().
         self._intended_shapes: dict[int, Ref] = {}
+        # Reductions of the rows of a square matrix, by id(), with the storage of the matrix.
+        self._row_reductions: dict[int, tuple[Ref, Any, int]] = {}
 
     def on_call_end(self, event: Called) -> None:
         if not self.program.steps.is_own_call(event.frame):
@@ -44,8 +48,26 @@ class PairedTensors(Listener):
         """Keep a result that has a dimension of size 1 on purpose, by `x[:, None]`, unsqueeze or
         keepdim.
         """
-        if type(event.result) is Tensor:
-            self._shape(event.func, event.args, event.result)
+        result = event.result
+        if type(result) is not Tensor:  # max and min return values and indices
+            result = getattr(result, "values", None)
+        if type(result) is not Tensor:
+            return
+        if event.func in KEEPING and TensorBase.dim(result) == 1:
+            self._remember_row_reduction(event, result)
+        elif result is event.result:
+            self._shape(event.func, event.args, result)
+
+    def _remember_row_reduction(self, event: Called, result: Tensor) -> None:
+        matrix = event.args[0] if event.args else None
+        dim = event.args[1] if len(event.args) > 1 else (event.kwargs or {}).get("dim")
+        if dim not in (1, -1) or not isinstance(matrix, Tensor) or TensorBase.dim(matrix) != 2:
+            return
+        if _is_plain(matrix) and matrix.shape[0] == matrix.shape[1] > 1 and has_memory(matrix):
+            known = Ref(result), storage_ref(matrix), storage_id(matrix)
+            self._row_reductions[id(result)] = known
+            while len(self._row_reductions) > _MAX_INTENDED:
+                del self._row_reductions[next(iter(self._row_reductions))]
 
     def _shape(self, func: Any, args: Any, result: Tensor) -> None:
         if TensorBase.dim(result) != 2 or not _is_plain(result) or 1 not in result.shape:
@@ -68,6 +90,20 @@ class PairedTensors(Listener):
             one, other = event.args[:2]
             if isinstance(one, Tensor) and isinstance(other, Tensor):
                 self._broadcast(event.func, one, other, event.result, event.frame)
+                if event.func in _RATIOS and one.requires_grad != other.requires_grad:
+                    self._look_at_ratio(one, other, event)
+
+    def _look_at_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
+        """Note `x - x.detach()` and `x / x.detach()`."""
+        kept = one if one.requires_grad else other
+        same = one.shape == other.shape and storage_id(one) == storage_id(other)
+        if same and kept.grad_fn is not None and event.result.grad_fn is not None:
+            outer = user_frame(event.frame)
+            self.events.note(
+                SelfDifference(label=self.program.label(kept, outer)),
+                self.program.place(outer),
+                [int(event.result.grad_fn._sequence_nr())],
+            )
 
     def _broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
@@ -80,9 +116,16 @@ class PairedTensors(Listener):
             column, row = one, other
         elif dims == (1, 2):
             column, row = other, one
+        elif dims[0] != dims[1]:
+            self._look_at_ones(func, one, other, result, frame)
+            return
         else:
             return
         size = row.shape[0]
+        if _is_plain(row) and tuple(column.shape) == (size, size) and size > 1:
+            if self._is_reduction_of(row, column):
+                self._note_broadcast(func, one, other, result, frame)
+            return
         if (
             not (_is_plain(one) and _is_plain(other))
             or size < 2
@@ -92,6 +135,31 @@ class PairedTensors(Listener):
         if func not in PAIRED and not self._by_accident(column, row):
             return
         self._note_broadcast(func, one, other, result, frame)
+
+    def _look_at_ones(
+        self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
+    ) -> None:
+        """Report shapes such as (N, 1, 1) and (N, k), which give (N, N, k)."""
+        wide, narrow = (one, other) if TensorBase.dim(one) > TensorBase.dim(other) else (other, one)
+        dim = TensorBase.dim(narrow)
+        if dim < 2 or TensorBase.dim(wide) != dim + 1 or not (_is_plain(one) and _is_plain(other)):
+            return
+        parameter = any(isinstance(part, torch.nn.Parameter) for part in (one, other))
+        size, ones = wide.shape[0], {*wide.shape[1:]} == {1}
+        if ones and 1 < size == narrow.shape[0] and max(narrow.shape[1:]) > 1 and not parameter:
+            self._note_broadcast(func, one, other, result, frame)
+
+    def _is_reduction_of(self, row: Tensor, matrix: Tensor) -> bool:
+        """Return True if a vector is a reduction of the rows of this matrix, which is not
+        symmetric.
+        """
+        known = self._row_reductions.get(id(row))
+        if known is None or known[0]() is not row or known[1].expired():
+            return False
+        if known[2] != storage_id(matrix) or not (matrix.is_cpu and has_memory(matrix)):
+            return False
+        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+            return not torch.equal(matrix, torch.t(matrix))
 
     def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
         """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss."""
@@ -188,6 +256,8 @@ ARITHMETIC = _functions_named(
     " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
     *_SPACES,
 )
+# Of a tensor and its detached copy, these give 0 and 1.
+_RATIOS = _functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__", *_SPACES)
 _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.
 PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)

@@ -8,7 +8,7 @@ ignored.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -20,10 +20,13 @@ from ...internals.hooks.optimizers import BatchCame, BatchWatch, Stepped
 from ...internals.probes import unobserved
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import flatten
+from ..events.code import codes, find_method_call
 from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
+_MIN_EQUAL = 4  # batches of shuffled passes that are equal to those of the pass before
+_MAX_KEPT = 256  # batches of a pass that are compared with the next pass
 _MIN_PASSES = 3  # fewer consecutive passes with one and the same batch are not reported
 _MAX_LOADERS = 16
 _MIN_ELEMENTS = 16  # smallest hashed tensor; eight times as many elements for integers
@@ -41,6 +44,9 @@ class _Pass:
     count: int = 0  # number of batches
     again: int = 0  # number of batches equal to one of the latest batches of other workers
     same: int = 1  # number of consecutive passes that had only this first batch
+    kept: list[_Hashes] = field(default_factory=list)  # its first batches
+    before: list[_Hashes] = field(default_factory=list)  # those of the pass before
+    equal: int = 0  # consecutive batches, over passes, that equal those of the pass before
 
 
 class Batches(Listener):
@@ -59,8 +65,10 @@ class Batches(Listener):
         hashes, stepped, self._stepped = _hashes(event.batch), self._stepped, False
         before = self._passes.get(event.loader)
         if event.number == 0 or before is None:
-            others = deque[_Hashes](maxlen=max(0, event.workers - 1))
+            others = deque[_Hashes](maxlen=max(1, event.workers - 1))
             now = self._passes[event.loader] = _Pass(hashes, others)
+            if before is not None and event.number == 0:
+                now.before, now.equal = before.kept, before.equal
             while len(self._passes) > _MAX_LOADERS:
                 del self._passes[next(iter(self._passes))]
             if before is not None and before.count == 1 and stepped and hashes == before.first:
@@ -70,12 +78,26 @@ class Batches(Listener):
         now.count += 1
         now.again += any(not hashes.items().isdisjoint(other.items()) for other in now.others)
         now.others.append(hashes)
+        repeats = event.shuffles and now.count <= len(now.before)
+        repeats = repeats and bool(hashes) and hashes == now.before[now.count - 1]
+        now.equal = now.equal + 1 if repeats else 0
+        if len(now.kept) < _MAX_KEPT:
+            now.kept.append(hashes)
         if now.again >= _MIN_REPEATS:
             self._note(event, now.again, now.count)
+        elif now.equal >= _MIN_EQUAL and event.left == 0:
+            self._note_pass(event, now.equal)
         elif (
             now.same >= _MIN_PASSES and event.number == 0 and event.left and len(self._passes) == 1
         ):
             self._note(event, now.same)
+
+    def _note_pass(self, event: BatchCame, count: int) -> None:
+        """Report a shuffled pass that repeats the one before, at the line that sets the seed."""
+        seed = find_method_call(codes(self.program), "manual_seed")
+        place = self.program.place(event.frame)
+        seeded = "" if seed is None else self.program.line()(seed)
+        self.events.note(RepeatedBatch(what="pass"), place, count=count, seeded=seeded)
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True
@@ -86,6 +108,7 @@ class Batches(Listener):
 
     def _note(self, event: BatchCame, count: int, among: int = 0) -> None:
         what: RepeatKind = "first" if not among else "stream" if event.stream else "workers"
+        what = "twice" if among and event.workers < 2 else what
         repeated = RepeatedBatch(what=what, workers=event.workers)
         self.events.note(repeated, self.program.place(event.frame), count=count, among=among)
 

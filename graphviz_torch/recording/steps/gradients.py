@@ -30,8 +30,14 @@ from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
 from ...graph import Graph
+from ...graph.events import GradientClip
 from ...graph.events.ineffective_calls import ExtremeClipNorm
-from ...internals.frames import CodePosition, clipping_function
+from ...internals.frames import (
+    CodePosition,
+    clipping_frame,
+    clipping_function,
+    frame_variables,
+)
 from ...internals.functions import FOREACH_CLAMP_MIN, TensorBase
 from ...internals.hooks.calls import Called, Calling
 from ...internals.hooks.modes import unseen_calls
@@ -221,7 +227,7 @@ class ClipBounds(Listener):
     """Listener that reports a clipping bound far below, or far above, all gradient norms."""
 
     needs = ("every_call",)
-    functions = frozenset((torch.clamp, FOREACH_CLAMP_MIN))
+    functions = frozenset((torch.clamp, torch.tensor, FOREACH_CLAMP_MIN))
     before = frozenset((FOREACH_CLAMP_MIN,))
 
     def __init__(self, program: Program) -> None:
@@ -239,6 +245,13 @@ class ClipBounds(Listener):
 
     def on_call_end(self, event: Called) -> None:
         if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
+            return
+        if event.func is torch.tensor:  # the norm of no gradients
+            frame = clipping_frame(event.frame)
+            parameters = None if frame is None else frame_variables(frame, "parameters")[0]
+            if isinstance(parameters, list) and not parameters:
+                clip = GradientClip(function=clipping_function(event.frame), moment="no parameters")
+                self.events.note(clip, self.program.place(event.frame))
             return
         # The ratio is a temporary tensor of clip_grad_norm_, to which nothing else refers.
         self._keep(self._shares, event.frame, probe(TensorBase.detach, event.args[0]))

@@ -1,11 +1,11 @@
-"""The rule about small numbers, such as an epsilon, that underflow in the dtype of a tensor."""
+"""Rules about small numbers that underflow in the dtype of a tensor, and about unused inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import NonfiniteValue
+from ....graph.events import NonfiniteValue, UnreadArgument
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -121,3 +121,70 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
             where=node.where,
             nodes=(node.id,),
         )
+
+
+@rule("info", of=(UnreadArgument,), also=("experiment",))
+def unused_input(reading: Reading) -> Iterator[Finding]:
+    """The output does not depend on an input: forward never reads it, or no operation uses it.
+
+    ## Why it matters
+
+    If forward forgets a condition, a mask or a time step, the model works without this input, and
+    no error is raised.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class Net(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x)
+
+    model = Net(4, 3)
+    with record(model) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class Net(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x) * mask
+
+    model = Net(4, 3)
+    with record(model) as recording:
+        model(torch.randn(8, 4), torch.rand(8, 3)).square().sum().backward()
+    ```
+
+    ## When it is intended
+
+    An argument may exist only for the signature, or for another mode of the model.
+
+    ## Not detected
+
+    By `find`: an input that forward reads and does not use, and those of modules inside the model;
+    `experiment(recording, "inputs")` reports each input that no operation of the model uses. Inputs
+    that are used, but too little: only no effect at all is reported.
+
+    ## See also
+
+    - [torch.nn.Module.forward](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.forward)
+    """
+    for event in reading.events(UnreadArgument):
+        if not event.gradient:
+            yield finding(
+                "info",
+                f"The forward of {event.owner}{at(event.where)} got {event.argument} and never "
+                "reads it: the output does not depend on it.",
+                cause="an unused input",
+                advice=f"Use {event.argument} in forward, or do not pass it.",
+                where=event.where,
+            )

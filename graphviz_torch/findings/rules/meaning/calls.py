@@ -375,7 +375,8 @@ def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
 @rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
     """A batch is used more than once: the workers of a DataLoader return the same batches, each
-    step takes the first batch of a new iterator, or all ranks have the same batch.
+    step takes the first batch of a new iterator, a shuffled pass repeats the pass before, or all
+    ranks have the same batch.
 
     ## Why it matters
 
@@ -487,6 +488,9 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             cause = "a new pass for each step"
             advice = "Write for batch in loader, or keep one iter(loader) and create another one "
             advice += "when it is exhausted."
+        elif event.what in ("twice", "pass"):
+            yield _equal_batches(event)
+            continue
         else:
             text = (
                 f"{event.count} of {event.among} batches of the DataLoader{at(event.where)} are "
@@ -494,6 +498,26 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             )
             cause, advice = _WORKERS[event.what]
         yield finding("warning", text, cause=cause, advice=advice, where=event.where)
+
+
+def _equal_batches(event: RepeatedBatch) -> Finding:
+    """Return the note about a DataLoader of one process that returns a batch twice."""
+    if event.what == "twice":
+        where = event.where
+        text = (
+            f"{event.count} of {event.among} batches of the DataLoader{at(where)} repeat the batch "
+            "before."
+        )
+        advice = "Look at the generators that the dataset draws from: give each its own seed."
+    else:
+        where = event.seeded or event.where
+        seeded = f": manual_seed{at(event.seeded)} sets one seed again" if event.seeded else ""
+        text = (
+            f"The DataLoader{at(event.where)} shuffles, and {event.count} batches repeated those "
+            f"of the pass before, in the same order{seeded}."
+        )
+        advice = "Set the seed once, before the first epoch."
+    return finding("info", text, cause="repeated batches", advice=advice, where=where)
 
 
 _WORKERS = {

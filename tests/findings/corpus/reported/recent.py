@@ -130,15 +130,22 @@ def backward_that_ignores_its_gradient(record: Record, repaired: bool = False) -
         @staticmethod
         def backward(ctx: Any, grad_scale: Tensor) -> Any:
             (gradient,) = ctx.saved_tensors
-            return (gradient * grad_scale if repaired else gradient), None  # cause
+            return gradient, None  # cause
 
+    class ScaleGradient(SpecifyGradient):
+        @staticmethod
+        def backward(ctx: Any, grad_scale: Tensor) -> Any:
+            (gradient,) = ctx.saved_tensors
+            return gradient * grad_scale, None
+
+    function = ScaleGradient if repaired else SpecifyGradient
     field = mlp(4, 8)
     optimizer = Adam(field.parameters())
     with record(field):
         for _ in range(3):
             latents = field(torch.randn(8, 4))
             noise_error = (latents - torch.randn(8, 8)).detach()
-            loss = 0.1 * SpecifyGradient.apply(latents, noise_error)  # cause
+            loss = 0.1 * function.apply(latents, noise_error)  # cause
             step(optimizer, loss + 1e-3 * latents.square().mean())
 
 

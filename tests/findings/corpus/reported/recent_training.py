@@ -145,17 +145,25 @@ def graph_features_not_used(record: Record, repaired: bool = False) -> None:
     class PolyGNN(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.message, self.readout = nn.Linear(5, 8), nn.Linear(8 + 2 * repaired, 1)
+            self.message, self.readout = nn.Linear(5, 8), nn.Linear(8, 1)
 
-        def forward(self, x: Tensor, edges: Tensor, graph_feats: Tensor) -> Tensor:  # cause
+        def pool(self, x: Tensor, edges: Tensor) -> Tensor:
             source, target = edges
             h = torch.zeros(4, 8).index_add(0, target, self.message(x)[source]).relu()
-            pooled = h.view(2, 2, 8).sum(1)
-            if repaired:
-                pooled = torch.cat([pooled, graph_feats], 1)
-            return self.readout(pooled)
+            return h.view(2, 2, 8).sum(1)
 
-    model = PolyGNN()
+        def forward(self, x: Tensor, edges: Tensor, graph_feats: Tensor) -> Tensor:  # cause
+            return self.readout(self.pool(x, edges))
+
+    class PolyGNNWithFeatures(PolyGNN):
+        def __init__(self) -> None:
+            super().__init__()
+            self.readout = nn.Linear(10, 1)
+
+        def forward(self, x: Tensor, edges: Tensor, graph_feats: Tensor) -> Tensor:
+            return self.readout(torch.cat([self.pool(x, edges), graph_feats], 1))
+
+    model = PolyGNNWithFeatures() if repaired else PolyGNN()
     optimizer = Adam(model.parameters())
     edges = torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]])
     with record(model):

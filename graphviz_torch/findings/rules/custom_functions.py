@@ -1,0 +1,178 @@
+"""Custom Functions and recomputed forwards whose gradients do not belong to the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph import Finding
+from ...graph.events import RedrawnDropout, UnreadArgument
+from ..graph_reading import Reading
+from ..rule import finding, rule
+from ..words import at
+
+
+@rule("warning", of=(UnreadArgument,))
+def ignored_gradient(reading: Reading) -> Iterator[Finding]:
+    """The backward of a custom Function never reads the gradient that it receives.
+
+    ## Why it matters
+
+    The gradient that it returns does not depend on what follows it: the weight of the loss, the
+    scale of a GradScaler, and all operations between the Function and the loss have no effect. With
+    a loss scale, the unscaled gradient is too small by that factor.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class SetGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, gradient):
+            ctx.save_for_backward(gradient)
+            return x.new_ones(())
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return ctx.saved_tensors[0], None
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        y = model(torch.randn(8, 4))
+        loss = 0.1 * SetGradient.apply(y, torch.randn(8, 2))  # <- reported
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class SetGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, gradient):
+            ctx.save_for_backward(gradient)
+            return x.new_ones(())
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            return ctx.saved_tensors[0] * grad_output, None
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        y = model(torch.randn(8, 4))
+        loss = 0.1 * SetGradient.apply(y, torch.randn(8, 2))
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    A Function that is the loss itself, on which backward is always called directly.
+
+    ## Not detected
+
+    A backward that reads the gradient, and not all of it; one that is not written in Python.
+
+    ## See also
+
+    - [Extending torch.autograd](https://docs.pytorch.org/docs/stable/notes/extending.html)
+    """
+    for event in reading.events(UnreadArgument):
+        dropping = {*reading.last_with_gradient.values()}  # reported as backward-returned-none
+        if event.gradient and event.nodes and dropping.isdisjoint(event.nodes):
+            where = reading.graph.nodes[event.nodes[0]].where
+            yield finding(
+                "warning",
+                f"{event.owner}{at(where)} ignores the gradient that it receives: its backward"
+                f"{at(event.defined)} never reads {event.argument}.",
+                cause="a gradient is ignored",
+                advice=f"Multiply the gradients that backward{at(event.defined)} returns by "
+                f"{event.argument}.",
+                where=where,
+                nodes=event.nodes,
+            )
+
+
+@rule("warning", of=(RedrawnDropout,))
+def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
+    """Backward ran a forward again, and its dropout drew another mask than in the first run.
+
+    ## Why it matters
+
+    The gradients are those of other activations than the ones from which the loss was computed.
+    They are wrong by as much as dropout changes the activations, and the training may diverge.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    from graphviz_torch import record
+
+    block = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    x = torch.randn(8, 4)
+    with record(block) as recording:
+        y = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)  # <- reported
+        y.square().mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    from graphviz_torch import record
+
+    block = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    x = torch.randn(8, 4)
+    with record(block) as recording:
+        y = checkpoint(block, x, use_reentrant=False)
+        y.square().mean().backward()
+    ```
+
+    ## When it is intended
+
+    `preserve_rng_state=False` saves time where nothing random is in the checkpoint.
+
+    ## Not detected
+
+    Random numbers of other operations than `nn.Dropout`, and those of a GPU; functions that are no
+    modules.
+
+    ## See also
+
+    - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
+    """
+    for event in reading.events(RedrawnDropout):
+        name = event.module or "dropout"
+        if event.checkpoint:
+            where = event.where or reading.graph.nodes[event.nodes[0]].where
+            message = (
+                f"The checkpoint{at(where)} runs its forward again with other random numbers: "
+                f"it has preserve_rng_state=False, and {name} drew another mask."
+            )
+            advice = f"Leave out preserve_rng_state=False{at(where)}."
+        else:
+            where = event.where
+            message = (
+                f"{name} drew another mask when backward ran the forward again{at(event.where)}: "
+                "its random state was not restored."
+            )
+            advice = (
+                "Keep torch.get_rng_state() in forward and set it before the second run, in "
+                "torch.random.fork_rng(); or use torch.utils.checkpoint, which does that."
+            )
+        yield finding(
+            "warning",
+            message,
+            cause="another dropout mask",
+            advice=advice,
+            where=where,
+            nodes=event.nodes,
+        )

@@ -1,0 +1,248 @@
+"""Arithmetic that cancels or repeats a step: a second softmax, a ratio to itself, a lost part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding, Node
+from ....graph.events import SelfDifference
+from ...graph_reading import Reading
+from ...rule import finding, rule
+from ...words import at
+from ..losses import is_of_cross_entropy, maker_of_first_input
+
+_SOFTMAXES = ("softmax", "log_softmax")
+_CLAMPS = ("clamp", "clamp_min", "clamp_max", "clip")
+
+
+@rule("warning", of=_SOFTMAXES)
+def double_softmax(reading: Reading) -> Iterator[Finding]:
+    """A softmax was applied to the probabilities that another softmax had returned.
+
+    ## Why it matters
+
+    Probabilities differ by at most 1. Their softmax is almost uniform, whatever the scores were: an
+    entropy or a balance loss that is computed from it hardly changes, and its gradients are small.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    router = nn.Linear(4, 3)
+    with record(router) as recording:
+        scores = router(torch.randn(16, 4)).softmax(-1)
+        load = scores.softmax(-1).mean(0)  # <- reported
+        loss = load.square().sum()
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    router = nn.Linear(4, 3)
+    with record(router) as recording:
+        load = router(torch.randn(16, 4)).softmax(-1).mean(0)
+        loss = load.square().sum()
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    Some methods flatten a distribution this way; a temperature says so more clearly.
+
+    ## Not detected
+
+    A softmax before a loss that applies one itself is reported as `loss-input`. A softmax of other
+    probabilities, such as those that `exp` returns, is not detected.
+
+    ## See also
+
+    - [torch.nn.functional.softmax](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html)
+    """
+    for node in reading.of_operations(_SOFTMAXES):
+        maker = maker_of_first_input(reading, node)
+        if maker is None or maker.operation != "softmax" or is_of_cross_entropy(reading, node):
+            continue
+        yield finding(
+            "warning",
+            f"{node.title}{at(node.where)} got probabilities: softmax{at(maker.where)} was applied "
+            "already, and a second softmax is almost uniform.",
+            cause="a second softmax",
+            advice=f"Give {node.title}{at(node.where)} the raw scores, or leave it out.",
+            where=node.where,
+            nodes=(maker.id, node.id),
+        )
+
+
+@rule("info", of=(SelfDifference,))
+def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
+    """The ratio of a probability to its own detached copy is computed, which is always 1.
+
+    ## Why it matters
+
+    Such a ratio has the gradient of a policy gradient step on samples of the current policy. If the
+    samples are of an older policy, as in the second step on one rollout, the ratio must be to the
+    log-probabilities that were kept when they were drawn: else nothing corrects for the difference,
+    and a clamp of the ratio never limits a step.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    policy, states, advantage = nn.Linear(4, 3), torch.randn(16, 4), torch.randn(16)
+    with record(policy) as recording:
+        log_prob = policy(states).log_softmax(-1)[:, 0]
+        ratio = (log_prob - log_prob.detach()).exp()  # <- reported
+        loss = -(ratio.clamp(0.8, 1.2) * advantage).mean()
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    policy, states, advantage = nn.Linear(4, 3), torch.randn(16, 4), torch.randn(16)
+    with torch.no_grad():  # when the samples are drawn
+        old_log_prob = policy(states).log_softmax(-1)[:, 0]
+    with record(policy) as recording:
+        log_prob = policy(states).log_softmax(-1)[:, 0]
+        ratio = (log_prob - old_log_prob).exp()
+        loss = -(ratio.clamp(0.8, 1.2) * advantage).mean()
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    With one step on each rollout, samples and policy agree, and the ratio is 1 on purpose.
+
+    ## Not detected
+
+    A copy of the log-probabilities that was computed again with the same weights.
+
+    ## See also
+
+    - [torch.Tensor.detach](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html)
+    """
+    nodes = reading.graph.nodes
+    for event in reading.events(SelfDifference):
+        for number in event.nodes:
+            ratio = nodes[number]
+            if ratio.operation in ("sub", "rsub"):
+                users = (nodes[edge.target] for edge in reading.users[number])
+                exponential = next((user for user in users if user.operation == "exp"), None)
+                if exponential is None:
+                    continue
+                ratio = exponential
+            yield _ratio(reading, event, ratio)
+
+
+def _ratio(reading: Reading, event: SelfDifference, ratio: Node) -> Finding:
+    users = (reading.graph.nodes[edge.target] for edge in reading.users[ratio.id])
+    clamp = next((user for user in users if user.operation in _CLAMPS), None)
+    name = event.label or "a tensor"
+    limited = "" if clamp is None else f", and clamp{at(clamp.where)} never limits it"
+    return finding(
+        "info",
+        f"The ratio{at(event.where)} is of {name} to its own detached copy: it is always 1"
+        f"{limited}.",
+        cause="a ratio to itself",
+        advice="Nothing, if each batch is sampled by the current policy and used for one step; "
+        "else keep the log-probabilities from when it was sampled, in place of the copy.",
+        where=event.where,
+        nodes=(*event.nodes, ratio.id),
+    )
+
+
+@rule("info", of=("to_copy", "copy"))
+def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
+    """A complex tensor was converted to a real dtype, which drops its imaginary part.
+
+    ## Why it matters
+
+    The values that follow are those of the real part alone, and the imaginary part gets no
+    gradient. After an inverse Fourier transform the part that is lost is zero only if the spectrum
+    has the symmetry of a real signal, which learned complex weights do not keep.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(8, dtype=torch.cfloat))
+
+        def forward(self, x):
+            return torch.fft.ifft(torch.fft.fft(x) * self.weight).to(torch.float32)  # <- reported
+
+    model = Mixer()
+    with record(model) as recording:
+        model(torch.randn(4, 8)).square().mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(5, dtype=torch.cfloat))
+
+        def forward(self, x):
+            return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=8)
+
+    model = Mixer()
+    with record(model) as recording:
+        model(torch.randn(4, 8)).square().mean().backward()
+    ```
+
+    ## When it is intended
+
+    If only the real part is wanted, `x.real` says so, and nothing is reported.
+
+    ## Not detected
+
+    A complex tensor that is written into a real one.
+
+    ## See also
+
+    - [Complex numbers](https://docs.pytorch.org/docs/stable/complex_numbers.html)
+    """
+    for node in reading.of_operations(("to_copy", "copy")):
+        made = reading.meta(node.id)
+        given = next(
+            (reading.meta(edge.source, edge.output_nr) for edge in reading.inputs[node.id]), None
+        )
+        if made is None or given is None:
+            continue
+        if given.dtype.startswith("complex") and not made.dtype.startswith("complex"):
+            yield finding(
+                "info",
+                f"The conversion of {given} to {made.dtype}{at(node.where)} drops the imaginary "
+                "part, which gets no gradient.",
+                cause="an imaginary part is dropped",
+                advice="Write .real, if only the real part is wanted; for a real signal use rfft "
+                "and irfft, or their relatives.",
+                where=node.where,
+                nodes=(node.id,),
+            )

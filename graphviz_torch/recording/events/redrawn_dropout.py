@@ -1,0 +1,78 @@
+"""Dropout in a forward that backward runs again without the random state of the first run.
+
+At the second run, the generator has the state that it had when backward began, or that another
+second run left: nobody restored the state of the forward. Only the CPU's generator is read.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...graph.events import RedrawnDropout
+from ...internals.frames import user_frame
+from ...internals.functions import DROPOUT, TensorBase
+from ...internals.hooks.checkpoints import calling_position, redrawing_segment
+from ...internals.hooks.engine import running_node
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.tensors.memory import may_be_read
+from ..listener import BackwardBegan, BackwardEnded, Listener
+from ..program import Program
+
+
+class RedrawnDropouts(Listener):
+    """Listener that reports modules with dropout that backward runs again with other masks."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._states: set[int] = set()  # of the generator, at the start of the running backward
+        attempt = program.remarks.attempt
+        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
+        program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
+
+    def on_backward_start(self, event: BackwardBegan) -> None:
+        self._states = {_random_state()}
+
+    def on_backward_end(self, event: BackwardEnded) -> None:
+        self._states = set()
+
+    def _on_outermost_start(self, event: ModuleBegan) -> None:
+        node: Any = running_node()
+        if node is None or _random_state() not in self._states:
+            return
+        dropout = next(filter(_draws, event.module.modules()), None)
+        if dropout is None:
+            return
+        path = dict(self.program.table.modules()).get(dropout, "")
+        drawn = RedrawnDropout(module=path, checkpoint=_checkpoints(node, event))
+        segment = redrawing_segment(event.frame)
+        if segment is not None:
+            self.events.note(drawn, calling_position(segment))
+        else:
+            place = None if drawn.checkpoint else self.program.place(user_frame(event.frame))
+            self.events.note(drawn, place, [int(node._sequence_nr())])
+
+    def _on_outermost_end(self, event: ModuleEnded) -> None:
+        if running_node() is not None:
+            self._states.add(_random_state())
+
+
+def _checkpoints(node: Any, event: ModuleBegan) -> bool:
+    """Return True if torch.utils.checkpoint runs the module again."""
+    reentrant = getattr(node, "preserve_rng_state", True) is False
+    return reentrant or redrawing_segment(event.frame) is not None
+
+
+def _draws(module: torch.nn.Module) -> bool:
+    """Return True for a dropout that drops values of CPU tensors."""
+    return isinstance(module, DROPOUT) and module.training and bool(getattr(module, "p", 0))
+
+
+def _random_state() -> int:
+    """Return a hash of the state of the CPU's random generator."""
+    state = torch.default_generator.get_state()
+    return hash(bytes(TensorBase.numpy(state))) if may_be_read(state) else 0

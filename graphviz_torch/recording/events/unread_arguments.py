@@ -1,0 +1,122 @@
+"""Arguments that a function of the program never reads, found in its bytecode.
+
+Checked: tensors that an outermost forward gets, and gradients that the backward of a custom
+Function receives.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import weakref
+from collections.abc import Callable
+from functools import partial
+from types import CodeType, FunctionType
+from typing import Any
+
+from torch import Tensor
+
+from ...graph.events import UnreadArgument
+from ...internals.frames import OWN, frame_variables, user_frame
+from ...internals.hooks.modules import ModuleBegan
+from ...internals.tensors.metadata import is_custom
+from ...tracing.nodes import GradFn
+from ..listener import Listener
+from ..live import LiveGraph
+from ..program import Program
+
+_LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
+_MAX_CLASSES = 1024
+
+
+class UnreadArguments(Listener):
+    """Listener that reports arguments that no instruction of a function reads."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        # By class of modules or nodes; () for those that read all.
+        self._unread: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+        attempt = program.remarks.attempt
+        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
+
+    def _on_outermost_start(self, event: ModuleBegan) -> None:
+        kind = type(event.module)
+        unread = self._unread_of(kind, _forward_arguments)
+        if not unread:
+            return
+        args, kwargs = frame_variables(event.frame, "args", "kwargs")
+        args = event.args if args is None else args
+        names = kind.forward.__code__.co_varnames[1:]
+        given = dict(zip(names, args, strict=False)) | (kwargs or {})
+        for name in unread:
+            if isinstance(given.get(name), Tensor):
+                found = UnreadArgument(owner=kind.__name__, argument=name)
+                self.events.note(found, self.program.place(user_frame(event.frame)))
+
+    def on_graph_read(self, live: LiveGraph) -> None:
+        for kind in {type(fn) for fn in live.own}:
+            if is_custom(kind) and (unread := self._unread_of(kind, _gradients)):
+                self._note_function(kind, unread, [fn for fn in live.own if type(fn) is kind])
+
+    def _note_function(self, kind: Any, unread: tuple[str, ...], fns: list[GradFn]) -> None:
+        function = kind._forward_cls
+        code = _code_of(function.backward)
+        numbers = [int(fn._sequence_nr()) for fn in fns]
+        place = None if code is None else (code, 0)
+        if place is not None:
+            _ = self.program.stack.files[place[0].co_filename]
+        found = UnreadArgument(owner=function.__name__, argument=unread[0], gradient=True)
+        self.events.note(found, None, numbers, defined=self.program.line()(place))
+
+    def _unread_of(self, kind: type, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+        found = self._unread.get(kind)
+        if found is None:
+            found = read(kind)
+            owned = all(self.program.stack.files[c.co_filename] == OWN for c in _codes(kind))
+            found = found if owned else ()
+            if len(self._unread) < _MAX_CLASSES:
+                self._unread[kind] = found
+        return found
+
+
+def _codes(kind: Any) -> list[CodeType]:
+    function = kind._forward_cls.backward if is_custom(kind) else kind.forward
+    code = _code_of(function)
+    return [] if code is None else [code]
+
+
+def _code_of(function: Any) -> CodeType | None:
+    """Return the code of a Python function without its decorators; None for anything else."""
+    function = inspect.unwrap(function) if callable(function) else None
+    return function.__code__ if isinstance(function, FunctionType) else None
+
+
+def _forward_arguments(kind: Any) -> tuple[str, ...]:
+    """Return the arguments of a module's forward that it never reads."""
+    code: CodeType | None = getattr(kind.forward, "__code__", None)
+    if code is None or code is not _code_of(kind.forward):
+        return ()
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    read = _read_names(code)
+    return tuple(n for n in names if n not in read and not n.startswith("_")) if read else ()
+
+
+def _gradients(kind: Any) -> tuple[str, ...]:
+    """Return the gradients that the backward of a custom Function receives, if it reads none."""
+    code = _code_of(kind._forward_cls.backward)
+    if code is None:
+        return ()
+    count = code.co_argcount + bool(code.co_flags & inspect.CO_VARARGS)
+    names = code.co_varnames[1:count]
+    return () if _read_names(code).intersection(names) else names
+
+
+def _read_names(code: CodeType) -> set[str]:
+    """Return the local variables that a function's instructions read."""
+    read: set[str] = {*code.co_cellvars}
+    for step in dis.get_instructions(code):
+        if step.opname.startswith(_LOADS):
+            read.update(step.argval if isinstance(step.argval, tuple) else (step.argval,))
+    return read
