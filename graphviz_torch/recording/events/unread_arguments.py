@@ -43,7 +43,7 @@ class UnreadArguments(Listener):
 
     def _on_outermost_start(self, event: ModuleBegan) -> None:
         kind = type(event.module)
-        unread = self._unread_of(kind, _forward_arguments)
+        unread = self._unread_arguments(kind, _forward_arguments)
         if not unread:
             return
         args, kwargs = frame_variables(event.frame, "args", "kwargs")
@@ -57,7 +57,7 @@ class UnreadArguments(Listener):
 
     def on_graph_read(self, live: LiveGraph) -> None:
         for kind in {type(fn) for fn in live.own}:
-            if is_custom(kind) and (unread := self._unread_of(kind, _gradients)):
+            if is_custom(kind) and (unread := self._unread_arguments(kind, _gradients)):
                 self._note_function(kind, unread, [fn for fn in live.own if type(fn) is kind])
 
     def _note_function(self, kind: Any, unread: tuple[str, ...], fns: list[GradFn]) -> None:
@@ -70,7 +70,7 @@ class UnreadArguments(Listener):
         found = UnreadArgument(owner=function.__name__, argument=unread[0], gradient=True)
         self.events.note(found, None, numbers, defined=self.program.line()(place))
 
-    def _unread_of(self, kind: type, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+    def _unread_arguments(self, kind: type, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
         found = self._unread.get(kind)
         if found is None:
             found = read(kind)
