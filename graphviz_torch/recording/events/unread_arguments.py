@@ -70,7 +70,9 @@ class UnreadArguments(Listener):
         found = UnreadArgument(owner=function.__name__, argument=unread[0], gradient=True)
         self.events.note(found, None, numbers, defined=self.program.line()(place))
 
-    def _unread_arguments(self, kind: type, read: Callable[[Any], tuple[str, ...]]) -> tuple[str, ...]:
+    def _unread_arguments(
+        self, kind: type, read: Callable[[Any], tuple[str, ...]]
+    ) -> tuple[str, ...]:
         found = self._unread.get(kind)
         if found is None:
             found = read(kind)
