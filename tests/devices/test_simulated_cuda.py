@@ -283,6 +283,8 @@ def test_run_simulates_cuda_for_a_script_and_reports_that_it_does(
     out, said = capsys.readouterr()
     assert out == "cuda:0 [2.0, 2.6667, 3.3333]\n"
     assert "1 step recorded on 1 simulated CUDA device" in said
+    there, back = "1 cpu -> sim cuda:0 in forward (12 B)", "1 sim cuda:0 -> cpu in backward (12 B)"
+    assert f"copies: {there}, {back}" in said.splitlines()
     [step] = load(tmp_path / "g.json").steps
     assert [(t.kind, t.nbytes) for t in step.graph.transfers] == [("HtoD", 12), ("DtoH", 12)]
     assert not torch.cuda.is_available()
@@ -319,6 +321,7 @@ def test_streams_do_nothing_and_an_event_has_no_time_and_says_so_once(cuda: None
         assert torch.cuda.current_stream() is stream
         x = torch.ones(2, device="cuda") * 2
     torch.cuda.current_stream().wait_stream(stream)
+    x.record_stream(torch.cuda.current_stream())
     assert torch.cuda.current_stream() is torch.cuda.default_stream()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()

@@ -126,6 +126,9 @@ class SimulatedTensor(torch.Tensor):
         """Return the address of the first value in CPU memory."""
         return self.host.data_ptr()
 
+    def record_stream(self, stream: Any) -> None:
+        """Do nothing, because operators on a simulated device run in order."""
+
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(indices(index))
 

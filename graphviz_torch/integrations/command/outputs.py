@@ -41,7 +41,14 @@ from .files import SEVERITIES as COLORS
 from .files import say
 from .findings.baseline import write_baseline
 from .findings.judge import Judge
-from .findings.reports import NOTHING_FOUND, REPORTS, to_lines, to_sarif, view_commands
+from .findings.reports import (
+    NOTHING_FOUND,
+    REPORTS,
+    CopyCounts,
+    to_lines,
+    to_sarif,
+    view_commands,
+)
 from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
@@ -78,6 +85,7 @@ class Outputs:
         self._written: set[Path] = set()  # files that were written at least once
         self._steps = 0
         self._turns = AlternatingOptimizers()
+        self._copies = CopyCounts()
         self._run: Training | None = None  # the last two steps
         # For each growing file, the steps that are not yet in it.
         self._waiting: dict[Path, list[TrainingStep]] = {
@@ -130,11 +138,13 @@ class Outputs:
         again = bool(before) and before[-1].number == step.number
         if again:
             self._run = Training((*before[:-1], step))
+            self._copies.add((c for graph in before[-1].graphs for c in graph.transfers), -1)
         else:
             self._run = Training((step,) if self._run is None else (self._run.last, step))
             self._steps += any(graph.nodes for graph in step.graphs)
             self._turns.add(step)
             self._recorded += 1
+        self._copies.add(copy for graph in step.graphs for copy in graph.transfers)
         for path, waiting in self._waiting.items():
             waiting.append(step)
             self._lost[path].update(each.number for each in waiting[:-_MAX_UNWRITTEN])
@@ -300,6 +310,8 @@ class Outputs:
         for each in later:  # a later step need not have the finding
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
+        if self._ranks is None and (copies := str(self._copies)):
+            lines.append(f"copies: {copies}")
         return lines
 
     def _scope_text(self) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
@@ -13,8 +14,10 @@ from typing import Any
 
 from .... import Finding, __version__, rules
 from ....findings.run_findings import counts_text, steps_text
+from ....graph import Transfer
 from ....graph.terminal import cut, is_shell, is_terminal, line_width
-from ....graph.text import printable, with_short_names
+from ....graph.text import listing, printable, with_short_names
+from ....graph.units import bytes_text
 from ...excerpt import Lines, excerpt, files_below, no_lines, without_place
 from ..files import SEVERITIES, say
 from .baseline import fingerprint
@@ -131,6 +134,34 @@ def view_commands(file: str) -> str:
     """
     name = quote(file)
     return f"graphviz-torch view {name}, or graphviz-torch app {name}"
+
+
+class CopyCounts:
+    """Numbers and bytes of copies between devices, by direction and phase.
+
+    >>> from graphviz_torch.graph import TensorMeta
+    >>> copy = Transfer("HtoD", "cpu", "cuda:0", TensorMeta((3,), "float32", "cpu"), "forward")
+    >>> counts = CopyCounts()
+    >>> counts.add([copy, copy])
+    >>> print(counts)
+    2 cpu -> cuda:0 in forward (24 B)
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._nbytes: Counter[str] = Counter()
+
+    def add(self, copies: Iterable[Transfer], sign: int = 1) -> None:
+        """Count the copies; with a `sign` of -1, take copies that were counted off again."""
+        for copy in copies:
+            direction = f"{copy.source} -> {copy.target} in {copy.phase}"
+            self._counts[direction] += sign
+            self._nbytes[direction] += sign * (copy.nbytes or 0)
+
+    def __str__(self) -> str:
+        counts = ((way, count) for way, count in self._counts.items() if count)
+        each = (f"{count:,} {way} ({bytes_text(self._nbytes[way])})" for way, count in counts)
+        return listing(each, most=6, last=", ")
 
 
 def totals(found: Sequence[Finding]) -> str:
