@@ -64,7 +64,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         title = translated("{count} rules: nothing found").format(count=len(checks))
         with st.expander(title, icon=":material/check:"):
-            st.markdown("\n".join(f"- {text.prose(rule.summary)}" for rule in checks))
+            st.markdown("\n".join(f"- {text.prose(translated(rule.summary))}" for rule in checks))
         return
     for finding in findings[:_MAX_LINES]:
         with st.expander(text.escape(finding.message), icon=_ICONS[finding.severity]):
@@ -79,10 +79,15 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
 
 
 def _details(finding: Finding) -> str:
-    """Return advice, rule, cause and line of a finding as Markdown."""
+    """Return advice, rule, cause and line of a finding as Markdown.
+
+    A rule's summary in the visitor's language comes first, because message and advice are English.
+    """
+    summary = next((r.summary for r in graphviz_torch.rules() if r.id == finding.rule), "")
+    own = [text.prose(translated(summary))] if translated(summary) != summary else []
     facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
     advice = [text.prose(finding.advice)] if finding.advice else []
-    return "  \n".join([*advice, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
+    return "  \n".join([*own, *advice, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:

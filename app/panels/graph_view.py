@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ import streamlit as st
 
 from graphviz_torch.export import view_script
 
+from .language import view_words
+
 # Streamlit calls this with new `data` at every rerun. The view keeps its state; it is rebuilt only
-# for another graph or theme.
+# for another graph or language.
 _ADAPTER = """
 const views = new WeakMap();
 const isDark = (element) => {
@@ -27,12 +30,13 @@ export default function ({ data, parentElement, setTriggerValue }) {
   const height = `${data.height}px`;
   place.style.height = `clamp(0.7 * ${height}, ${height} + 100vh - 900px, 1.5 * ${height})`;
   let here = views.get(place);
-  if (here?.payload !== data.payload) {
+  if (here?.payload !== data.payload || here.language !== data.language) {
     here?.view.destroy();
-    here = { payload: data.payload, selected: data.selected };
+    here = { payload: data.payload, language: data.language, selected: data.selected };
     here.view = mount(place, data.payload, {
       selected: data.selected,
       colorBy: data.colorBy,
+      words: JSON.parse(data.language),
       onSelect: (node) => {
         if (node === here.selected) return;
         here.selected = node;
@@ -93,7 +97,13 @@ def view(
             on_pick(value["node"])
 
     _component()(
-        data={"payload": payload, "selected": selected, "height": height, "colorBy": color_by},
+        data={
+            "payload": payload,
+            "selected": selected,
+            "height": height,
+            "colorBy": color_by,
+            "language": json.dumps(view_words()),
+        },
         key=key,
         on_picked_change=on_picked,
     )

@@ -1,6 +1,7 @@
 """The language of the lesson: English, or Chinese where the visitor switches to it.
 
-`chinese.json` has the Chinese of each text that `translated` is given.
+`chinese.json` has the Chinese of each text that `translated` is given, and `chinese_view.json` that
+of each text on the buttons and labels of the graph's view.
 """
 
 from __future__ import annotations
@@ -24,13 +25,22 @@ def draw_switch() -> None:
 
 def translated(text: str) -> str:
     """Return a text of ours in the visitor's language; in English if it has no Chinese yet."""
+    return chinese().get(text, text) if _is_chinese() else text
+
+
+def view_words() -> dict[str, str]:
+    """Return the texts of the graph's view in the visitor's language; {} for English."""
+    return chinese("chinese_view.json") if _is_chinese() else {}
+
+
+def _is_chinese() -> bool:
     chosen = st.session_state.get("language", st.query_params.get("language"))
-    return chinese().get(text, text) if chosen == _CHINESE else text
+    return bool(chosen == _CHINESE)
 
 
 @functools.cache
-def chinese() -> dict[str, str]:
-    """Return the Chinese of each English text."""
-    texts = Path(__file__).with_name("chinese.json").read_text(encoding="utf-8")
+def chinese(file: str = "chinese.json") -> dict[str, str]:
+    """Return the Chinese of each English text in a file."""
+    texts = Path(__file__).with_name(file).read_text(encoding="utf-8")
     table: dict[str, str] = json.loads(texts)
     return table

@@ -11,6 +11,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from ..jobs.job import Job, JobError, Queued
+from .language import translated
 from .text import escape, prose
 
 T = TypeVar("T")
@@ -53,7 +54,9 @@ def wait(
             and a text for it.
     """
     if st.session_state.get(f"{key} stopped") == what:
-        st.info("Stopped. Press the button to run it again.", icon=":material/stop_circle:")
+        st.info(
+            translated("Stopped. Press the button to run it again."), icon=":material/stop_circle:"
+        )
         return None
     began = time.monotonic()
     place = st.empty()
@@ -73,7 +76,8 @@ def wait(
                 continue
             if bar is None:
                 bar = _bar(place, key, what)
-            limit = queue or f"{text or f'{seconds:.0f} s'}, at most {job.seconds:g} s of computing"
+            most = translated("at most {limit:g} s of computing").format(limit=job.seconds)
+            limit = queue or f"{text or f'{seconds:.0f} s'}, {most}"
             share = seconds / job.seconds if done is None else done
             bar.progress(0.0 if queue else min(1.0, share), f"{escape(doing)}: {limit}")
     place.empty()
@@ -90,6 +94,10 @@ def _bar(place: DeltaGenerator, key: str, what: Hashable) -> DeltaGenerator:
     with place.container(horizontal=True, vertical_alignment="bottom"):
         bar = st.progress(0.0)
         st.button(
-            "Stop", key=f"{key} stop", icon=":material/stop:", on_click=_stop, args=[key, what]
+            translated("Stop"),
+            key=f"{key} stop",
+            icon=":material/stop:",
+            on_click=_stop,
+            args=[key, what],
         )
     return bar

@@ -12,9 +12,13 @@ from streamlit.testing.v1 import AppTest
 
 from app.models import gallery
 from app.panels.language import chinese
+from graphviz_torch import rules
 from tests.support.app_pages import column, drawn, lines, page, press
 
-APP = Path(__file__).parents[2] / "app"
+ROOT = Path(__file__).parents[2]
+APP = ROOT / "app"
+VIEW = ROOT / "graphviz_torch" / "render" / "view" / "src"
+PAGES = ROOT / "docs" / "zh" / "findings"
 RUN = chinese()["Run backward"]
 PARTS = ("run program", "run transfers", "run timeline", "run gradients")
 
@@ -49,10 +53,39 @@ def test_each_chinese_text_is_that_of_a_text_in_the_app_and_has_its_fields() -> 
         if isinstance(node, ast.Constant)
     }
     written |= {gallery.model(name).sentence for name in gallery.NAMES}
+    written |= {rule.summary for rule in rules()}
     assert set(chinese()) <= written
     for english, text in chinese().items():
         fields = [{field for _, field, _, _ in Formatter().parse(each)} for each in (english, text)]
         assert fields[0] - {None} >= fields[1] - {None} >= fields[0] - {None, "phase"}, english
+
+
+def test_the_view_has_each_of_its_texts_in_chinese_and_no_other() -> None:
+    sources = [file.read_text() for file in VIEW.rglob("*.ts")]
+    quoted = {text for each in sources for text in re.findall(r'"((?:[^"\\\n]|\\.)*)"', each)}
+    quoted |= {f"left bar; for a group, the {join}" for join in ("sum", "median", "largest")}
+    quoted |= {f"{mark.title()} ({{}})" for mark in ("removed", "added", "changed")}
+    table = chinese("chinese_view.json")
+    assert {text.replace("\n", "\\n") for text in table} <= quoted
+    said = {text for each in sources for text in re.findall(r'\bsay\("((?:[^"\\]|\\.)*)"', each)}
+    assert {text.replace("\\n", "\n") for text in said} <= table.keys()
+    for english, text in table.items():
+        assert english.count("{}") == text.count("{}")
+
+
+def test_rules_with_a_chinese_page_have_its_first_sentence_as_their_summary() -> None:
+    pages = {file.stem: file for file in PAGES.glob("*.md") if file.stem != "index"}
+    assert len(pages) == 10
+    for name, file in pages.items():
+        assert chinese()[rules().by_id(name).summary] == file.read_text().split("\n\n")[3]
+
+
+def test_a_finding_begins_with_the_chinese_summary_of_its_rule() -> None:
+    app = page(language="中文", source=chinese()["A model"], model="Detached layer", backward="1")
+    [details] = [each.value for each in app.markdown if "cut\\-gradient" in each.value]
+    summary, advice, _ = details.split("  \n")
+    assert summary.replace("\\", "") == chinese()[rules().by_id("cut-gradient").summary]
+    assert advice.startswith("Remove the detach")
 
 
 @pytest.mark.parametrize("source", ["Worked example", "Your own expression"])

@@ -4,6 +4,7 @@ import { Arranger } from "./layout/arranger";
 import { html } from "./dom";
 import { Model } from "./graph/model";
 import { decode } from "./graph/payload";
+import { setLanguage } from "./language";
 import styles from "./view.css";
 import { type Options, View } from "./view";
 
@@ -22,6 +23,7 @@ export interface Handle {
 }
 
 export function mount(element: HTMLElement, payload: string, options: Options = {}): Handle {
+  setLanguage(options.words ?? {});
   // A shadow tree keeps the styles of the page and of the view apart. A script creates the sheet, as a
   // content security policy may forbid style elements.
   const host = html("div");

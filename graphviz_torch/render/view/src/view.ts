@@ -36,6 +36,8 @@ export interface Options {
   colorBy?: ColorBy;
   /** The view fills its page: it handles all keys, and the page address unless it is in a frame. */
   page?: boolean;
+  /** Translations of the texts on buttons and labels; English without them. */
+  words?: Readonly<Record<string, string>>;
   /** Layouts may run in a worker; false for a page whose content security policy forbids workers. */
   workers?: boolean;
 }

@@ -1,6 +1,7 @@
 // The toolbar: search, and actions on the whole picture.
 
-import { button, html } from "../dom";
+import { button as plainButton, html } from "../dom";
+import { say } from "../language";
 import type { Theme } from "../drawing/theme";
 
 export interface Actions {
@@ -21,6 +22,8 @@ const THEMES: Record<Theme, [sign: string, words: string]> = {
   dark: ["☾", "dark"],
 };
 
+const button = (label: string, title: string, press: () => void): HTMLButtonElement => plainButton(say(label), say(title), press);
+
 export class Bar {
   readonly element: HTMLElement;
   private readonly theme: HTMLButtonElement;
@@ -36,7 +39,7 @@ export class Bar {
     const extra = (...buttons: HTMLElement[]) => html("span", { class: "buttons extra" }, ...buttons);
     this.element = html(
       "div",
-      { class: "bar", role: "toolbar", "aria-label": "View" },
+      { class: "bar", role: "toolbar", "aria-label": say("View") },
       search,
       html("span", { class: "buttons less" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
       html("span", { class: "space" }),
@@ -63,7 +66,7 @@ export class Bar {
   showTheme(theme: Theme): void {
     const [sign, words] = THEMES[theme];
     this.theme.textContent = sign;
-    this.theme.title = `Theme: ${words}. Press for the next`;
+    this.theme.title = say("Theme: {}. Press for the next", say(words));
     this.theme.setAttribute("aria-label", this.theme.title);
   }
 }

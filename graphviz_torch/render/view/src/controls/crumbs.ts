@@ -1,6 +1,7 @@
 // Breadcrumbs: the modules around the selection, or else around the visible part.
 
 import { html } from "../dom";
+import { say } from "../language";
 
 export interface Crumb {
   /** Null for the whole graph. */
@@ -9,7 +10,7 @@ export interface Crumb {
 }
 
 export class Crumbs {
-  readonly element = html("nav", { class: "crumbs", "aria-label": "Modules around" });
+  readonly element = html("nav", { class: "crumbs", "aria-label": say("Modules around") });
   private shown: string | null = null;
 
   constructor(private readonly go: (item: number | null) => void) {}

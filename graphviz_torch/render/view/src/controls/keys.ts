@@ -1,6 +1,7 @@
 // Keyboard shortcuts: one table of keys and actions, which "?" lists.
 
 import { button, html } from "../dom";
+import { say } from "../language";
 
 /** Actions of the keys. */
 export interface Keyed {
@@ -68,13 +69,13 @@ function taken(target: Element, key: string): boolean {
 
 /** The list of keys, initially closed. */
 export function keyList(): HTMLDialogElement {
-  const rows = KEYS.filter(({ name }) => name).flatMap(({ name, does }) => [html("dt", {}, html("kbd", {}, name)), html("dd", {}, does)]);
+  const rows = KEYS.filter(({ name }) => name).flatMap(({ name, does }) => [html("dt", {}, html("kbd", {}, name)), html("dd", {}, say(does))]);
   const list: HTMLDialogElement = html(
     "dialog",
-    { class: "keys", "aria-label": "Keys" },
-    html("header", {}, html("h2", {}, "Keys"), button("×", "Close (Esc)", () => list.close())),
+    { class: "keys", "aria-label": say("Keys") },
+    html("header", {}, html("h2", {}, say("Keys")), button("×", say("Close (Esc)"), () => list.close())),
     html("dl", {}, ...rows),
-    html("p", { class: "quiet" }, "Drag to move, scroll or pinch to zoom, double click to open or close a group."),
+    html("p", { class: "quiet" }, say("Drag to move, scroll or pinch to zoom, double click to open or close a group.")),
   );
   list.addEventListener("click", (event) => {
     if (event.target === list) list.close();

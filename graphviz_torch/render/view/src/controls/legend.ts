@@ -2,22 +2,23 @@
 
 import { COLOR_NAMES, type ColorBy, type Colors } from "../drawing/colors";
 import { html } from "../dom";
+import { say } from "../language";
 
 export class LegendBox {
   readonly element = html("div", { class: "legend" });
-  private readonly choice = html("select", { "aria-label": "Colour by", class: "color-by" });
+  private readonly choice = html("select", { "aria-label": say("Colour by"), class: "color-by" });
   private readonly entries = html("div", { class: "entries" });
   /** A button for each sample, position and input with a known influence. */
-  private readonly lanes = html("div", { class: "lanes", role: "group", "aria-label": "Influence of" });
+  private readonly lanes = html("div", { class: "lanes", role: "group", "aria-label": say("Influence of") });
 
   constructor(
     private readonly colors: Colors,
     changed: (by: ColorBy) => void,
   ) {
     for (const [by, name] of Object.entries(COLOR_NAMES) as [ColorBy, string][]) {
-      const option = html("option", { value: by }, name);
+      const option = html("option", { value: by }, say(name));
       option.disabled = !colors.available(by);
-      if (option.disabled) option.textContent = `${name} (not recorded)`;
+      if (option.disabled) option.textContent = say("{} (not recorded)", say(name));
       this.choice.append(option);
     }
     this.choice.addEventListener("change", () => changed(this.choice.value as ColorBy));
@@ -30,7 +31,7 @@ export class LegendBox {
       });
       this.lanes.append(button);
     }
-    this.element.append(html("label", {}, "Colour: ", this.choice), this.lanes, this.entries);
+    this.element.append(html("label", {}, say("Colour: "), this.choice), this.lanes, this.entries);
   }
 
   draw(): void {

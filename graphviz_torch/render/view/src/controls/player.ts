@@ -1,6 +1,7 @@
 // The slider that plays backward in execution order.
 
 import { button, html } from "../dom";
+import { say } from "../language";
 import type { Playback } from "./playback";
 
 const SECONDS = 12; // maximum duration of a run
@@ -15,15 +16,15 @@ export class Player {
 
   constructor(
     private readonly playback: Playback,
-    private readonly say: (node: number) => string,
+    private readonly caption: (node: number) => string,
     private readonly changed: () => void,
   ) {
-    this.slider = html("input", { type: "range", min: 0, max: playback.steps, value: playback.steps, "aria-label": "Step of backward" });
+    this.slider = html("input", { type: "range", min: 0, max: playback.steps, value: playback.steps, "aria-label": say("Step of backward") });
     this.slider.addEventListener("input", () => {
       this.stop();
       this.set(Number(this.slider.value));
     });
-    this.start = button("▶", "Play backward (p)", () => this.toggle());
+    this.start = button("▶", say("Play backward (p)"), () => this.toggle());
     this.element = html("div", { class: "player" }, this.start, this.slider, this.said);
     this.draw();
   }
@@ -75,9 +76,9 @@ export class Player {
     this.start.textContent = this.timer ? "❚❚" : "▶";
     this.slider.value = String(playback.step ?? playback.steps);
     const { current } = playback;
-    const steps = `${playback.steps.toLocaleString("en")} steps`;
-    const whole = playback.recorded ? `Backward: ${steps}` : `Not run yet: one possible order, ${steps}`;
-    const now = `${playback.step} of ${playback.steps}${current === null ? "" : `: ${this.say(current)}`}`;
+    const steps = playback.steps.toLocaleString("en");
+    const whole = say(playback.recorded ? "Backward: {} steps" : "Not run yet: one possible order, {} steps", steps);
+    const now = say("{} of {}", playback.step ?? 0, steps) + (current === null ? "" : `: ${this.caption(current)}`);
     this.said.textContent = playback.step === null ? whole : now;
   }
 }

@@ -1,6 +1,7 @@
 // The search field, its list of results, and the steps from one result to the next.
 
 import { html } from "../dom";
+import { say } from "../language";
 import { shaped } from "../graph/units";
 import type { Model } from "../graph/model";
 import { search } from "../graph/search";
@@ -21,12 +22,12 @@ export class SearchBox {
     "aria-controls": "found",
     "aria-expanded": "false",
     autocomplete: "off",
-    placeholder: "Search   /",
-    "aria-label": "Search: name, op:, module:, shape:, dtype:, device:, finding:",
-    title: "A name, or op:addmm  module:attn  class:linear  attribute:exponent=2  shape:8,128  dtype:f32  device:cpu  finding:nan\nEnter leads to the next, Shift+Enter to the one before",
+    placeholder: say("Search   /"),
+    "aria-label": say("Search: name, op:, module:, shape:, dtype:, device:, finding:"),
+    title: say("A name, or op:addmm  module:attn  class:linear  attribute:exponent=2  shape:8,128  dtype:f32  device:cpu  finding:nan\nEnter leads to the next, Shift+Enter to the one before"),
   });
   private readonly count = html("output", { class: "count", "aria-live": "polite" });
-  private readonly list = html("div", { class: "found", id: "found", role: "listbox", "aria-label": "Found" });
+  private readonly list = html("div", { class: "found", id: "found", role: "listbox", "aria-label": say("Found") });
 
   /**
    * @param go moves the view to an item.
@@ -60,7 +61,7 @@ export class SearchBox {
       this.found = [...groups, ...nodes];
       this.at = -1;
       this.changed();
-      this.say();
+      this.showCount();
     }
     const rows = groups.slice(0, MOST / 2).map((item) => this.row(item, tree.name(item), `group · ${tree.path(item)}`));
     for (const node of nodes.slice(0, MOST)) {
@@ -68,8 +69,8 @@ export class SearchBox {
       const said = [model.text("label", node) ? model.operation(node) : "", meta ? shaped(meta) : "", model.text("module", node)];
       rows.push(this.row(node, model.caption(node), said.filter(Boolean).join(" · ")));
     }
-    if (nodes.length > MOST) rows.push(html("p", { class: "quiet" }, `${nodes.length.toLocaleString("en")} nodes match; ${MOST} are listed.`));
-    if (!rows.length && input.value.trim()) rows.push(html("p", { class: "quiet" }, "Nothing matches."));
+    if (nodes.length > MOST) rows.push(html("p", { class: "quiet" }, say("{} nodes match; {} are listed.", nodes.length.toLocaleString("en"), MOST)));
+    if (!rows.length && input.value.trim()) rows.push(html("p", { class: "quiet" }, say("Nothing matches.")));
     this.fill(rows);
   }
 
@@ -91,14 +92,14 @@ export class SearchBox {
     if (!found.length) return;
     this.at = (at + found.length) % found.length;
     this.fill([]);
-    this.say();
+    this.showCount();
     this.go(found[this.at] as number);
   }
 
-  private say(): void {
+  private showCount(): void {
     const { length } = this.found;
     const all = length.toLocaleString("en");
-    this.count.textContent = !this.asked.trim() ? "" : this.at < 0 ? (length ? all : "none") : `${(this.at + 1).toLocaleString("en")} of ${all}`;
+    this.count.textContent = !this.asked.trim() ? "" : this.at < 0 ? (length ? all : say("none")) : say("{} of {}", (this.at + 1).toLocaleString("en"), all);
   }
 
   private key(event: KeyboardEvent): void {

@@ -5,6 +5,7 @@ import type { Mark } from "../graph/payload";
 import { bytes, number, seconds } from "../graph/units";
 import { spread } from "../graph/spread";
 import type { Model } from "../graph/model";
+import { say } from "../language";
 import type { Themes } from "./theme";
 import type { Tree } from "../graph/tree";
 
@@ -116,28 +117,28 @@ export class Colors {
     const roles = ROLES.filter((role) => this.roles.has(role)).map((role) => ({
       fill: this.themes.color(role === "failed" ? "background" : role),
       line: this.themes.color(role === "failed" ? "error" : `${role}_line`),
-      said: MEANINGS[role] ?? role,
+      said: say(MEANINGS[role] ?? role),
       hatched: false,
     }));
     if (this.by === "role") return { title, entries: roles, scale: null };
     if (sizes) {
       const entries = [];
-      if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: "NaN or Inf", hatched: true });
+      if (this.seen.nonfinite) entries.push({ fill: this.themes.nonfinite, line, said: say("NaN or Inf"), hatched: true });
       if (this.seen.zero && !sizes.full) entries.push({ fill: this.themes.category(0), line, said: "0", hatched: false });
-      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: sizes.missing, hatched: false });
+      if (this.seen.missing) entries.push({ fill: this.themes.color("background"), line, said: say(sizes.missing), hatched: false });
       const fills = Array.from({ length: this.themes.steps }, (_, at) => this.themes.step(at));
       const [low, high] = this.range;
-      const note = `left bar${this.roles.has("group") ? `; for a group, the ${sizes.join}` : ""}`;
+      const note = this.roles.has("group") ? say(`left bar; for a group, the ${sizes.join}`) : say("left bar");
       return { title, entries: [...entries, ...roles], scale: high > 0 ? { fills, low: sizes.say(low), high: sizes.say(high), note } : null };
     }
     if (this.by === "difference") {
-      const entries = MARKS.map((mark) => ({ fill: this.tint(mark), line: this.themes.color(mark), said: `${SIGNS[mark]} ${mark}`, hatched: false }));
+      const entries = MARKS.map((mark) => ({ fill: this.tint(mark), line: this.themes.color(mark), said: `${SIGNS[mark]} ${say(mark)}`, hatched: false }));
       return { title, entries, scale: null };
     }
     const shown = [...this.names].slice(0, MOST_NAMES);
-    const entries = shown.map(([name, at]) => ({ fill: this.themes.category(at), line, said: name || "none", hatched: false }));
+    const entries = shown.map(([name, at]) => ({ fill: this.themes.category(at), line, said: name || say("none"), hatched: false }));
     if (this.names.size > MOST_NAMES)
-      entries.push({ fill: "none", line: "none", said: `and ${this.names.size - MOST_NAMES} more`, hatched: false });
+      entries.push({ fill: "none", line: "none", said: say("and {} more", this.names.size - MOST_NAMES), hatched: false });
     return { title, entries, scale: null };
   }
 

@@ -1,6 +1,7 @@
 // Building blocks of the panel: tables, sections, links to nodes, findings.
 
 import { button, html } from "../dom";
+import { say } from "../language";
 import type { Gradient, Meta } from "../graph/model";
 import type { Collective, Finding, Transfer } from "../graph/payload";
 import { bytes, count, number, seconds, shaped, tensor } from "../graph/units";
@@ -24,13 +25,13 @@ export function section(title: string, ...content: Node[]): HTMLElement {
 }
 
 export function table(rows: readonly [string, Value][]): HTMLElement {
-  return html("dl", {}, ...rows.flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+  return html("dl", {}, ...rows.flatMap(([name, value]) => [html("dt", {}, say(name)), html("dd", {}, value)]));
 }
 
 /** A list of at most `most` rows, followed by the number of the others. */
 export function list<Row>(rows: readonly Row[], most: number, draw: (row: Row) => Value[]): HTMLElement {
   const items = rows.slice(0, most).map((row) => html("li", {}, ...draw(row)));
-  if (rows.length > most) items.push(html("li", { class: "quiet" }, `and ${(rows.length - most).toLocaleString("en")} more`));
+  if (rows.length > most) items.push(html("li", { class: "quiet" }, say("and {} more", (rows.length - most).toLocaleString("en"))));
   return html("ul", {}, ...items);
 }
 
@@ -74,7 +75,7 @@ export function drawCollectives(sent: readonly Collective[], leads?: Leads): HTM
     leads && node !== null ? lead(kind, node, leads) : html("span", {}, kind),
     quiet(` ${text}`),
   ]);
-  return [section(`Between ranks (${sent.length})`, rows)];
+  return [section(say("Between ranks ({})", sent.length), rows)];
 }
 
 export function gradientFacts(gradient: Gradient): [string, Value][] {
@@ -95,7 +96,7 @@ export function gradientFacts(gradient: Gradient): [string, Value][] {
 /** A finding; with `leads`, a link to each of its nodes as well. */
 export function drawFinding(finding: Finding, leads?: Leads): HTMLElement {
   const text = html("p", { class: "message" }, finding.message);
-  const parts: HTMLElement[] = [html("p", { class: "rule" }, `${finding.severity} · ${finding.rule}`), text];
+  const parts: HTMLElement[] = [html("p", { class: "rule" }, `${say(finding.severity)} · ${finding.rule}`), text];
   if (finding.cause) parts.push(html("p", {}, finding.cause));
   if (finding.advice) parts.push(html("p", { class: "advice" }, finding.advice));
   if (finding.where) parts.push(html("p", {}, html("code", {}, finding.where)));
@@ -103,9 +104,9 @@ export function drawFinding(finding: Finding, leads?: Leads): HTMLElement {
   if (leads && finding.nodes.length) {
     const chips: HTMLElement[] = finding.nodes.slice(0, MOST_LEADS).map((node) => {
       const called = leads.called(node);
-      return button(called, `Show ${called}`, () => leads.go(node));
+      return button(called, say("Show {}", called), () => leads.go(node));
     });
-    if (finding.nodes.length > MOST_LEADS) chips.push(quiet(`and ${finding.nodes.length - MOST_LEADS} more`));
+    if (finding.nodes.length > MOST_LEADS) chips.push(quiet(say("and {} more", finding.nodes.length - MOST_LEADS)));
     box.append(html("p", { class: "leads" }, ...chips));
   }
   return box;

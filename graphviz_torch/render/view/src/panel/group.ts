@@ -5,6 +5,7 @@ import type { Model } from "../graph/model";
 import { spread } from "../graph/spread";
 import { findingsAt, pathOf, recordedOf, type Tree } from "../graph/tree";
 import { bytes, number, seconds } from "../graph/units";
+import { say } from "../language";
 import { drawCollectives, drawFinding, lead, type Leads, section, table, type Value } from "./facts";
 
 const MOST_OPERATIONS = 12;
@@ -49,6 +50,6 @@ export function groupDetails(item: number, model: Model, tree: Tree, leads: Lead
     ...findingsAt(model, tree, item).map((finding) => drawFinding(finding, leads)),
     table(facts),
     ...drawCollectives(sent, leads),
-    section("Operations", table(often.map(([name, times]) => [name, `× ${times.toLocaleString("en")}`]))),
+    section(say("Operations"), table(often.map(([name, times]) => [name, `× ${times.toLocaleString("en")}`]))),
   ];
 }

@@ -4,6 +4,7 @@ import { html } from "../dom";
 import type { Edge, Model } from "../graph/model";
 import { findingsAt, type Tree } from "../graph/tree";
 import { bytes, isSpoilt, seconds, shaped, tensor } from "../graph/units";
+import { say } from "../language";
 import { drawCollectives, drawFinding, gradientFacts, lead, type Leads, list, metaText, quiet, section, table, transferText, type Value } from "./facts";
 
 const STATES = ["", "no", "yes"];
@@ -13,9 +14,9 @@ export function nodeDetails(node: number, model: Model, tree: Tree, leads: Leads
   const parts = findingsAt(model, tree, node).map((finding) => drawFinding(finding));
   parts.push(table(facts(node, model, tree, leads)));
   const changes = model.changes(node);
-  if (changes.length) parts.push(section("Changed", table(changes.map(({ what, before, after }) => [what, `${before} → ${after}`]))));
+  if (changes.length) parts.push(section(say("Changed"), table(changes.map(({ what, before, after }) => [what, `${before} → ${after}`]))));
   model.gradients(node).forEach((gradient, at, all) => {
-    if (gradient) parts.push(section(all.length > 1 ? `Gradient of output ${at}` : "Gradient", table(gradientFacts(gradient))));
+    if (gradient) parts.push(section(say(all.length > 1 ? "Gradient of output {}" : "Gradient", at), table(gradientFacts(gradient))));
   });
   const saved = model.saved(node);
   if (saved.length) {
@@ -23,13 +24,13 @@ export function nodeDetails(node: number, model: Model, tree: Tree, leads: Leads
       if (sharedWith === null) return [name || kind, `${shaped(tensor)} · ${bytes(nbytes)} · ${kind}`];
       return [name || kind, html("span", {}, `${shaped(tensor)} · counted at `, lead(model.caption(sharedWith), sharedWith, leads))];
     });
-    parts.push(section(`Saved for backward: ${bytes(model.savedBytes[node] as number)}`, table(rows)));
+    parts.push(section(say("Saved for backward: {}", bytes(model.savedBytes[node] as number)), table(rows)));
   }
   const transfers = model.transfersOf.get(node);
-  if (transfers) parts.push(section("Transfers", table(transfers.map((transfer) => [transfer.kind, transferText(transfer)]))));
+  if (transfers) parts.push(section(say("Transfers"), table(transfers.map((transfer) => [transfer.kind, transferText(transfer)]))));
   parts.push(...drawCollectives(model.collectivesOf.get(node) ?? []));
   const neighbours = (title: string, edges: readonly Edge[], how: (edge: Edge) => string): void => {
-    if (edges.length) parts.push(section(title, list(edges, MOST_ROWS, (edge) => neighbour(edge.node, how(edge), model, leads))));
+    if (edges.length) parts.push(section(say(title), list(edges, MOST_ROWS, (edge) => neighbour(edge.node, how(edge), model, leads))));
   };
   neighbours("Inputs", model.inputs(node), (edge) => (edge.outputNr ? `output ${edge.outputNr}` : ""));
   neighbours("Users", model.users(node), (edge) => `as input ${edge.inputNr}`);

@@ -1,9 +1,10 @@
 // The panel without a selection: numbers of the graph, its differences, findings and transfers.
 
 import { html } from "../dom";
+import { say } from "../language";
 import type { Model } from "../graph/model";
 import type { Transfer } from "../graph/payload";
-import { bytes, count, seconds } from "../graph/units";
+import { bytes, seconds } from "../graph/units";
 import { drawCollectives, drawFinding, lead, type Leads, list, quiet, section, table, transferText, type Value } from "./facts";
 
 const MOST_ROWS = 100;
@@ -17,16 +18,16 @@ export function overview(model: Model, leads: Leads): HTMLElement[] {
   }
   parts.push(table(facts(model)));
   if (model.difference) parts.push(...differences(model, leads));
-  if (model.findings.length) parts.push(section(`Findings (${model.findings.length})`, ...model.findings.map((finding) => drawFinding(finding, leads))));
+  if (model.findings.length) parts.push(section(say("Findings ({})", model.findings.length), ...model.findings.map((finding) => drawFinding(finding, leads))));
   if (model.transfers.length) {
     const rows = list(model.transfers, MOST_ROWS, (transfer) => transferRow(transfer, leads));
-    parts.push(section(`Transfers (${model.transfers.length})`, rows));
+    parts.push(section(say("Transfers ({})", model.transfers.length), rows));
   }
   parts.push(...drawCollectives(model.collectives, leads));
   const ranks = model.payload.header.ranks;
   if (ranks) {
     const waits = list(ranks.waits, MOST_ROWS, (text) => [text]);
-    parts.push(section("Ranks over time", html("img", { src: ranks.image, alt: "When each rank stood in a collective", class: "chart" }), waits));
+    parts.push(section(say("Ranks over time"), html("img", { src: ranks.image, alt: "When each rank stood in a collective", class: "chart" }), waits));
   }
   return parts;
 }
@@ -35,7 +36,7 @@ function numbers(model: Model): string {
   const real = model.payload.header.tracked - Number(model.failed !== null);
   let leaves = 0;
   for (let node = 0; node < real; node++) leaves += Number(model.leaf[node] !== 0);
-  return `${count(real, "node")}, ${leaves.toLocaleString("en")} of them leaves`;
+  return say(real === 1 ? "{} node, {} of them leaves" : "{} nodes, {} of them leaves", real.toLocaleString("en"), leaves.toLocaleString("en"));
 }
 
 function facts(model: Model): [string, string][] {
@@ -66,10 +67,10 @@ function differences(model: Model, leads: Leads): HTMLElement[] {
       const changes = model.changes(node).map(({ what, before, after }) => ` ${what} ${before} → ${after}`);
       return [lead(leads.called(node), node, leads), quiet(changes.join(","))];
     };
-    parts.push(section(`${kind[0]?.toUpperCase()}${kind.slice(1)} (${nodes.length})`, list(nodes, MOST_ROWS, row)));
+    parts.push(section(say(`${kind[0]?.toUpperCase()}${kind.slice(1)} ({})`, nodes.length), list(nodes, MOST_ROWS, row)));
   }
-  if (edges.length) parts.push(section(`Edges (${edges.length})`, list(edges, MOST_ROWS, (text) => [text])));
-  if (!parts.length) parts.push(html("p", {}, "No difference."));
+  if (edges.length) parts.push(section(say("Edges ({})", edges.length), list(edges, MOST_ROWS, (text) => [text])));
+  if (!parts.length) parts.push(html("p", {}, say("No difference.")));
   return parts;
 }
 

@@ -1,6 +1,7 @@
 // The side panel: details of the selected item, or of the whole graph.
 
 import { button, html } from "../dom";
+import { say } from "../language";
 import type { Model } from "../graph/model";
 import { classOf, type Tree } from "../graph/tree";
 import { inLine } from "../graph/units";
@@ -10,7 +11,7 @@ import { nodeDetails } from "./node";
 import { overview } from "./overview";
 
 export class Panel {
-  readonly element = html("aside", { class: "panel", "aria-label": "Details", tabindex: 0 });
+  readonly element = html("aside", { class: "panel", "aria-label": say("Details"), tabindex: 0 });
 
   constructor(
     private readonly model: Model,
@@ -45,6 +46,6 @@ export class Panel {
   }
 
   private heading(title: string, ...subtitle: (string | Node)[]): HTMLElement {
-    return html("header", {}, html("div", {}, html("h2", {}, inLine(title)), html("p", { class: "quiet" }, ...subtitle)), button("×", "Close details (Esc)", this.close));
+    return html("header", {}, html("div", {}, html("h2", {}, inLine(title)), html("p", { class: "quiet" }, ...subtitle)), button("×", say("Close details (Esc)"), this.close));
   }
 }
