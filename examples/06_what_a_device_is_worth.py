@@ -3,8 +3,6 @@
 On a machine without a GPU the table has the CPU alone, and says who is missing.
 """
 
-from pathlib import Path
-
 import torch
 
 from graphviz_torch.devices import compare_devices, measure_bandwidth
@@ -22,7 +20,7 @@ for work in ("matmul", "training step", normalize):
     if not torch.cuda.is_available():
         assert [device for device, why in result.absent] == ["cuda"]
 
-Path("worth.svg").write_text(result.plot())
+result.plot().render("worth.svg")
 
 bandwidth = measure_bandwidth("cuda", sizes=[2**12, 2**20], seconds=0.01)
 print(bandwidth.table())

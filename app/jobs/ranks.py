@@ -89,7 +89,7 @@ def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
         rows.append(tuple(row))
     chart = ""
     with suppress(ValueError):  # collectives were recorded without times
-        chart = rank_chart(graphs)
+        chart = rank_chart(graphs).source
     return RankComparison(tuple(find(graphs)), tuple(rows), chart, _first_differences(graphs))
 
 

@@ -100,7 +100,7 @@ def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
 
 def as_flow(graphs: tuple[Graph, ...]) -> str:
     """Return the gradient flow diagram of one step, or of two beside each other, as SVG."""
-    return draw_flow(*graphs)
+    return draw_flow(*graphs).source
 
 
 def as_json(graph: Graph) -> bytes:

@@ -30,7 +30,7 @@ def sample(ranks: int, tp: int, gib: float) -> FitReport:
     """
     train = partial(gallery.module(gallery.LARGE).train, tp)
     found = rehearse(train, ranks=ranks, device_memory=int(gib * GIB))
-    return _fit(found.to_dict(), draw_memory(found))
+    return _fit(found.to_dict(), draw_memory(found).source)
 
 
 def read(data: bytes, name: str) -> list[FitReport]:

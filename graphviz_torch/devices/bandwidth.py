@@ -18,7 +18,7 @@ from ..graph import TransferKind
 from ..graph.shown_text import print_text
 from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
-from ..render.svg_picture import SvgPicture
+from ..render.dot.picture import Picture
 from .compare import median_seconds, present_devices
 
 SIZES = tuple(4**k for k in range(5, 15))  # 1 KiB to 256 MiB
@@ -72,7 +72,7 @@ class Bandwidth:
         """Return the rates as dicts: rows for a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
-    def plot(self) -> SvgPicture:
+    def plot(self) -> Picture:
         """Return a chart of the rates in GB/s over the size of a copy."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for rate in self.rates:

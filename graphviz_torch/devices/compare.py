@@ -20,7 +20,7 @@ from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
 from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
-from ..render.svg_picture import SvgPicture
+from ..render.dot.picture import Picture
 from .moving import find_device
 from .simulated.device_names import is_simulated
 
@@ -128,7 +128,7 @@ class DeviceComparison:
         """Return the times as dicts: rows for a data frame."""
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
-    def plot(self) -> SvgPicture:
+    def plot(self) -> Picture:
         """Return a chart of the times over the size, with and without copies."""
         lines = {}
         for device in self.devices():

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
+from ..render.dot.picture import Picture
 from ..render.style import COLORS, SCALE
-from ..render.svg_picture import SvgPicture
 from .blocks import LOOP
 from .order import ordinal
 from .rehearsal import ROLES, Moment, Rehearsal
@@ -35,7 +35,7 @@ _MIN_PHASE_WIDTH = 0.12  # fraction of the width that each phase gets at least
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
-def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
+def draw_memory(rehearsal: Rehearsal) -> Picture:
     """Draw a rank's memory over a step: one area for each role, and the peak with its line of code.
 
     The horizontal axis is the order of allocations and frees, not time. If there are many, each
@@ -46,7 +46,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
     >>> def train():
     ...     model = torch.nn.Linear(10, 10)
     ...     model(torch.ones(5, 10)).sum().backward()
-    >>> draw_memory(rehearse(train)).startswith("<svg")
+    >>> draw_memory(rehearse(train)).source.startswith("<svg")
     True
     """
     # The last moment is repeated, so that it has a width.
@@ -109,7 +109,7 @@ def draw_memory(rehearsal: Rehearsal) -> SvgPicture:
     out += _phases(moments, places)
     axis = "allocations and frees, in order (not in seconds)"
     out.append(svg_text(_LEFT, _HEIGHT - _BOTTOM + 40, axis, "muted"))
-    return SvgPicture("".join([*out, "</svg>"]))
+    return Picture.of_svg("".join([*out, "</svg>"]))
 
 
 def _x_coordinates(moments: Sequence[Moment]) -> list[float]:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from ..graph.text import shorten
 from ..graph.units import bytes_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text
+from ..render.dot.picture import Picture
 from ..render.style import COLORS
-from ..render.svg_picture import SvgPicture
 from .trials import Trial, best_first, flops_more, unchanged_trial
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
@@ -20,7 +20,7 @@ _LINE, _NAME = 18, 54  # legend: height of a line, number of characters of a nam
 _DOT = 4
 
 
-def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
+def draw_trials(trials: Sequence[Trial], size: int) -> Picture:
     """Draw trials as dots: the peak of memory is vertical, the bytes on the wire are horizontal.
 
     A line marks the memory of a device: trials below the line fit. The legend lists the trials with
@@ -31,7 +31,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
         size: memory of a device in bytes.
 
     >>> picture = draw_trials([Trial((), 9, 1, 1), Trial(("bf16",), 5, 1, 1)], 8)
-    >>> picture.count("<circle"), "device 8 B" in picture
+    >>> picture.source.count("<circle"), "device 8 B" in picture.source
     (2, True)
     """
     plain = unchanged_trial(trials)
@@ -72,7 +72,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> SvgPicture:
         weight = "bold" if fits and number == 1 else "normal"
         name = svg_text(end + 48, line, shorten(each.name, _NAME) + flops)
         out.append(f'<g font-weight="{weight}">{name}</g>')
-    return SvgPicture("".join([*out, "</svg>"]))
+    return Picture.of_svg("".join([*out, "</svg>"]))
 
 
 def _number_label(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:

@@ -10,9 +10,9 @@ import html
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from .dot.picture import Picture
 from .labels import clip
 from .style import COLORS, dark_rules, palette
-from .svg_picture import SvgPicture
 
 _LINES = ("operation_line", "input_line", "transfer_line", "output_line", "parameter_line")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
@@ -30,8 +30,8 @@ def line_chart(
     y: str,
     x_text: Callable[[float], str] = str,
     y_text: Callable[[float], str] = str,
-) -> SvgPicture:
-    """Return an SVG of `lines` (name -> points); points that are not above 0 are left out.
+) -> Picture:
+    """Return a chart of `lines` (name -> points); points that are not above 0 are left out.
 
     Args:
         title: the title above the chart.
@@ -39,7 +39,7 @@ def line_chart(
         x_text, y_text: functions that format a number on the axis.
 
     >>> chart = line_chart({"cpu": [(1, 2.0), (10, 9.0)]}, title="a < b", x="n", y="s")
-    >>> chart.count("<circle"), "a &lt; b" in chart
+    >>> chart.source.count("<circle"), "a &lt; b" in chart.source
     (2, True)
     """
     drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}
@@ -50,7 +50,7 @@ def line_chart(
     ]
     if not every:
         out.append(svg_text(_LEFT, _HEIGHT / 2, "nothing was measured", "muted"))
-        return SvgPicture("".join([*out, "</svg>"]))
+        return Picture.of_svg("".join([*out, "</svg>"]))
     across = _Axis([p[0] for p in every], _LEFT, _WIDTH - _RIGHT)
     up = _Axis([p[1] for p in every], _HEIGHT - _BOTTOM, _TOP)
     for value in across.ticks():
@@ -81,7 +81,7 @@ def line_chart(
         ends.append(end)
         out.append(f'<text x="{at_all[-1][0] + 10:.1f}" y="{end:.1f}" fill="{color}">')
         out.append(f"{svg_escape(name)}</text>")
-    return SvgPicture("".join([*out, "</svg>"]))
+    return Picture.of_svg("".join([*out, "</svg>"]))
 
 
 class _Axis:

@@ -45,12 +45,12 @@ def test_the_table_says_times_ratios_break_even_and_who_is_absent() -> None:
 
 
 def test_the_plot_is_an_svg_with_a_line_for_each_device_and_one_for_its_work_alone() -> None:
-    plot = ElementTree.fromstring(made_up().plot())
+    plot = ElementTree.fromstring(made_up().plot().source)
     texts = [text.text for text in plot.iter(f"{SVG}text")]
     assert {"cpu", "cuda:0", "cuda:0, work alone"} <= set(texts)
     assert "cpu, work alone" not in texts
     assert len(list(plot.iter(f"{SVG}circle"))) == 12
-    empty = ElementTree.fromstring(DeviceComparison("<x>", ()).plot())
+    empty = ElementTree.fromstring(DeviceComparison("<x>", ()).plot().source)
     assert "nothing was measured" in [text.text for text in empty.iter(f"{SVG}text")]
 
 
@@ -116,7 +116,7 @@ def test_bandwidth_is_bytes_over_seconds_by_kind_and_memory() -> None:
     assert header.split()[:5] == ["bytes", "HtoD", "pageable", "HtoD", "pinned"]
     assert row.split() == ["1,048,576", "5.00", "20.00"]
     assert bandwidth.rows()[1]["GB/s"] == pytest.approx(20)
-    assert len(list(ElementTree.fromstring(bandwidth.plot()).iter(f"{SVG}polyline"))) == 2
+    assert len(list(ElementTree.fromstring(bandwidth.plot().source).iter(f"{SVG}polyline"))) == 2
 
 
 @GPU

@@ -99,7 +99,7 @@ def texts(
     yield "to_dot", partial(gt.export.to_dot, graph, findings=found)
     yield "draw_graph", lambda: str(gt.draw_graph(graph, findings=found).pipe("svg"))
     yield "draw_graph of two", lambda: str(gt.draw_graph(gt.diff(plain, graph)).pipe("svg"))
-    yield "draw_flow", partial(gt.draw_flow, graph)
+    yield "draw_flow", lambda: str(gt.draw_flow(graph))
     yield "rank_chart", lambda: str(gt.distributed.rank_chart([plain, graph]))
     page = partial(gt.to_html, graph, findings=found, title=HOSTILE)
     yield "to_html", lambda: page().replace(gt.export.view_script(), "")

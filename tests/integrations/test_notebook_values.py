@@ -110,9 +110,12 @@ def test_a_comparison_with_a_state_is_printed(model: Any) -> None:
     assert "of another shape: weight" in str(found)
 
 
-def test_a_picture_that_was_written_as_svg_is_saved_as_such(recording: Any, tmp_path: Path) -> None:
+def test_a_diagram_is_a_picture_too_and_is_saved_as_svg_alone(
+    recording: Any, tmp_path: Path
+) -> None:
     flow = draw_flow(recording)
+    assert type(flow) is type(draw_graph(recording))
     path = Path(flow.render(tmp_path / "flow.svg"))
-    assert path.read_text() == flow == flow.pipe().decode()
+    assert path.read_text() == flow.source == flow.pipe().decode()
     with pytest.raises(ValueError, match="written as SVG"):
         flow.render(tmp_path / "flow.png")

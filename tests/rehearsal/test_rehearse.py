@@ -316,7 +316,7 @@ def test_the_values_are_those_of_the_schema_in_the_documentation(
 
 
 def test_the_picture_names_who_stands_at_the_peak_and_loads_nothing(small: Rehearsal) -> None:
-    svg = draw_memory(small)
+    svg = draw_memory(small).source
     assert "parameters 8.0 MiB" in svg
     assert "gradients 8.0 MiB" in svg
     assert "Peak 16.1 MiB in backward, 0, test_rehearse.py:" in svg
@@ -404,7 +404,7 @@ def test_what_is_alike_is_one_row_and_the_largest_stands_first() -> None:
     for row, (kind, phase) in zip(rows, phases, strict=False):
         assert row.startswith(f"30 {TIMES} {kind} of {each} · {phase} · 8 ranks · ")
     assert f"1 {TIMES} all_gather of 32.0 MiB float32, 28.0 MiB sent · forward" in str(found)
-    picture = draw_memory(found)
+    picture = draw_memory(found).source
     assert all(f">{phase}</text>" in picture for phase in ("forward", "backward", "optimizer"))
     assert all(f">{role} " in picture for role in ("gradients", "gathered parameters"))
 

@@ -1,4 +1,7 @@
-"""`Picture`: a drawn graph that a notebook shows and `.render()` writes, always in bounded time."""
+"""`Picture`: the value of every function that draws; a notebook shows it, `.render()` writes it.
+
+A drawn graph is DOT text, laid out in bounded time. A chart or a flow diagram is SVG text.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,11 @@ _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
-    """A drawn graph: a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
+    """A picture: a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
 
-    `graph` is the Graph and `source` the DOT text. If a layout takes too long, a coarser picture
-    replaces it, and `source` with it.
+    `source` is the text that it is drawn from. For a graph, `graph` is the Graph and `source` DOT
+    text; if a layout takes too long, a coarser picture replaces it, and `source` with it. For a
+    chart or a flow diagram, `graph` is None and `source` is SVG, the only format that it has.
 
     Nodes, edges and `body` lines can be added as to any Digraph; they follow the drawing.
     `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. A node of the
@@ -48,6 +52,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     True
     """
 
+    graph: Graph | None
+
     def __init__(
         self, graph: Graph, write: Callable[..., str], *, theme: Theme, timeout: float
     ) -> None:
@@ -59,7 +65,22 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         self._source = write()
         self._drawn: dict[tuple[str, str], bytes] = {}  # by format and source
 
+    @classmethod
+    def of_svg(cls, svg: str) -> Picture:
+        """Return the picture of an SVG text.
+
+        >>> Picture.of_svg('<svg width="20" height="10"></svg>')
+        Picture(20 x 10 px; .render("picture.svg") saves it)
+        """
+        picture = cls(Graph(()), lambda: svg, theme="light", timeout=1.0)
+        picture.graph, picture.filename = None, "picture.svg"
+        return picture
+
     def __repr__(self) -> str:
+        if self.graph is None:
+            size = re.search(r'<svg[^>]* width="([\d.]+)[^>]* height="([\d.]+)', self._source)
+            pixels = f"{size[1]} x {size[2]} px; " if size else ""
+            return f'Picture({pixels}.render("picture.svg") saves it)'
         nodes = count_text(len(self.graph.nodes), "node")
         try:
             svg = self.pipe("svg", encoding="utf-8")
@@ -70,11 +91,13 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         return f'Picture({nodes}{points}; .render("graph.svg") saves it)'
 
     def __iter__(self, subgraph: bool = False) -> Iterator[str]:
-        """Yield the lines of the DOT text."""
+        """Yield the lines of the source."""
         yield from self._complete(self._source).splitlines(keepends=True)
 
     def copy(self) -> Picture:
         """Return another picture of the same graph, with the additions to this one."""
+        if self.graph is None:
+            return Picture.of_svg(self._source)
         other = Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
         other.format = self.format
         for name in ("graph_attr", "node_attr", "edge_attr"):
@@ -121,11 +144,11 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Return the picture as bytes, or as text if `encoding` is given.
 
         Raises:
-            ValueError: for an unknown format.
+            ValueError: for an unknown format, or one that the picture does not have.
             LayoutError: if Graphviz is missing, or even the coarsest picture took too long.
         """
         wanted = (format or self.format).lower()
-        check_format(wanted)
+        self._check_format(wanted)
         drawn = self._drawn.get((wanted, self.source))
         if drawn is None:
             drawn = self._draw(wanted)
@@ -171,7 +194,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         else:
             format = format or self.format
             path = given.parent / f"{given.name}.{format}"
-        check_format(format)
+        self._check_format(format)
         folder = Path(directory or "")
         path, source = folder / path, folder / given
         if not path.parent.is_dir():
@@ -199,10 +222,10 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         *,
         skip_existing: bool | None = False,
     ) -> str:
-        """Write the DOT text atomically and return its path.
+        """Write the source atomically and return its path.
 
         Args:
-            filename: the path; "graph.gv" if None.
+            filename: the path; None: "graph.gv", or "picture.svg" for SVG.
             directory: the folder of a relative path.
             skip_existing: keep an existing file.
 
@@ -220,8 +243,21 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Raise AttributeError: the result would be no `Picture`."""
         raise AttributeError("a Picture has no unflatten: draw a graph with other options instead.")
 
+    def _check_format(self, format: str) -> None:
+        check_format(format)
+        if self.graph is None and format != "svg":
+            raise ValueError(f"format={format!r}: this picture is written as SVG.")
+
     def _complete(self, source: str) -> str:
-        """Return the DOT text of the drawing with the additions to the picture."""
+        """Return the source with the additions to the picture.
+
+        Raises:
+            ValueError: for additions to SVG.
+        """
+        if self.graph is None:
+            if self.body:
+                raise ValueError("this picture is SVG: no node or edge can be added to it.")
+            return source
         defaults = [
             self._attr(kw, self._attr_list(None, kwargs=attributes))
             for kw in ("graph", "node", "edge")
@@ -234,6 +270,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         return "".join([source[:end], *defaults, source[end:close], *added, source[close:]])
 
     def _draw(self, format: str) -> bytes:
+        if self.graph is None:
+            return self._complete(self._source).encode()
         left = self.timeout
         tries = [self._source, *(None for _ in _COARSER)]
         for step, source in enumerate(tries):

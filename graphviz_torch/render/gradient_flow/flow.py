@@ -15,9 +15,9 @@ from ...graph import GraphLike
 from ...graph.text import shorten
 from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
+from ..dot.picture import Picture
 from ..resolve import graph_and_findings
 from ..style import COLORS, NONFINITE
-from ..svg_picture import SvgPicture
 from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode
 from .from_graph import flow_diagram
 from .shapes import (
@@ -55,8 +55,8 @@ class _Row(NamedTuple):
     height: float  # pixels
 
 
-def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
-    """Return the gradient flow of a step as SVG, with the data at the top and the loss below.
+def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
+    """Return the gradient flow of a step, with the data at the top and the loss below.
 
     The width of a link is the norm of the gradient of the result that it carries, summed over all
     users of the result, on a logarithmic scale. A node is a module, at the deepest level that fits
@@ -77,7 +77,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
     >>> model = torch.nn.Linear(2, 1)
     >>> with record(model) as recording:
     ...     model(torch.ones(4, 2)).sum().backward()
-    >>> "All 2 parameters learn." in draw_flow(recording)
+    >>> "All 2 parameters learn." in draw_flow(recording).source
     True
     """
     given = [graph] if after is None else [graph, after]
@@ -102,7 +102,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> SvgPicture:
         left = number * _WIDTH / 2
         out += panel.svg(left, ("before", "after")[number] if len(panels) > 1 else "")
     out += legend(scale, panels[0].slim, height)
-    return SvgPicture("".join([*out, "</svg>"]))
+    return Picture.of_svg("".join([*out, "</svg>"]))
 
 
 def _norms(diagram: FlowDiagram) -> Iterator[float]:

@@ -15,8 +15,8 @@ from ...graph.collective import align_times, rank_waits
 from ...graph.text import first_items, ranks_text
 from ...graph.units import seconds_text
 from ..chart import svg_escape, svg_line, svg_start, svg_text
+from ..dot.picture import Picture
 from ..style import COLORS
-from ..svg_picture import SvgPicture
 from .collectives import description
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
@@ -25,8 +25,8 @@ _MAX_WAITS = 5  # sentences
 _MIN_WAIT = 1e-3  # seconds; shorter waits are not reported
 
 
-def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
-    """Return an SVG of the time that each rank spent in collectives, one row per rank.
+def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
+    """Return a picture of the time that each rank spent in collectives, one row per rank.
 
     Args:
         graphs: the merged graph that `graphviz-torch run` writes under torchrun, or one graph per
@@ -41,7 +41,7 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
     >>> times = RankTime(0, "", 1.0, 3.5, 3.5), RankTime(1, "", 4.0, 0.5, 0.5)
     >>> one = Collective("all_reduce", 8, "float32", 2, times=times)
     >>> chart = rank_chart(Graph((), collectives=(one,)))
-    >>> "rank 0 waited 3 s for rank 1 in all_reduce" in chart
+    >>> "rank 0 waited 3 s for rank 1 in all_reduce" in chart.source
     True
     """
     every = list(graphs) if isinstance(graphs, (list, tuple)) else [graphs]
@@ -51,7 +51,7 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> SvgPicture:
             "no times of two ranks were recorded: pass the file that `graphviz-torch run` writes "
             "under torchrun on gloo, or a graph of each rank."
         )
-    return SvgPicture(rank_rows(sent, _WIDTH, wait_lines(sent)))
+    return Picture.of_svg(rank_rows(sent, _WIDTH, wait_lines(sent)))
 
 
 def has_times(collectives: Iterable[Collective]) -> bool:

@@ -125,7 +125,7 @@ def doors(graph: Graph, folder: Path) -> dict[str, Callable[[], Any]]:
         name: partial(render, graph, folder) for name, render in RENDERERS.items()
     }
     found |= {
-        "flow": lambda: gt.draw_flow(graph),
+        "flow": lambda: gt.draw_flow(graph).source,
         "html": lambda: gt.to_html(graph).replace(view_script(), ""),
         "find": lambda: str(gt.find(graph)),
         "wide": lambda: gt.find(graph).to_text(wide=True),

@@ -87,7 +87,7 @@ def test_the_sentence_counts_what_autograd_gave_no_gradient_and_names_the_line_o
     net, recording, _ = trained(cut, frozen)
     learning = [p for p in net.parameters() if p.requires_grad]
     starving = [p for p in learning if p.grad is None]
-    head, about, *rest = texts(draw_flow(recording))
+    head, about, *rest = texts(draw_flow(recording).source)
     assert head.startswith(f"{len(starving)} of {len(learning)} parameters learn nothing: ")
     assert ("test_flow.py:" in head) == cut
     assert ("1 more is frozen" in about) == frozen
@@ -150,7 +150,7 @@ def test_a_finding_of_something_else_gives_no_line() -> None:
 
 def test_a_place_is_as_wide_as_the_logarithm_of_the_norm_that_a_hook_measures() -> None:
     _, recording, norms = trained(cut=False)
-    drawn = widths(draw_flow(recording))
+    drawn = widths(draw_flow(recording).source)
     measured = {name: math.log10(norm) for name, norm in norms.items()}
     assert max(measured.values()) - min(measured.values()) > 0.4
     points = sorted((measured[name], *drawn[name]) for name in norms)
@@ -163,13 +163,13 @@ def test_a_place_is_as_wide_as_the_logarithm_of_the_norm_that_a_hook_measures() 
 def test_two_steps_stand_beside_each_other_on_one_scale() -> None:
     _, before, _ = trained(cut=True)
     _, after, _ = trained(cut=False)
-    drawn = widths(draw_flow(before, after))
+    drawn = widths(draw_flow(before, after).source)
     # What lies between the cut and the loss has the same gradient in both.
     for name in ("layers.2", "layers.3"):
         one, other = drawn[name]
         assert one == pytest.approx(other, abs=0.1)
-    assert draw_flow(before, after).count("<title>layers.0: no gradient</title>") == 1
-    heads = [text for text in texts(draw_flow(before, after)) if "learn nothing" in text]
+    assert draw_flow(before, after).source.count("<title>layers.0: no gradient</title>") == 1
+    heads = [text for text in texts(draw_flow(before, after).source) if "learn nothing" in text]
     assert [head.partition(":")[0] for head in heads] == ["before", "after"]
 
 
@@ -182,7 +182,7 @@ def test_two_steps_are_on_one_scale_where_one_has_many_lanes() -> None:
         return recording.graph
 
     few, many = lanes(2), lanes(9)
-    drawn = widths(draw_flow(few, many))
+    drawn = widths(draw_flow(few, many).source)
     # Each layer gets the gradient of the sum: it is the same for all, whatever their number.
     assert {len(each) for name, each in drawn.items() if name in ("0", "1")} == {2}
     for name in ("0", "1"):
@@ -194,14 +194,14 @@ def test_a_step_in_which_all_learns_says_so() -> None:
     model = nn.Linear(2, 1)
     with record(model) as recording:
         model(torch.ones(4, 2)).sum().backward()
-    assert texts(draw_flow(recording))[0] == "All 2 parameters learn."
+    assert texts(draw_flow(recording).source)[0] == "All 2 parameters learn."
 
 
 def test_a_parameter_of_two_backwards_counts_once_and_learns_from_either() -> None:
     recording = gan()
     [graph, *_] = recording.graphs
     names = {p.name for p in graph.parameters}
-    shown = texts(draw_flow(recording))
+    shown = texts(draw_flow(recording).source)
     assert shown[0] == f"All {len(names)} parameters learn."
     assert not [text for text in shown if "'" in text]
 
@@ -210,10 +210,10 @@ def test_a_step_in_which_all_is_frozen_and_a_graph_without_nodes_have_a_sheet_to
     model = nn.Linear(2, 1).requires_grad_(False)
     with record(model) as recording:
         model(torch.ones(4, 2, requires_grad=True)).sum().backward()
-    head, about, *_ = texts(draw_flow(recording))
+    head, about, *_ = texts(draw_flow(recording).source)
     assert head == "All parameters are frozen."
     assert "more" not in about
-    assert "No parameters were recorded" in texts(draw_flow(Graph(())))[0]
+    assert "No parameters were recorded" in texts(draw_flow(Graph(())).source)[0]
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
@@ -227,7 +227,7 @@ def test_a_hostile_name_comes_out_as_it_went_in(hostile: str) -> None:
     cut = Cut("detach", None, 1, (2,), where=hostile)
     known = Parameter(hostile, F32, True, node=0)
     graph = Graph((leaf, *rest), (Edge(0, 1),), ((1, 0), (2, 0)), parameters=(known,), cuts=(cut,))
-    svg = draw_flow(graph)
+    svg = draw_flow(graph).source
     shown = " ".join(" ".join(text.split()) for text in ET.fromstring(svg).itertext())
     assert " ".join(hostile.split())[:30] in shown
     assert "<script" not in svg
@@ -242,7 +242,7 @@ def layered(count: int) -> Graph:
 
 @pytest.mark.parametrize("count", [3, 40, 100])
 def test_every_text_stands_on_a_sheet_of_1200_pixels_and_none_on_another(count: int) -> None:
-    svg = draw_flow(layered(count))
+    svg = draw_flow(layered(count)).source
     tree = ET.fromstring(svg)
     wide, high = float(tree.get("width", "")), float(tree.get("height", ""))
     assert wide <= 1200
@@ -276,7 +276,7 @@ def test_no_stream_that_turns_to_the_next_column_runs_into_the_legend_or_the_tit
     model = Residual()
     with record(model) as recording:
         model(torch.ones(2, 4)).sum().backward()
-    links, caption, _ = re.split(r"<text([^>]*)>Norm of the gradient", draw_flow(recording))
+    links, caption, _ = re.split(r"<text([^>]*)>Norm of the gradient", draw_flow(recording).source)
     (legend,) = re.findall(r'y="([\d.]+)"', caption)
     bends = re.findall(r'([\d.]+)" fill="none" [^>]*stroke-width="([\d.]+)"', links)
     lowest = max(float(y) + float(width) / 2 for y, width in bends)
@@ -308,7 +308,7 @@ def test_all_calls_of_a_module_in_a_loop_too_long_for_a_sheet_are_one_place() ->
     assert (cell.name, head.name, loss.name) == ("cell", "head", "sum")
     assert cell.norm == pytest.approx(max(norms))
     assert {each.name for each in cell.parameters} == {"weight", "bias"}
-    assert list(widths(draw_flow(recording))) == ["cell", "head", "sum"]
+    assert list(widths(draw_flow(recording).source)) == ["cell", "head", "sum"]
 
 
 def test_the_skips_of_a_unet_run_in_lanes_beside_it() -> None:
@@ -316,7 +316,7 @@ def test_the_skips_of_a_unet_run_in_lanes_beside_it() -> None:
     model = UNet()
     with record(model) as recording:
         model(torch.randn(1, 3, 32, 32)).mean().backward()
-    svg = draw_flow(recording)
+    svg = draw_flow(recording).source
     bends = re.findall(r'<path d="M([\d.]+) [\d.]+C[^"]*? ([\d.]+) [\d.]+" fill="none"', svg)
     assert len([one for one, other in bends if float(one) < float(other)]) >= 2  # out, and
     assert len([one for one, other in bends if float(one) > float(other)]) >= 2  # in
@@ -338,10 +338,10 @@ def test_the_command_writes_one_file_and_takes_another_step_beside_it(tmp_path: 
     graph = layered(3)
     saved = graph.save(tmp_path / "step.json")
     assert main(["export", "--to", "flow", str(saved)]) == 0
-    assert (tmp_path / "step.flow.svg").read_text() == draw_flow(graph)
+    assert (tmp_path / "step.flow.svg").read_text() == draw_flow(graph).source
     out = tmp_path / "both.svg"
     assert main(["export", "--to", "flow", str(saved), "--after", str(saved), "-o", str(out)]) == 0
-    assert out.read_text() == draw_flow(graph, graph)
+    assert out.read_text() == draw_flow(graph, graph).source
 
 
 def test_many_layers_of_many_modules_are_a_place_each() -> None:
@@ -388,7 +388,7 @@ def test_a_module_has_the_gradient_that_arrives_at_its_own_output() -> None:
         assert output.grad is not None
         assert places[name].norm == pytest.approx(output.grad.norm().item())
         assert places[name].state == "learns_nothing"  # 1e-14 is below what a parameter learns from
-    assert texts(draw_flow(recording))[0].startswith("4 of 4 parameters learn nothing")
+    assert texts(draw_flow(recording).source)[0].startswith("4 of 4 parameters learn nothing")
 
 
 def test_a_cut_has_one_color_in_the_picture_and_in_the_legend() -> None:

@@ -12,7 +12,6 @@ import json
 import shlex
 import sys
 
-from ....graph.files.replacement import replacement
 from ....graph.units import bytes_text
 from ....rehearsal import Trial, draw_trials, trial_table, try_plans
 from ..files import say
@@ -55,8 +54,7 @@ def fit(parsed: argparse.Namespace) -> int:
     else:
         say(trial_table(trials, size))
     for path in files:
-        with replacement(path) as file:
-            file.write(draw_trials(trials, size).encode())
+        draw_trials(trials, size).render(outfile=path)
     return 0 if any(each.peak_bytes <= size for each in trials) else 1
 
 

@@ -16,7 +16,6 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 from .... import save, to_html
-from ....graph.files.replacement import replacement
 from ....rehearsal import draw_memory, plans, rehearse
 from ..files import say
 from ..script import Script, show_error
@@ -115,8 +114,7 @@ def _run(parsed: argparse.Namespace) -> int:
         return show_error(error, script.file) or 1
     for path in files:
         if path.suffix == ".svg":
-            with replacement(path) as file:
-                file.write(draw_memory(found).encode())
+            draw_memory(found).render(outfile=path)
         elif path.suffix == ".html":
             to_html(found.graph, path)
         else:
