@@ -1,4 +1,4 @@
-"""The frame around every page: title, style and navigation. main.py serves this file."""
+"""The frame of all pages: title, style and navigation. `main.py` serves this file."""
 
 import importlib
 import runpy
@@ -15,7 +15,7 @@ NAME = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
 
 
 def page(name: str) -> Callable[[], None]:
-    """Return a function that imports a page when it is first opened, and draws it."""
+    """Return a function that draws a page, and imports it when the page is first opened."""
 
     def draw() -> None:
         importlib.import_module(f"{NAME}.views.{name}").draw()
@@ -24,7 +24,7 @@ def page(name: str) -> Callable[[], None]:
 
 
 def redirect(to: Page, part: str) -> Callable[[], None]:
-    """Return a page that redirects links of an earlier version to a part of another page."""
+    """Return a page for links of earlier versions: it opens a part of another page."""
 
     def draw() -> None:
         st.switch_page(to, query_params={**st.query_params, "part": part})
@@ -32,10 +32,10 @@ def redirect(to: Page, part: str) -> Callable[[], None]:
     return draw
 
 
-# The job server imports torch while the page is drawn, unless main.py has started it already.
+# Start the job server, if `main.py` has not: it imports torch while the page is drawn.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
-# Set before the navigation; otherwise the browser requests the page's icon from the network.
+# This precedes the navigation: otherwise the browser requests an icon from the network.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")

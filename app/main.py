@@ -1,9 +1,9 @@
-"""The served app, with headers that forbid framing by other sites and content sniffing.
+"""Serve the app, with headers that forbid framing by other sites and content sniffing.
 
-Run it with `streamlit run app/main.py` or `graphviz-torch app`. Every response gets the headers:
-pages, scripts, uploads, media and component files. Each page also gets the address of its server.
-The process that runs jobs is started with the app, and the first page's modules are imported while
-the browser loads Streamlit's scripts.
+Run it with `streamlit run app/main.py` or `graphviz-torch app`. All responses get the headers:
+pages, scripts, uploads, media and component files. Pages also get the address of the server. The
+job server is started with the app, and the modules of the first page are imported while the browser
+loads Streamlit's scripts.
 """
 
 import importlib
@@ -24,13 +24,13 @@ HEADERS = {
 }
 
 
-# The server's address. Without it, Streamlit's script first requests the server below the page's
-# path, which logs two 404 errors in the console for each link to another page than the first.
+# The address of the server. Without it, Streamlit's script first requests the server below the path
+# of the page, which causes two 404 errors in the console on all pages but the first.
 SERVER = b"<script>window.__streamlit = {BACKEND_BASE_URL: new URL('.', location).href}</script>"
 
 
 class ResponseHeaders:
-    """ASGI middleware that adds `HEADERS` to each response, and `SERVER` to each page."""
+    """ASGI middleware that adds `HEADERS` to all responses, and `SERVER` to pages."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -62,7 +62,7 @@ class ResponseHeaders:
 
         asked = dict(scope.get("headers", ()))
         if scope["type"] == "http" and b"text/html" in asked.get(b"accept", b""):
-            # Request the page uncompressed, so that the line can be added.
+            # Request an uncompressed page, so that `SERVER` can be added.
             kept = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             scope = {**scope, "headers": kept, "extensions": {}}
         await self.app(scope, receive, answer)
@@ -70,7 +70,7 @@ class ResponseHeaders:
 
 @asynccontextmanager
 async def ready(_: st.App) -> AsyncIterator[None]:
-    """Start the job server and import the page Run, before the first visitor arrives."""
+    """Start the job server and import the first page, before a visitor comes."""
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
     modules = f"{name}.views.run", "PIL.Image", "numpy"  # Streamlit reads the logo with these two

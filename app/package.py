@@ -1,6 +1,7 @@
 """The name under which this folder is imported: "app", or that of a package that contains it.
 
-Streamlit runs `main.py` and `frame.py` as files; both read `NAME` with `runpy`.
+Streamlit runs `main.py` and `frame.py` as files, which have no package. Both read `NAME` by
+`runpy`.
 """
 
 import sys
@@ -14,7 +15,7 @@ def _package() -> str:
     while (folder / "__init__.py").exists():
         names.insert(0, folder.name)
         folder = folder.parent
-    if len(names) == 1:  # a checkout: put it before the current folder, which may have an app.py
+    if len(names) == 1:  # in a checkout: the current folder may have an app.py
         sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     elif str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -1,1 +1,1 @@
-"""The small tensor language of the page Run: parsed, checked, and never evaluated as Python."""
+"""The small tensor language of the page Run: text is parsed and checked, never run as Python."""

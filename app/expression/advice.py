@@ -1,4 +1,4 @@
-"""Error messages that say how to write something that the small language lacks."""
+"""Write error messages for the small language: they say what to write instead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXPRESSIONS: dict[type[ast.expr], str] = {
     ast.ListComp: f"There are no loops here. {_LINES}.",
     ast.GeneratorExp: f"There are no loops here. {_LINES}.",
 }
-# Names that PyTorch users write -> the equivalent in the small language.
+# Names that PyTorch users may write -> what to write in the small language.
 _EQUIVALENTS = {
     "where": "clamp(x, min=0), maximum(a, b) or relu(x)",
     "add": "a + b",
@@ -73,12 +73,12 @@ def for_statement(statement: ast.stmt) -> str:
 
 
 def for_expression(node: ast.expr) -> str:
-    """Return the message for an expression that the grammar does not have."""
+    """Return the message for an expression that is not in the grammar."""
     return _EXPRESSIONS.get(type(node), f"This is not in the grammar. {_SEE_LIST}")
 
 
 def for_syntax(error: SyntaxError, text: str) -> str:
-    """Return the message for text that is not Python syntax, in terms of the text."""
+    """Return the message for text that is not valid Python syntax; it quotes the text."""
     lines = text.splitlines()
     line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
     product = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([A-Za-z_]\w*)", line)
@@ -90,7 +90,7 @@ def for_syntax(error: SyntaxError, text: str) -> str:
 
 
 def for_function(name: str) -> str:
-    """Return the message for an unknown function, with the name that is probably meant."""
+    """Return the message for an unknown function; it suggests a function of a similar name."""
     if re.fullmatch(r"[\d.]+", name):
         return f"Multiplication needs a sign: write {name} * (...)."
     message = f"{name!r} is not a function here."
@@ -102,7 +102,7 @@ def for_function(name: str) -> str:
 
 
 def for_layer(name: str, arguments: str) -> str:
-    """Return the message for a layer: for `nn.Linear(3, 1)(x)` it is "write linear(x, w, b)"."""
+    """Return the message for a layer; for `nn.Linear(3, 1)(x)` it says "write linear(x, w, b)"."""
     wanted = {name.lower(), name.lower().removesuffix("loss")}
     for known in FUNCTIONS:
         if known.replace("_", "") in wanted:
@@ -113,7 +113,7 @@ def for_layer(name: str, arguments: str) -> str:
 
 
 def likely(known: Iterable[str], name: str) -> str:
-    """Return up to three known names similar to `name`: `"mean, min or norm"`; "" if none is."""
+    """Return up to three similar names as text: "mean, min or norm"; "" if no name is similar."""
     lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(name.lower(), lower, n=3, cutoff=_MIN_SIMILARITY)
     names = [lower[each] for each in close]

@@ -1,8 +1,8 @@
 """Evaluate a checked program on tensors.
 
-If a result may be large, the program first runs on `meta` tensors, which have shapes but no values,
-so that a too large result is refused before it is allocated. Errors have the wording of the CPU on
-every device.
+If a result may be large, the program first runs on `meta` tensors, which have shapes but no values.
+A result that is too large is therefore refused before it is allocated. Error messages have the
+wording of the CPU on all devices.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
 from .grammar import MAX_NUMBER, Program, callee, input_lines, refuse
 from .sizes import has_small_results
 
-MAX_STEPS = 300  # operations that a program may run
-MAX_ELEMENTS = 1_000_000  # elements of one tensor, and of all inputs together
-MAX_TOTAL = 10_000_000  # elements of all results together
+MAX_STEPS = 300  # largest number of operations in a program
+MAX_ELEMENTS = 1_000_000  # largest number of elements in one tensor, and in all inputs together
+MAX_TOTAL = 10_000_000  # largest number of elements in all results together
 _HOMES = {"torch": torch, "F": F, "torch.Tensor": Tensor}
 
 
@@ -36,7 +36,7 @@ def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
     Floating-point tensors require gradients; integers from `randint` do not.
 
     Raises:
-        ExpressionError: as `input_lines`, or if a tensor would be too large.
+        ExpressionError: if a line is invalid, or a tensor would be too large.
     """
     generator = torch.Generator().manual_seed(seed)
     tensors: dict[str, Tensor] = {}
@@ -62,12 +62,13 @@ def evaluate(
     Args:
         program: a program from `parse`.
         inputs: tensors by name.
-        device: the value of `device` in `x.to(device)`; None is the CPU.
-        lines: name -> line number in `script.py`, at which a recording then locates the call.
+        device: the value of `device` in `x.to(device)`. None means the CPU.
+        lines: a dict from a name to the line of `script.py` that assigns it. Recordings then show
+            these lines.
 
     Raises:
         ExpressionError: if a name is not defined, torch refuses an operation, or a result would be
-            too large. Nothing large is allocated in that case.
+            too large.
     """
     if not has_small_results(program, inputs):
         check_shapes(program, inputs)
@@ -92,7 +93,7 @@ def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
 
 
 class _Evaluation:
-    """The evaluation of one program: its values by name, and how much it has used of the limits."""
+    """The state of an evaluation: the values so far, and the numbers of operations and elements."""
 
     def __init__(
         self,
@@ -136,7 +137,7 @@ class _Evaluation:
                 return self.apply(node, torch.t, [inner])
             case ast.Call():
                 return self.function_call(node)
-        raise AssertionError(f"parse let {node!r} through")
+        raise AssertionError(f"`parse` accepted {node!r}, which cannot be evaluated")
 
     def name(self, node: ast.expr, name: str) -> Any:
         if name in self.values:
@@ -178,7 +179,7 @@ class _Evaluation:
             result = self.call(function, values)
         except OverflowError:
             refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
-        # torch and Python raise these for a wrong shape, dtype, argument or number.
+        # These errors mean a wrong shape, dtype, argument or number.
         except _REFUSED as error:
             known = _cpu_error(function, values, error)
             refuse(self.text, node, _reason(self.text, known, arguments, values))
@@ -205,19 +206,19 @@ def _call(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
-    """Return a copy of `_call` that recordings locate at this line of "script.py"."""
-    # The call is on the line after `def`.
+    """Return a copy of `_call` whose calls seem to be at this line of "script.py"."""
+    # In `_call`, the call is one line below `def`.
     code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)
     return FunctionType(code, {})
 
 
 def _binary(name: str, left: Any, right: Any) -> Any:
     for side in (left, right):
-        # A list times a number would fill memory.
+        # A list times a large number would fill the memory.
         if not isinstance(side, (Tensor, int, float)):
             raise TypeError("operands must be tensors or numbers")
     if name == "pow" and not isinstance(left, Tensor) and not isinstance(right, Tensor):
-        return math.pow(left, right)  # a float: an int power could fill memory
+        return math.pow(left, right)  # a float, because an int power could fill the memory
     return getattr(operator, name)(left, right)
 
 
@@ -234,7 +235,10 @@ def _copy_to(value: Any, device: torch.device) -> Any:
 
 
 def _cpu_error(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
-    """Return the CPU's error for the operation, whose wording users know; else `error`."""
+    """Return the error that the CPU raises for an operation, or `error` if it raises none.
+
+    Users know the wording of the CPU's errors.
+    """
 
     def on_cpu(value: Any) -> Any:
         if isinstance(value, list):
@@ -258,7 +262,7 @@ def _reason(
 
 
 def _shapes(text: str, arguments: Sequence[ast.expr], values: Sequence[Any]) -> list[str]:
-    """Return `["x has shape [3]"]` with an entry per tensor, named as in the text."""
+    """Return a sentence for each tensor in the arguments, such as "x has shape [3]"."""
     shapes = []
     for argument, value in zip(arguments, values, strict=True):
         if isinstance(value, Tensor):

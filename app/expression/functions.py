@@ -1,7 +1,7 @@
-"""Functions, operators and constants of the app's small language.
+"""The names of functions, operators and constants in the app's small language.
 
-The module has only names, so that the page that explains the language need not import torch;
-`evaluation.py` resolves them.
+`evaluation.py` looks the names up in torch. This module does not import torch, so that the page
+that explains the language is fast.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """A torch function: the keyword arguments that a program may pass, and its namespace."""
+    """A torch function: the keyword arguments that a program may pass, and the namespace."""
 
     keywords: tuple[str, ...] = ()
-    home: str = "torch"  # the namespace in a script, before the dot
+    home: str = "torch"  # the namespace, as a script writes it before the dot
 
 
 _DIM = ("dim",)
@@ -32,7 +32,7 @@ BINARY: dict[type[ast.operator], str] = {
 }
 UNARY: dict[type[ast.unaryop], str] = {ast.USub: "neg", ast.UAdd: "pos"}
 CONSTANTS = {"pi": math.pi, "e": math.e}
-DEVICES = ("device", "cpu")  # arguments of `.to()`
+DEVICES = ("device", "cpu")  # allowed arguments of `.to()`
 
 FUNCTIONS: dict[str, Function] = {
     **dict.fromkeys(

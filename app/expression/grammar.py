@@ -3,8 +3,9 @@
     a = x.to(device) + 2
     y = mean(a ** 2 + 3)
 
-The text is parsed to Python's syntax tree and checked; Python never evaluates any part of it.
-`evaluation.py` walks the tree. Inputs are lines such as `x = 1, 2, 3` or `w = randn(3, 4)`.
+The text is parsed to a Python syntax tree, and the tree is checked. Python never runs any part of
+the text: `evaluation.py` walks the tree. Inputs are lines such as `x = 1, 2, 3` or
+`w = randn(3, 4)`.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import NoReturn
 from . import advice
 from .functions import BINARY, FUNCTIONS, METHODS_ONLY_AS_FUNCTIONS, UNARY
 
-MAX_LENGTH = 2_000  # characters of a program
-MAX_DEPTH = 100  # of nested expressions
-MAX_NUMBER = 1e15  # absolute value; a power of larger ints could fill memory
+MAX_LENGTH = 2_000  # largest number of characters in a program
+MAX_DEPTH = 100  # largest number of nested expressions
+MAX_NUMBER = 1e15  # largest absolute value; powers of larger ints could fill the memory
 _LIBRARIES = {"torch", "nn", "F", "np", "numpy", "math", "jnp", "jax", "tf", "sp", "scipy"}
 
 GRAMMAR = (
@@ -31,12 +32,12 @@ GRAMMAR = (
 
 
 class ExpressionError(ValueError):
-    """An error in a text, with its position: `line` and `column` count from 1."""
+    """An error in a text. Its position, `line` and `column`, counts from 1."""
 
     def __init__(self, message: str, text: str = "", line: int = 1, column: int = 1) -> None:
         lines = text.splitlines()
         shown = lines[line - 1] if 0 < line <= len(lines) else ""
-        # Long lines are cut around the position, so that the mark stays visible.
+        # Cut long lines around the position, so that the "^" below it stays visible.
         start = max(0, column - 41)
         pointer = (
             f"\n  {shown[start : start + 80]}\n  {' ' * (column - 1 - start)}^" if shown else ""
@@ -47,7 +48,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """Parsed lines, each a name and the expression assigned to it."""
+    """A parsed program: for each line, the name and the expression that is assigned to it."""
 
     text: str
     lines: tuple[tuple[str, ast.expr], ...]
@@ -64,10 +65,10 @@ class Program:
         return any(isinstance(node, ast.Call) and callee(node)[0] == "to" for node in nodes)
 
     def with_copies(self, names: Iterable[str]) -> tuple[Program, dict[str, str]]:
-        """Return a program that copies these inputs to the device and then uses the copies.
+        """Return a program that first copies these inputs to the device, and then uses the copies.
 
         Returns:
-            The program, and a dict: name of each added line -> name of the input that it copies.
+            The program, and a dict from the name of each added line to the input that it copies.
         """
         taken = {name for name, _ in self.lines} | set(names)
         copies: dict[str, str] = {}
@@ -86,7 +87,7 @@ class Program:
 
 
 class _Renamer(ast.NodeTransformer):
-    """Replaces names, and keeps positions in the text."""
+    """A transformer that replaces names in a tree. Positions in the text stay the same."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
@@ -128,10 +129,10 @@ def parse(text: str) -> Program:
 
 
 def input_lines(text: str) -> list[tuple[str, ast.expr]]:
-    """Return names and values of lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
+    """Return the names and values in lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
 
     Raises:
-        ExpressionError: if `text` is not made of such lines, or assigns a name twice.
+        ExpressionError: if a line has another form, or a name is assigned twice.
     """
     lines: dict[str, ast.expr] = {}
     for statement in _statements(text, "Inputs is empty. Give each name a value: `x = 1, 2, 3`."):
@@ -145,7 +146,7 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
 
 
 def unread_names(program: Program, names: Iterable[str]) -> list[str]:
-    """Return those of `names` that no line of the program reads before one assigns them again."""
+    """Return the names whose values no line of the program reads."""
     read: set[str] = set()
     given: set[str] = set()
     for name, expression in program.lines:
@@ -183,7 +184,7 @@ def _target(text: str, statement: ast.Assign) -> str:
 
 
 def _check(text: str, node: ast.expr, depth: int) -> None:
-    """Raise ExpressionError if the expression is not in the grammar; compute nothing."""
+    """Raise ExpressionError if the expression is not in the grammar. Nothing is computed."""
     if depth > MAX_DEPTH:
         refuse(text, node, f"Nested more than {MAX_DEPTH} deep.")
     inner: list[ast.expr | None] = []
@@ -198,7 +199,7 @@ def _check(text: str, node: ast.expr, depth: int) -> None:
         case ast.BinOp(left, operator, right) if type(operator) in BINARY:
             inner = [left, right]
             for side in inner:
-                # `[0] * 10 ** 9` fills memory.
+                # `[0] * 10 ** 9` would fill the memory.
                 if isinstance(side, (ast.List, ast.Tuple)):
                     refuse(text, side, "A list can only be an argument of cat() and stack().")
         case ast.BinOp(left, ast.BitXor(), right):
@@ -255,7 +256,7 @@ def _check_copy(text: str, node: ast.Call, name: str, receiver: ast.expr) -> lis
 
 
 def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
-    """Return the function's name and, for a method, the expression before the dot."""
+    """Return the name of the called function and, for a method, the expression before the dot."""
     match node.func:
         case ast.Name(id=name):
             return name, None
@@ -267,20 +268,20 @@ def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
 
 
 def _written(*arguments: ast.AST) -> str:
-    """Return arguments as source text that can be copied; "..." if it is too long."""
+    """Return arguments as source text; "..." if the text is too long."""
     written = ", ".join(map(ast.unparse, arguments))
     return written if len(written) <= 60 else "..."
 
 
 def _root(value: ast.expr) -> str:
-    """Return `"torch"` for `torch.nn.functional`; "" for anything but such a chain of names."""
+    """Return the first name in a chain such as `torch.nn.functional`; "" for other expressions."""
     while isinstance(value, ast.Attribute) and value.attr != "T":  # `.T` belongs to a tensor
         value = value.value
     return value.id if isinstance(value, ast.Name) else ""
 
 
 def _layer(node: ast.Call) -> str | None:
-    """Return `"Linear"` for `nn.Linear(3, 1)` and for a call of it; None if no layer is called."""
+    """Return the layer that is created or called, as "Linear" in `nn.Linear(3, 1)`, or None."""
     function = node.func.func if isinstance(node.func, ast.Call) else node.func
     match function:
         case ast.Attribute(value=ast.Name(id="nn") | ast.Attribute(attr="nn"), attr=name):
@@ -295,6 +296,6 @@ def refuse(text: str, node: ast.AST, message: str) -> NoReturn:
     line = getattr(node, "lineno", 1)
     column = getattr(node, "col_offset", 0)
     shown = text.splitlines()[line - 1] if text.splitlines() else ""
-    # ast counts bytes, a reader counts characters.
+    # Columns of `ast` count bytes; the message counts characters.
     column = len(shown.encode()[:column].decode(errors="replace"))
     raise ExpressionError(message, text, line, column + 1)

@@ -1,4 +1,4 @@
-"""The visitor's program or model as a script that runs alone; the page shows some of its lines."""
+"""Write the visitor's program or model as a complete script; the page shows some of its lines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ScriptText:
 
     text: str
     span: tuple[int, int]  # first and last line that the page shows, counted from 1
-    lines: dict[str, int]  # name, or a model's statement -> line number
+    lines: dict[str, int]  # name or statement -> number of its line
 
     @property
     def page_lines(self) -> tuple[tuple[int, str], ...]:
-        """The lines that the page shows, with numbers; for a model, also those that run it."""
+        """Numbers and texts of the lines that the page shows; also those that run a model."""
         lines = self.text.splitlines()
         first, last = self.span
         body = lines[first - 1 : last]
@@ -30,14 +30,22 @@ class ScriptText:
         return (*numbered, *after)
 
     def place(self, name: str) -> str:
-        """Return the line that assigns a name, as `"script.py:7"`; "" if no line does."""
+        """Return the line that assigns a name, such as "script.py:7"; "" if no line assigns it."""
         return f"script.py:{self.lines[name]}" if name in self.lines else ""
 
 
 def expression_script(
     program: Program, inputs: str, device: str, seed: int, scalar: bool
 ) -> ScriptText:
-    """Return the script of a program; `scalar` is true if its output has one element."""
+    """Return the script of a program.
+
+    Args:
+        program: the program.
+        inputs: the lines of the inputs.
+        device: the device, as in `devices.use`.
+        seed: random seed.
+        scalar: whether the output has one element.
+    """
     simulated = device.startswith("sim")
     names = ["draw_graph", "record", *["simulate_accelerator"] * simulated]
     made = input_lines(inputs)
@@ -72,7 +80,7 @@ def expression_script(
 
 
 def model_script(code: str, device: str, seed: int) -> ScriptText:
-    """Return the file of a gallery model, followed by the lines that run and record it."""
+    """Return the code of a gallery model, followed by the lines that run and record the model."""
     run = [
         "model, loss = build(devices)",
         "with record(model) as recording:",
@@ -121,20 +129,20 @@ def _input(value: ast.expr) -> str:
 
 
 def _copy_as_list(value: ast.expr) -> ast.expr:
-    """Return a copy of the expression; a tuple becomes a list."""
+    """Return a copy of the expression, in which a tuple is written as a list."""
     text = ast.unparse(ast.List(value.elts) if isinstance(value, ast.Tuple) else value)
     return ast.parse(text, mode="eval").body
 
 
 class _Floats(ast.NodeTransformer):
-    """Turns ints into floats, so that the tensor can require gradients."""
+    """A transformer from ints to floats, so that the tensor can require gradients."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Constant(float(node.value))  # type: ignore[arg-type]
 
 
 class _PythonWriter(ast.NodeTransformer):
-    """Turns a program's expression into Python: functions get their namespace, names a value."""
+    """A transformer from the small language to Python: functions get a namespace, names a value."""
 
     def __init__(self, written: dict[str, str]) -> None:
         self.written = written

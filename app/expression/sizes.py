@@ -1,4 +1,4 @@
-"""An upper bound on the size of a program's results, computed without running it."""
+"""Compute an upper bound for the size of a program's results, without running the program."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from torch import Tensor
 
 from .grammar import Program
 
-SMALL_RESULT = 10_000  # elements
-_BOUND_LIMIT = 10**9  # bounds above this are not distinguished
+SMALL_RESULT = 10_000  # number of elements
+_BOUND_LIMIT = 10**9  # the largest bound that is computed
 
 
 def has_small_results(program: Program, inputs: Mapping[str, Tensor]) -> bool:
     """Return True if no result can have more than `SMALL_RESULT` elements.
 
-    The bound of a result is the product or sum of its operands' bounds. A program with small
-    results need not run on `meta` tensors first, which imports PyTorch's compiler (a second).
+    The bound of a result is the product or the sum of the bounds of its operands. A program with
+    small results does not need a run on `meta` tensors, which imports PyTorch's compiler and takes
+    a second.
     """
     most = {name: max(1, value.numel()) for name, value in inputs.items()}
     largest = 0
     for name, expression in program.lines:
-        most[name] = _bound(expression, most)  # at least the bound of any subexpression
+        most[name] = _bound(expression, most)  # subexpressions have no larger bounds
         largest = max(largest, most[name])
     return largest <= SMALL_RESULT
 

@@ -1,1 +1,1 @@
-"""Work of the app that runs outside its process: one forked process per job."""
+"""Jobs of the app: each runs in a forked process of its own."""

@@ -1,4 +1,4 @@
-"""Jobs that run forward and backward of the visitor's choice and record them."""
+"""Jobs that run and record forward and backward of a model or program that a visitor chose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .values import Choice, OpenedGraph, Run
 def warm_up() -> None:
     """Run a small forward, so that torch's lazy imports do not delay each later job.
 
-    Only forward runs: on a CUDA build backward starts threads, which do not survive a fork.
+    Backward does not run, because on a CUDA build it starts threads, which do not survive a fork.
     """
     play(Choice("expression", "sim1", program="x", inputs="x = 1"), backward=False)
 
@@ -41,8 +41,8 @@ def open_graph(graph: Graph, hidden: frozenset[int] = frozenset()) -> OpenedGrap
     """Return the graph with its findings and the data of the interactive view.
 
     Args:
-        graph: any graph.
-        hidden: nodes of copies that the app added; findings about these alone are left out.
+        graph: a graph.
+        hidden: nodes of copies that the app has added. Findings about only these are left out.
     """
     findings = tuple(
         finding
@@ -53,7 +53,7 @@ def open_graph(graph: Graph, hidden: frozenset[int] = frozenset()) -> OpenedGrap
 
 
 def open_own_recording(graph: Graph) -> OpenedGraph:
-    """Return a graph that a job recorded, without source lines in the app's own files."""
+    """Open a graph that a job recorded; source lines in the app's own files are removed."""
     files = {path.name for path in Path(__file__).parent.glob("*.py")}
     return open_graph(
         _with_places(graph, lambda place: "" if place.rpartition(":")[0] in files else place)
@@ -63,14 +63,14 @@ def open_own_recording(graph: Graph) -> OpenedGraph:
 def build(
     name: str, found: Sequence[torch.device], seed: int
 ) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """Return a model of the gallery, and a function that computes its loss."""
+    """Return a model of the gallery, and a function that computes the model's loss."""
     torch.manual_seed(seed)
     made: tuple[nn.Module, Callable[[], Tensor]] = gallery.module(name).build(found)
     return made
 
 
 def play(choice: Choice, backward: bool) -> Run:
-    """Run and record forward, and backward if requested, of one choice."""
+    """Run and record the forward of a choice, and its backward if requested."""
     with devices.use(choice.device) as found:
         if choice.source == "model":
             return _play_model(choice, found, backward)
@@ -92,8 +92,8 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
             if backward:
                 torch.autograd.backward(output)
             else:
-                graph = recording.graph  # before the output is freed
-    # An error of the model is shown on the page, with the graph up to it.
+                graph = recording.graph  # read before the output is freed
+    # The page shows an error of the model, and the graph up to the error.
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     try:
@@ -107,19 +107,19 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
 
 
 def backward_line(model: gallery.Model, choice: Choice) -> str:
-    """Return the line of a model's script that calls backward: "mlp.py:41"."""
+    """Return the line that calls backward in a model's script, such as "mlp.py:41"."""
     script = model_script(model.code, choice.device, choice.seed)
     return f"{model.name}.py:{script.lines['output.backward()']}"
 
 
 def with_lines(graph: Graph, line: str) -> Graph:
-    """Return the graph with `line` in place of lines in the jobs' files."""
+    """Return the graph with `line` instead of source lines in the app's own files."""
     files = {path.name for path in Path(__file__).parent.glob("*.py")}
     return _with_places(graph, lambda place: line if place.rpartition(":")[0] in files else place)
 
 
 def _with_places(graph: Graph, place: Callable[[str], str]) -> Graph:
-    """Return the graph with each source line replaced by `place(line)`."""
+    """Return the graph with `place(line)` instead of each source line."""
     transfers = tuple(replace(copy, where=place(copy.where)) for copy in graph.transfers)
     sources = {node.id: place(node.where) for node in graph.nodes}
     sent = tuple(replace(each, where=place(each.where)) for each in graph.collectives)
@@ -152,7 +152,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         if backward:
             torch.autograd.backward(output, None if scalar else torch.ones_like(output))
         graph = recording.graph
-    # The recording has names of this function's variables: replace them by those of the script.
+    # Replace the names of this function's variables by those of the script.
     ids = dict(zip(sorted(graph.reached()), (node.id for node in before.nodes), strict=True))
     own = {node.id: _visitor_name(node.label) for node in graph.nodes}
     labels = own | {node: before.nodes[same].label for node, same in ids.items()}
@@ -181,12 +181,12 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
 
 
 def _visitor_name(label: str) -> str:
-    """Return the name as the visitor wrote it, without the name of the app's dict around it."""
+    """Return a name as the visitor wrote it, without the name of the dict that the app uses."""
     return label.removeprefix("inputs.").removeprefix("made.").removeprefix("named.")
 
 
 def _places(script: ScriptText, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:
-    """Return for each node of the graph of `output` the script's line that created it."""
+    """Return the line of the script that created each node of the graph of `output`."""
     ids = {fn: position for position, fn in enumerate(iter_grad_fns(output))}
     places: dict[int, str] = {}
     for name, tensor in named.items():

@@ -22,7 +22,7 @@ from . import devices
 from .backward import build, open_own_recording
 from .values import LoadedCheckpoint, SavedCheckpoint
 
-_TOLERANCE = 1e-4  # relative: devices sum in different orders
+_TOLERANCE = 1e-4  # relative difference; devices sum in different orders
 
 
 def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
@@ -40,9 +40,9 @@ def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
 
 
 def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> LoadedCheckpoint:
-    """Load a file into a newly built gallery model, and compare it with the original.
+    """Load a file into a new gallery model, and compare this model with the original one.
 
-    `disturb` changes one value after loading, to show how a difference is found.
+    With `disturb`, one value is changed after loading, to show how a difference is found.
     """
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
         # Only the suffix of the visitor's file name is used.
@@ -80,7 +80,7 @@ def _suffix(name: str) -> str:
 
 
 def _inputs(module: nn.Module, loss: Any) -> tuple[Any, ...]:
-    """Return the arguments with which the loss calls the module."""
+    """Return the arguments that the loss function passes to the module."""
     given: list[tuple[Any, ...]] = []
     hook = module.register_forward_pre_hook(lambda _, arguments: given.append(arguments))
     try:

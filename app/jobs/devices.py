@@ -1,4 +1,4 @@
-"""A context manager that provides the devices a visitor chose."""
+"""Provide the devices that a visitor has chosen, real or simulated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cuda_names() -> list[str]:
 
 @contextlib.contextmanager
 def use(choice: str) -> Iterator[list[torch.device]]:
-    """Provide the devices of a choice for a block.
+    """Yield the chosen devices; simulated ones exist until the end of the `with` block.
 
     Args:
         choice: "cpu", "cuda:0", "cuda" for all CUDA devices, or "sim2" for two simulated devices.
@@ -38,4 +38,4 @@ def use(choice: str) -> Iterator[list[torch.device]]:
         yield [torch.device(choice)]
     else:
         known = ", ".join([*cuda, *["cuda"] * bool(cuda), *simulated, "cpu"])
-        raise ValueError(f"device {choice!r} is not among {known}.")
+        raise ValueError(f"device {choice!r} is unknown: choose one of {known}.")

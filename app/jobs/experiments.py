@@ -1,4 +1,4 @@
-"""A job that re-runs a model's forward with one change at a time, to find wrong dependences."""
+"""A job that runs the experiments on a model: its forward runs again with one change at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from .values import Choice, ExperimentResults
 
 
 def run_experiments(choice: Choice) -> ExperimentResults:
-    """Return all experiments on the chosen model, those with findings first, and influence maps."""
+    """Run all experiments on a model, and compute its influence maps.
+
+    Experiments with findings come first.
+    """
     with devices.use(choice.device) as found:
         model, loss = build(choice.model, found, choice.seed)
         with record(model, experiments=True) as recording:

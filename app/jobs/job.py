@@ -1,8 +1,8 @@
 """Jobs: function calls in processes of their own, which can be stopped and may crash.
 
-A server process has imported torch and forks for every job (about 10 ms), so visitors share no
-tensor, mode or hook. A job that crashes, fills its memory or never ends leaves the app as it was.
-Only plain values are returned. The app's own process never imports torch.
+A server process has imported torch, and forks a process for each job in about 10 ms. Therefore
+visitors share no tensor, mode or hook, and a job that crashes, fills its memory or never ends does
+not affect the app. A job returns only plain values. The app's own process never imports torch.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ T = TypeVar("T")
 
 QUEUE = JobQueue(max(2, os.cpu_count() or 2))
 _POLL_SECONDS = 0.1
-_MAX_START_SECONDS = 120  # until a job's process must have begun
+_MAX_START_SECONDS = 120  # longest time until a job's process has begun
 
 
 class JobError(Exception):
-    """Raised if a job raised (`kind` is the exception's name), crashed or was stopped."""
+    """The failure of a job: it raised an exception of class `kind`, crashed or was stopped."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -44,17 +44,18 @@ class JobError(Exception):
 class Queued:
     """The progress of a job that waits in the queue."""
 
-    ahead: int  # jobs before it in the queue
+    ahead: int  # number of jobs before this one in the queue
 
 
 class Job(Generic[T]):
-    """A call in its own process, which is killed at the end of the block or at its time limit.
+    """A function call in its own process, which is killed at the end of the `with` block.
 
-    The limit is computing time, so that a busy machine makes a visitor wait instead of failing. A
-    job that does not compute is killed after ten times its limit.
+    It is also killed at its limit of computing time. On a busy machine, a visitor therefore waits
+    longer instead of getting an error. A job that waits instead of computing is killed after ten
+    times its limit.
 
-    Iterating yields the values that the function passes to `report(value)`, `Queued` while the
-    queue is full, and None at least every 0.1 s. Afterwards `result` is available.
+    Iterating over the job yields values that the function passes to `report(value)`, `Queued` while
+    the job waits in the queue, and None at least every 0.1 s. Afterwards `result` is available.
 
         with Job("math:sqrt", 9, seconds=10, visitor="Ann") as job:
             for progress in job: ...
@@ -64,7 +65,7 @@ class Job(Generic[T]):
         function: "module:name"; a module that begins with a dot is relative to this package.
         arguments: plain values.
         seconds: limit on computing time, summed over all threads.
-        visitor: the visitor's id; a visitor's second job waits for the end of the first.
+        visitor: id of the visitor. A second job of the same visitor waits until the first one ends.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Job(Generic[T]):
         life.shutdown(socket.SHUT_WR)  # makes the server kill the job
         if select.select([life], [], [], _POLL_SECONDS)[0]:
             _leave(life, ticket)
-        else:  # the server still imports torch, or the kernel has not yet ended the process
+        else:  # the server still imports torch, or the process has not ended yet
             threading.Thread(target=_leave, args=(life, ticket), daemon=True).start()
 
     def __iter__(self) -> Iterator[Any]:
@@ -132,7 +133,7 @@ class Job(Generic[T]):
                     self._outcome = kind, value
 
     def _failure(self) -> tuple[str, str]:
-        """Return why the process ended without a result; blocks until the server has reaped it."""
+        """Return why the process ended without a result. Blocks until the server has reaped it."""
         if self._life is not None and self._life.recv(1) == SPENT:
             return "Timeout", f"Stopped after {self.seconds:g} s of computing, the limit of a run."
         return "Crash", "The run's process ended: native code crashed, or memory ran out."
@@ -154,14 +155,14 @@ class Job(Generic[T]):
 
 
 def _leave(life: socket.socket, ticket: Ticket) -> None:
-    """Free the job's place in the queue once its process has ended."""
+    """Wait until the job's process has ended, then free the job's place in the queue."""
     with life:
         life.recv(1)  # returns when the server writes, closes or dies
         ticket.leave()
 
 
 def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
-    """Run a function in a process of its own and return its value, without progress.
+    """Run a function in a process of its own, and return its result.
 
     Raises:
         JobError: if the function raises, crashes or exceeds the limit.
@@ -173,7 +174,7 @@ def run(function: str, *arguments: Any, seconds: float = 20) -> Any:
 
 
 class _ServerProcess:
-    """The server's process, the socket to it, and the parent folder of the jobs' folders."""
+    """The process of the job server, the socket to it, and the folder that contains job folders."""
 
     def __init__(self) -> None:
         self.requests, server_end = socket.socketpair()
@@ -198,7 +199,7 @@ _START_LOCK = threading.Lock()
 
 
 def start() -> _ServerProcess:
-    """Return the server, started if it does not run; it imports torch in the background."""
+    """Return the job server. If it does not run, start it; it imports torch in the background."""
     global _server
     with _START_LOCK:
         if _server is not None and _server.process.poll() is not None:
@@ -210,7 +211,7 @@ def start() -> _ServerProcess:
 
 
 def _connect() -> tuple[Connection, socket.socket]:
-    """Request a new process; return the sockets for its messages and for its life."""
+    """Request a process for a job; return the sockets for its messages and for its lifetime."""
     server = start()
     app_end, job_end = socket.socketpair()
     life, held = socket.socketpair()

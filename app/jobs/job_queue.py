@@ -1,4 +1,4 @@
-"""The job queue: first come, first served, one job per visitor, a limited number at once."""
+"""The job queue: jobs run in order, one per visitor, and only some at the same time."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import threading
 
 
 class Ticket:
-    """A job's turn: in the queue until a place is free, then running, until `leave`."""
+    """A job's place in the queue: the job waits, then may run, until `leave` is called."""
 
     def __init__(self, jobs: JobQueue, visitor: str) -> None:
         self._jobs, self.visitor = jobs, visitor
 
     @property
     def ahead(self) -> int | None:
-        """The number of tickets before this one in the queue; None once it has a place."""
+        """The number of tickets before this one in the queue; None once this job may run."""
         return self._jobs.ahead(self)
 
     def leave(self) -> None:
-        """Give the place in the queue, or the running place, to the next ticket."""
+        """Leave the queue, or stop running, so that the next job may run."""
         self._jobs.leave(self)
 
 
 class JobQueue:
-    """A queue in which `count` tickets run at once and the others wait.
+    """A queue in which `count` jobs may run at the same time while the others wait.
 
     >>> queue = JobQueue(1)
     >>> first, second = queue.enter("Ann"), queue.enter("Ben")
@@ -40,7 +40,7 @@ class JobQueue:
         self._running: list[Ticket] = []
 
     def enter(self, visitor: str) -> Ticket:
-        """Return a new ticket at the end of the queue; it runs at once if a place is free."""
+        """Return a new ticket at the end of the queue; its job runs at once if a place is free."""
         ticket = Ticket(self, visitor)
         with self._lock:
             self._queue.append(ticket)
@@ -48,12 +48,12 @@ class JobQueue:
         return ticket
 
     def ahead(self, ticket: Ticket) -> int | None:
-        """Return the number of tickets before this one in the queue; None once it runs."""
+        """Return the number of tickets before this one in the queue; None once its job may run."""
         with self._lock:
             return self._queue.index(ticket) if ticket in self._queue else None
 
     def leave(self, ticket: Ticket) -> None:
-        """Remove the ticket; removing it a second time does nothing."""
+        """Remove a ticket. If it was removed before, nothing happens."""
         with self._lock:
             for tickets in (self._queue, self._running):
                 if ticket in tickets:
@@ -64,7 +64,7 @@ class JobQueue:
         for ticket in list(self._queue):
             if len(self._running) >= self.count:
                 return
-            # A visitor's second job waits for the first, but lets later visitors pass.
+            # A visitor's second job waits for the first one; jobs of later visitors may pass it.
             if all(running.visitor != ticket.visitor for running in self._running):
                 self._queue.remove(ticket)
                 self._running.append(ticket)

@@ -27,13 +27,13 @@ from .values import SAMPLES, BatchDivision, Measurements, MedianTiming, MoveResu
 
 SIZES = {"matmul": (64, 128, 256, 512, 1024), "elementwise": (64, 256, 1024, 2048)}
 DEFAULT_SIZES = (16, 32, 64, 128, 256)
-MAX_SPREAD = 0.1  # interquartile range divided by the median
-_ROUNDS = (5, 40)  # least and most measurements of a number
-_SECONDS = 8.0  # for all numbers together
+MAX_SPREAD = 0.1  # largest interquartile range, divided by the median
+_ROUNDS = (5, 40)  # least and largest number of measurements of one number
+_SECONDS = 8.0  # time for all numbers together
 
 
 def device_rows() -> list[dict[str, str]]:
-    """Return a table row for each device of this machine."""
+    """Return a row of a table for each device of this machine."""
     rows = []
     for device in available_devices():
         if device.type == "cuda":
@@ -83,10 +83,10 @@ def _main_memory() -> str:
 
 
 def compare(work: str) -> Measurements:
-    """Time the same work on one CPU thread, on all threads, and on every GPU.
+    """Time the same work on one CPU thread, on all CPU threads, and on every GPU.
 
-    Each number is measured until its interquartile range is below `MAX_SPREAD` of the median, or
-    the time is over. Progress is reported as a fraction.
+    Each time is measured repeatedly, until the interquartile range is below `MAX_SPREAD` times the
+    median or the time is over. The progress is reported as a fraction.
     """
     count = os.cpu_count() or 1
     candidates = [("cpu, 1 thread", "cpu", 1)]
@@ -131,7 +131,13 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Me
 
 
 def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
-    """Return the size from which `name` is clearly faster than `base`, or None."""
+    """Return the size from which on one device is clearly faster than another, or None.
+
+    Args:
+        timings: all timings.
+        name: the device that may be faster.
+        base: the device to compare with.
+    """
     known = {(timing.device, timing.size): timing for timing in timings}
     pays: int | None = None
     for size in sorted({timing.size for timing in timings}, reverse=True):
@@ -142,13 +148,13 @@ def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
 
 
 def bandwidth() -> str:
-    """Measure copies to the first GPU and back, by size; return a table as text."""
+    """Measure copies of several sizes to the first GPU and back; return a table as text."""
     measured: Bandwidth = measure_bandwidth(seconds=0.05)
     return measured.table()
 
 
 def move(choice: str) -> MoveResult:
-    """Move the objects of `values.MOVING` to a device, and record that."""
+    """Move the objects of `values.MOVING` to a device, and record the copies."""
     with devices.use(choice) as found:
         shared = torch.randn(64, 64)
         model = nn.Linear(64, 64)
@@ -169,7 +175,12 @@ def move(choice: str) -> MoveResult:
 
 
 def divide(count: int, batch: int) -> BatchDivision:
-    """Return how DataParallel divides batches on `count` simulated devices, and one graph."""
+    """Return how DataParallel divides batches over simulated devices, and the first batch's graph.
+
+    Args:
+        count: number of simulated devices.
+        batch: number of samples in a batch.
+    """
     parts, graphs = [], []
     with simulate_accelerator(count) as found:
         model = nn.Linear(5, 2).to(found[0])

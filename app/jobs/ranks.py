@@ -38,9 +38,9 @@ class Branch(nn.Module):
 
 
 def sample() -> list[OpenedGraph]:
-    """Return recordings of two ranks of the same model, where rank 1 skips a layer.
+    """Return recordings of the same model on two ranks, where rank 1 skips a layer.
 
-    Both are recorded in this process, one after the other, without communication.
+    Both ranks are recorded in this process, one after the other, without communication.
     """
     ranks = []
     for skip in (False, True):
@@ -78,7 +78,7 @@ def _record_rank(rank: int, name: str, folder: str) -> None:
 
 
 def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
-    """Return findings across ranks, and the collectives of each rank in the order of its graph."""
+    """Return findings that compare ranks, and each rank's collectives in the order of its graph."""
     talks = [collectives(graph) for graph in graphs]
     rows = []
     for number in range(min(200, max(map(len, talks), default=0))):
@@ -88,13 +88,13 @@ def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
             row.append((f"rank {rank}", text))
         rows.append(tuple(row))
     chart = ""
-    with suppress(ValueError):  # collectives were recorded without times
+    with suppress(ValueError):  # raised if collectives have no times
         chart = rank_chart(graphs).source
     return RankComparison(tuple(find(graphs)), tuple(rows), chart, _first_differences(graphs))
 
 
 def _first_differences(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
-    """Return by rank the first node that differs from rank 0; for rank 0, from another rank."""
+    """Return each rank's first node that differs from rank 0; for rank 0, from another rank."""
     first, *others = graphs
     found: list[int | None] = [None]
     for graph in others:

@@ -1,4 +1,4 @@
-"""Jobs that open, compare and write recordings. They run in jobs because a file may be hostile."""
+"""Jobs that open, compare and write recordings. A file may be hostile, so jobs read it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from graphviz_torch.graph import Training
 from .backward import open_graph
 from .values import FIRST_CHECKED, LAST_CHECKED, GradientSteps, GraphComparison, OpenedGraph
 
-MAX_NODES = 50_000  # of a graph that the app shows
+MAX_NODES = 50_000  # largest graph that the app shows
 MAX_EDGES = 200_000
 TOO_MANY = "the app shows at most {:,}. On your machine, `graphviz-torch` reads all of them."
 
 
 def read(data: bytes, name: str) -> OpenedGraph:
-    """Load the graph in an uploaded file, with findings and the data of the interactive view.
+    """Load the graph in an uploaded file, and find its problems.
 
     Raises:
-        ValueError: if the file is not a recording, or has no node or too many.
+        ValueError: if the file is not a recording, or if it has no node or too many nodes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recording"
@@ -73,12 +73,12 @@ def compare(one: Graph, other: Graph, titles: tuple[str, str]) -> GraphCompariso
 
 
 def by_module(graph: Graph) -> Summary:
-    """Return a table by module: outputs, parameters, FLOPs, saved bytes and gradients."""
+    """Return a table with each module's outputs, parameters, FLOPs, saved bytes and gradients."""
     return summary(graph)
 
 
 def gradient_path(graph: Graph, target: str | int) -> GradientSteps:
-    """Return the gradient's path from the loss to a node, with the norm at each step."""
+    """Return the gradient's path from the loss to a node, with the norm at each node."""
     path = explain(graph, target)
     sentences = path.to_text().splitlines()[1 + bool(path.points) + len(path.points) :]
     if path.points:
@@ -93,24 +93,24 @@ def to_format(graph: Graph, findings: Sequence[Finding], name: str) -> bytes:
 
 
 def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
-    """Return the still picture as "svg", "png" or "pdf"."""
+    """Return a picture of the graph in a format: "svg", "png" or "pdf"."""
     drawn = draw_graph(graph, findings=findings).pipe(format)
     return drawn if isinstance(drawn, bytes) else drawn.encode()
 
 
 def as_flow(graphs: tuple[Graph, ...]) -> str:
-    """Return the gradient flow diagram of one step, or of two beside each other, as SVG."""
+    """Return the gradient flow diagram of one step, or of two steps side by side, as SVG."""
     return draw_flow(*graphs).source
 
 
 def as_json(graph: Graph) -> bytes:
-    """Return the graph as `Graph.save` writes it; the Explore page and `load` can open it."""
+    """Return the file that `Graph.save` writes; the page Explore and `load` can open it."""
     with tempfile.TemporaryDirectory() as folder:
         return graph.save(Path(folder) / "graph.json").read_bytes()
 
 
 def as_tensorboard(graph: Graph) -> bytes:
-    """Return a zipped TensorBoard run, for `tensorboard --logdir .` after unpacking."""
+    """Return a zip file with a TensorBoard run; unpack it and run `tensorboard --logdir .`."""
     with tempfile.TemporaryDirectory() as folder:
         to_tensorboard(graph, Path(folder) / "graph")
         return zip_folder(Path(folder))

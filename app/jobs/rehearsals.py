@@ -15,9 +15,9 @@ from .values import FitReport
 GIB = 2**30
 _SIZES = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
 _NUMBERS = ("ranks", "rank", "peak_bytes", "flops", *_SIZES)
-_MAX_RANKS = 16  # of a file
-_MAX_BYTES = 8 << 20  # of a file; sixteen ranks with a thousand collectives each have less
-_MAX_COLLECTIVES = 1_000  # of a rank
+_MAX_RANKS = 16  # largest number of ranks in a file
+_MAX_BYTES = 8 << 20  # of a file; more than 16 ranks with 1,000 collectives each take
+_MAX_COLLECTIVES = 1_000  # largest number of collectives of a rank
 
 
 def sample(ranks: int, tp: int, gib: float) -> FitReport:
@@ -25,7 +25,7 @@ def sample(ranks: int, tp: int, gib: float) -> FitReport:
 
     Args:
         ranks: number of ranks.
-        tp: number of ranks that share a batch (tensor parallel).
+        tp: number of ranks that share a batch by tensor parallelism.
         gib: memory of a device in GiB.
     """
     train = partial(gallery.module(gallery.LARGE).train, tp)
@@ -34,10 +34,10 @@ def sample(ranks: int, tp: int, gib: float) -> FitReport:
 
 
 def read(data: bytes, name: str) -> list[FitReport]:
-    """Read the output of `graphviz-torch rehearse --format json` for one rank or several.
+    """Read the output of `graphviz-torch rehearse --format json` for one or several ranks.
 
     Raises:
-        ValueError: if the file is anything else.
+        ValueError: if the file is not such an output.
     """
     try:
         given = json.loads(data) if len(data) <= _MAX_BYTES else None
@@ -53,7 +53,7 @@ def read(data: bytes, name: str) -> list[FitReport]:
 
 
 def _check_report(given: Any) -> dict[str, Any]:
-    """Return one rank's report after checking the type of every value.
+    """Return `given` if it is the report of one rank with values of the right types.
 
     Raises:
         ValueError, TypeError, KeyError: if a value is missing or has another type.
@@ -72,7 +72,7 @@ def _check_report(given: Any) -> dict[str, Any]:
 
 
 def _fit(given: dict[str, Any], chart: str = "") -> FitReport:
-    # Collectives of repeated blocks ("layers.0", "layers.1") are summed under "layers.*".
+    # Collectives of numbered layers, "layers.0" and "layers.1", are added up under "layers.*".
     sums: dict[tuple[str, str, str, str], tuple[int, int]] = {}
     for row in given["collectives"]:
         module = re.sub(r"(?<![^.])\d+(?![^.])", "*", row["module"])

@@ -1,9 +1,10 @@
 """The server that forks a process for each job, kills it on request, and removes its files.
 
-The app sends two sockets for a job: one for messages, one that represents the job's life. When the
-app closes its end of the second, the server kills the job and its child processes. When the job has
-ended and its folder is removed, the server closes its own end, which notifies the app. If the job
-exceeded its time limit, the server first sends `SPENT`.
+The app sends two sockets for each job: a socket for messages, and a socket that represents the
+job's lifetime. When the app closes its end of the lifetime socket, the server kills the job and its
+child processes. When the job has ended and its folder is removed, the server closes its own end of
+the lifetime socket, which notifies the app. If the job exceeded its time limit, the server first
+sends `SPENT`.
 """
 
 from __future__ import annotations
@@ -27,43 +28,43 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 3 << 30  # of CPU memory that a job may allocate in addition to the server's
-WAIT = 10  # a job may take this many times its limit of computing time
+MAX_BYTES = 3 << 30  # bytes that a job may allocate in addition to the server's memory
+WAIT = 10  # a job may last so many times its limit of computing time
 SPENT = b"x"
-MAX_RESULT = 128 << 20  # bytes of a job's result
-MAX_MESSAGE = 2_000  # characters of an error
+MAX_RESULT = 128 << 20  # largest result of a job in bytes
+MAX_MESSAGE = 2_000  # largest number of characters in an error message
 
 _PATH = re.compile(r"(?<![\w.])(?:/[^\s/'\":,()\[\]]+)+/([^\s/'\":,()\[\]]*)")
 _connection: Connection | None = None  # in a job's process: the connection to the app
 
 
 def report(value: Any) -> None:
-    """Send a value from inside a job to the app; outside a job it does nothing."""
+    """Send a value from a job to the app. Outside of a job, this does nothing."""
     if _connection is not None:
         _connection.send_bytes(pickle.dumps(("report", value)))
 
 
 @dataclass(frozen=True)
 class _Child:
-    """A job's process, as the server knows it."""
+    """The server's data about the process of a job."""
 
     life: socket.socket
     folder: Path
 
 
 class _JobServer:
-    """The event loop that forks, kills and reaps the jobs' processes."""
+    """An event loop that forks, kills and reaps the processes of jobs."""
 
     def __init__(self, requests: socket.socket, folder: Path) -> None:
         self.requests, self.folder = requests, folder
         self.children: dict[int, _Child] = {}  # by process id
-        self.reading, self.writing = os.pipe()  # closed when this process ends in any way
+        self.reading, self.writing = os.pipe()  # the kernel closes it when this process ends
         self.selector = selectors.DefaultSelector()
         self.woken, waker = socket.socketpair()
         for end in (self.woken, waker):
             end.setblocking(False)
         self.waker = waker
-        signal.set_wakeup_fd(waker.fileno())  # a byte arrives for each process that ended
+        signal.set_wakeup_fd(waker.fileno())  # gets a byte when a process ends
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self.selector.register(requests, selectors.EVENT_READ)
         self.selector.register(self.woken, selectors.EVENT_READ)
@@ -83,7 +84,7 @@ class _JobServer:
                         self.woken.recv(4096)
                     self.reap()
                     if not self.children and not has_compiler:
-                        # The visitor reads the first result now, so nobody waits for this second.
+                        # This takes a second, in which the visitor reads the first result.
                         backward.import_compiler()
                         has_compiler = True
                 elif key.data in self.children:
@@ -111,8 +112,8 @@ class _JobServer:
         return True
 
     def close_inherited(self, life: socket.socket) -> None:
-        """Close, in a job's process, the sockets and signal handlers of the server."""
-        os.setpgid(0, 0)  # a process group, so that child processes are killed with the job
+        """In the process of a job, close the server's sockets and remove its signal handlers."""
+        os.setpgid(0, 0)  # child processes are killed with the group
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
@@ -129,7 +130,7 @@ class _JobServer:
         self.reap()
 
     def reap(self) -> None:
-        """Remove the folders of jobs that ended, and notify the app."""
+        """Remove the folders of jobs that have ended, and notify the app."""
         for process, child in list(self.children.items()):
             ended, status = os.waitpid(process, os.WNOHANG)
             if not ended:
@@ -146,7 +147,7 @@ class _JobServer:
             del self.children[process]
 
     def close(self) -> None:
-        """Kill all jobs and remove the folder."""
+        """Kill all jobs and remove the server's folder."""
         for process in list(self.children):
             with contextlib.suppress(OSError):
                 os.killpg(process, signal.SIGKILL)
@@ -154,9 +155,14 @@ class _JobServer:
 
 
 def serve(handle: int, folder: str) -> None:
-    """Fork a process for each pair of sockets that arrives; return when the app ends."""
+    """Run the server: fork a process for each pair of sockets, and return when the app ends.
+
+    Args:
+        handle: file descriptor of the socket to the app.
+        folder: the folder that contains the folders of jobs.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the app handles them; this process ends with it
+        signal.signal(number, signal.SIG_IGN)  # the app handles them and ends this process
     import_module(".backward", __package__)  # imports torch, once for all jobs
     with socket.socket(fileno=handle) as requests:
         server = _JobServer(requests, Path(folder))
@@ -167,7 +173,7 @@ def serve(handle: int, folder: str) -> None:
 
 
 def _end_with(handle: int, folder: Path) -> None:
-    """Wait, in a job, until the server ends; then remove the job's folder and kill the job."""
+    """In a job's process, wait until the server ends; then remove the folder and kill the job."""
     os.read(handle, 1)
     shutil.rmtree(folder, ignore_errors=True)
     with contextlib.suppress(OSError):  # the last job removes the server's folder
@@ -182,7 +188,7 @@ def _work(connection: Connection, folder: Path) -> None:
         connection.send_bytes(pickle.dumps(("begun", None)))
     except (EOFError, ConnectionError):
         return
-    # The server enforces the limit; the alarm is for a job whose server has died.
+    # The server enforces the limit. The alarm ends a job whose server has died.
     signal.alarm(int(WAIT * seconds) + 2)
     tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     _connection = connection
@@ -196,7 +202,7 @@ def _work(connection: Connection, folder: Path) -> None:
             text = f"The result has {len(message) >> 20:,} MiB: at most {MAX_RESULT >> 20} MiB."
             message = pickle.dumps(("error", ("ValueError", text)))
     except BaseException as error:
-        # Paths of the server are not shown to visitors: only the file's name is kept.
+        # Visitors must not see paths of the server: only names of files are kept.
         text = _PATH.sub(r"\1", str(error).replace(f"{folder}/", ""))[:MAX_MESSAGE]
         message = pickle.dumps(("error", (type(error).__name__, text)))
     with contextlib.suppress(ConnectionError):
@@ -208,12 +214,12 @@ def _work(connection: Connection, folder: Path) -> None:
 def _limit(seconds: int) -> None:
     import torch
 
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # beyond it, SIGXCPU is sent
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # then SIGXCPU is sent
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # One core per visitor: waiting OpenMP threads of several jobs would spin on all cores.
+    # Use one core for each visitor: waiting OpenMP threads would occupy all cores.
     torch.set_num_threads(1)
-    statm = Path("/proc/self/statm")  # exists on Linux; other systems have no memory limit
-    # A CUDA context maps far more addresses than it uses.
+    statm = Path("/proc/self/statm")  # other systems than Linux have no limit
+    # With CUDA there is no limit: its context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
         used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + MAX_BYTES, used + MAX_BYTES))

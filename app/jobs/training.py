@@ -27,7 +27,7 @@ WIDTH = 32
 
 
 class Deep(nn.Module):
-    """A stack of equal layers; with `residual`, the input of a layer is added to its output."""
+    """A stack of equal layers. With `residual`, each layer's input is added to its output."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Deep(nn.Module):
 
 
 def train(settings: Settings) -> TrainingResult:
-    """Train for all steps, and report each as a Step when it ends."""
+    """Train a network, and report each `Step` when the step ends."""
     torch.manual_seed(settings.seed)
     with devices.use(settings.device) as found, tempfile.TemporaryDirectory() as folder:
         device = found[0]
@@ -89,6 +89,6 @@ class _Norms:
             self._norms.append(value)
 
     def take(self) -> tuple[float, ...]:
-        """Return the norms collected so far, and start a new step."""
+        """Return the norms of this step, and forget them."""
         norms, self._norms = tuple(self._norms), []
         return norms

@@ -1,4 +1,4 @@
-"""Arguments and results of jobs: plain values, which can be read without torch."""
+"""Arguments and results of jobs: plain values, which the app reads without torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Literal
 
 from graphviz_torch import Finding, Graph
 
-if TYPE_CHECKING:  # not imported by the first page
+if TYPE_CHECKING:  # the first page does not need it
     from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
-# Number of steps that are checked for findings: a growing file is checked repeatedly.
+# Of a training, only so many steps are checked, because a growing file is checked repeatedly.
 FIRST_CHECKED, LAST_CHECKED = 4, 8
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The visitor's choice of a run; compared to detect changes."""
+    """The visitor's choice of a program, a device and a seed."""
 
     source: Source
-    device: str  # argument of `devices.use`
+    device: str  # the argument of `devices.use`
     seed: int = 0
     program: str = ""
     inputs: str = ""
@@ -34,37 +34,37 @@ class OpenedGraph:
     graph: Graph
     findings: tuple[Finding, ...]
     payload: str
-    steps: tuple[int, ...] = ()  # numbers of a training's recorded steps; the graph's is the last
+    steps: tuple[int, ...] = ()  # numbers of a training's steps; `graph` is the last one
 
 
 @dataclass(frozen=True)
 class Run:
-    """The result of a choice. After an error, the graph ends where the run did."""
+    """The result of running a choice. After an error, the graph ends at the error."""
 
     opened: OpenedGraph | None
     error: str = ""  # "RuntimeError: ...", or "" after success
-    note: str = ""  # a remark for the visitor, such as an unused input
+    note: str = ""  # a message for the visitor, such as that an input is unused
     program: tuple[tuple[int, str], ...] = ()  # numbers and texts of the lines to show
-    script: str = ""  # the run as a script to copy
+    script: str = ""  # the program as a script to copy
 
 
 @dataclass(frozen=True)
 class ExperimentResults:
     """Experiments on a model, and influence maps of its samples, positions and inputs."""
 
-    experiments: tuple[Experiment, ...]  # those with a finding first
+    experiments: tuple[Experiment, ...]  # experiments with a finding come first
     lanes: tuple[str, ...]  # names of the influence maps: "sample 0", "input x"
-    payload: str  # of all maps, for the interactive view; "" if there is none
+    payload: str  # data of the interactive view for all maps; "" if there are none
 
 
 @dataclass(frozen=True)
 class GraphComparison:
-    """Two graphs compared: numbers of nodes that differ, one drawing of both, and a list."""
+    """A comparison of two graphs: counts of nodes that differ, a view of both, and a text."""
 
     added: int
     removed: int
     changed: int
-    payload: str  # of the union of both, for the interactive view
+    payload: str  # data of the interactive view, for both graphs in one
     text: str  # "" if nothing differs
 
 
@@ -72,7 +72,8 @@ class GraphComparison:
 class GradientSteps:
     """The gradient's path from the loss to one node."""
 
-    steps: tuple[tuple[int, str, float | None, float | None], ...]  # node, module, norm, factor
+    # (node, module, gradient norm, factor against the node before)
+    steps: tuple[tuple[int, str, float | None, float | None], ...]
     sentences: tuple[str, ...]  # where the gradient shrank, grew and ended
 
 
@@ -96,7 +97,7 @@ class Step:
 
     step: int
     loss: float
-    norms: tuple[float, ...]  # of each layer's gradient, first layer first
+    norms: tuple[float, ...]  # gradient norm of each layer, first layer first
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class MedianTiming:
-    """Repeated measurements of one device at one size: median and quartiles, in seconds."""
+    """Repeated measurements for one device and one size: median and quartiles in seconds."""
 
     device: str
     size: int
@@ -121,14 +122,14 @@ class MedianTiming:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Timings of the same work on each device."""
+    """Times of the same work on several devices."""
 
     timings: tuple[MedianTiming, ...]
-    pays: tuple[tuple[str, int | None], ...]  # device, and the size from which it is faster
-    absent: tuple[tuple[str, str], ...]  # device, reason
+    pays: tuple[tuple[str, int | None], ...]  # (device, size from which on it is faster)
+    absent: tuple[tuple[str, str], ...]  # (device, why it was not timed)
 
 
-SAMPLES = 100  # that are divided into batches, as in PyTorch's tutorial on DataParallel
+SAMPLES = 100  # number of samples, as in PyTorch's tutorial on DataParallel
 MOVING = """\
 shared = torch.randn(64, 64)
 model = nn.Linear(64, 64)
@@ -155,9 +156,9 @@ class MoveResult:
 
 @dataclass(frozen=True)
 class BatchDivision:
-    """The division of each batch over devices, read from its graph, and the first batch's graph."""
+    """How each batch was divided over devices, and the graph of the first batch."""
 
-    batches: tuple[tuple[tuple[str, int], ...], ...]  # per batch: (device, number of samples)
+    batches: tuple[tuple[tuple[str, int], ...], ...]  # for each batch: (device, number of samples)
     opened: OpenedGraph
 
 
@@ -168,16 +169,16 @@ class SavedCheckpoint:
     name: str
     data: bytes
     graph: bytes
-    tensors: tuple[tuple[str, str], ...]  # name, and shape, dtype and device
+    tensors: tuple[tuple[str, str], ...]  # (name; shape, dtype and device)
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The result of loading a file: whether it fits the model, and whether both models agree."""
+    """The result of loading a file: whether it fits the model, and whether the models agree."""
 
     error: str = ""
     fits: bool = False
-    differences: str = ""  # "" if there is none
+    differences: str = ""  # "" if nothing differs
     same: bool | None = None  # None if the models were not compared
     verification: str = ""
     first: int | None = None  # the first node that differs
@@ -191,7 +192,7 @@ class RankComparison:
     findings: tuple[Finding, ...]
     collectives: tuple[tuple[tuple[str, str], ...], ...]  # (column, text)
     chart: str  # an SVG of the collectives over time; "" if no times were recorded
-    first_differences: tuple[int | None, ...]  # by rank: the first node that differs from rank 0
+    first_differences: tuple[int | None, ...]  # each rank's first node that differs from rank 0
 
 
 @dataclass(frozen=True)
@@ -200,9 +201,9 @@ class FitReport:
 
     ranks: int
     rank: int
-    parts: tuple[tuple[str, int], ...]  # "parameters", "gradients", ..., and their bytes
+    parts: tuple[tuple[str, int], ...]  # ("parameters" and so on, bytes)
     peak_bytes: int
     peak_at: str
     flops: int
-    collectives: tuple[tuple[str, str, int, int, str, str], ...]  # those with most bytes first
+    collectives: tuple[tuple[str, str, int, int, str, str], ...]  # most bytes first
     chart: str  # an SVG of memory over the step; "" for a rehearsal from a file

@@ -1,5 +1,6 @@
-"""The gallery: each file is a model to run, whose code is shown unchanged to the visitor.
+"""The gallery of models. Each file is a model that visitors can run; they see its code.
 
-`build(devices)` returns the model and a function that computes its loss; the first line of the file
-is its title. To add a model, add a file and its name to `gallery.DEVICES`.
+The function `build(devices)` of a file returns the model, and a function that computes the loss.
+The first line of a file is the model's title. To add a model, add a file, and add its name to
+`gallery.DEVICES`.
 """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-# Name of each model -> numbers of simulated devices that it can use completely.
+# Name of a model -> the numbers of simulated devices among which a visitor can choose.
 DEVICES: dict[str, tuple[int, ...]] = {
     "mlp": (1,),
     "cnn": (1,),
@@ -22,11 +22,11 @@ DEVICES: dict[str, tuple[int, ...]] = {
 }
 NAMES = tuple(DEVICES)
 
-MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # for two ranks: name -> mesh dimension
+MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # models for two ranks -> mesh dimension
 LARGE = "large"  # the training that the page "Will it fit?" rehearses
-FAILING = "forgotten"  # its forward raises, on purpose
+FAILING = "forgotten"  # the model whose forward raises on purpose
 _FOLDER = Path(__file__).parent
-_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # not shown: the files have no annotations
+_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # a line that visitors do not see
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Model:
 
     @property
     def picture(self) -> Path:
-        """The file with a small picture of the graph, drawn by `python docs/app_pictures.py`."""
+        """The file with a small picture of the graph, which `python docs/app_pictures.py` draws."""
         return _FOLDER / "pictures" / f"{self.name}.svg"
 
 
@@ -75,6 +75,7 @@ def module(name: str) -> ModuleType:
 def titles(*, failing: bool = True) -> dict[str, str]:
     """Return a dict from each model's title to its name.
 
-    Args: failing: whether to include the model whose forward fails.
+    Args:
+        failing: whether to include the model whose forward raises.
     """
     return {model(name).title: name for name in NAMES if failing or name != FAILING}

@@ -1,1 +1,1 @@
-"""Parts of pages: functions that draw values with Streamlit."""
+"""Parts of pages: functions that draw with Streamlit."""

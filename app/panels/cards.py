@@ -1,4 +1,4 @@
-"""The gallery as cards: a small picture of the graph, a title, a sentence and a button."""
+"""Show the gallery as cards with a small picture, a title, a sentence and a button."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .text import escape
 
 
 def choose_model() -> str | None:
-    """Return the model that the visitor opened; None while the cards are shown."""
+    """Draw the cards, or return the name of the model that the visitor has opened."""
     titles = gallery.titles()
     title = st.query_params.get("model", "")
     if title in titles:

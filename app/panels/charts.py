@@ -1,6 +1,6 @@
-"""Parts of Vega-Lite charts as dicts; importing Altair would take half a second.
+"""Build Vega-Lite charts from dicts, because importing Altair takes half a second.
 
-Every scale gets an explicit domain: a chart is drawn before its data arrive, and Vega warns about
+All scales have an explicit domain: a chart is drawn before its data arrive, and Vega warns about
 infinite domains.
 """
 

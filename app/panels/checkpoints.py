@@ -1,4 +1,4 @@
-"""The checkpoints panel: save a model, load a file, and compare the two models."""
+"""The panel Checkpoints: save a model, load a file, and compare the two models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAME_MODEL = "Model of the same kind"
 
 
 def draw_checkpoints() -> None:
-    """Save a model, load a file into another one, and compare the two node by node."""
+    """Draw the panel: save a model, load the file into another model, and compare both."""
     titles = gallery.titles(failing=False)
     st.header("Save", anchor=False)
     left, middle, right = st.columns(3)
@@ -80,7 +80,7 @@ def _choose_device(
 
 
 def _draw_saved(saved: SavedCheckpoint) -> None:
-    """Draw download buttons for the file and its graph, and list the tensors."""
+    """Draw download buttons for the checkpoint and its graph, and a list of the tensors."""
     with st.container(horizontal=True):
         st.download_button(
             f"{saved.name} ({text.size(len(saved.data))})",

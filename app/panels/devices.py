@@ -16,7 +16,7 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
     """Return a dict from each device that can be chosen to its title; GPUs come first.
 
     Args:
-        simulated: numbers of simulated accelerators to offer.
+        simulated: the numbers of simulated accelerators to offer.
     """
     names = _cuda()
     cuda = {f"cuda:{index}": f"{name} (cuda:{index})" for index, name in enumerate(names)}
@@ -33,7 +33,7 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
 def _cuda() -> list[str]:
     global _found
     if _found is None:
-        # Without a driver there is no device, and no job needs to be started.
+        # Without a driver there is no GPU: do not start a job to find one.
         _found = run(".devices:cuda_names", seconds=60) if _driver() else []
     return _found
 

@@ -18,15 +18,15 @@ from .linked import table
 from .selection import name, select, selected_node
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
-_SMALL_GRAPH = 10  # nodes: with at most so many, all gradients are shown at first
-_MAX_VALUES = 4  # elements of a value or gradient that is printed in full
-_MAX_LINES = 4  # findings with a line of their own
+_SMALL_GRAPH = 10  # of a graph with at most so many nodes, all gradients are shown at first
+_MAX_VALUES = 4  # a value or gradient of at most so many elements is printed in full
+_MAX_LINES = 4  # largest number of findings that get a line each
 _MAX_FINDINGS = 50
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
 def draw_error(error: str) -> None:
-    """Draw the first line of an error, and below it the source that the other lines point at."""
+    """Draw an error: the first line as a message, the other lines, which show source, as code."""
     first, _, rest = error.partition("\n")
     st.error(text.prose(first), icon=_ICONS["error"])
     if rest:
@@ -119,7 +119,7 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
-    """Return name, node and shape of every leaf: inputs, then parameters in model order."""
+    """Return name, node and shape of each leaf: inputs first, then parameters in model order."""
     parameters = {p.node: p for p in graph.parameters if p.node is not None}
     inputs = [n for n in graph.nodes if n.leaf and n.id not in parameters]
     known = [p for p in graph.parameters if p.requires_grad]

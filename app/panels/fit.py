@@ -1,4 +1,4 @@
-"""The panel "Will it fit?": memory of one rank of a training, rehearsed without the devices."""
+"""The panel "Will it fit?": the memory of one rank of a training, computed without GPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .results import result
 SAMPLE = "A sample: 6.4 billion parameters"
 FILE = "My own rehearsal"
 GIB = 2**30
-_STATES = ("parameters", "gradients", "optimizer")  # divided over ranks by sharding
+_STATES = ("parameters", "gradients", "optimizer")  # sharding divides them over the ranks
 COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 
@@ -90,7 +90,7 @@ def _needs(found: FitReport, memory: float) -> str:
 
 
 def _draw(found: FitReport, gib: float) -> None:
-    """Draw whether one rank fits, its memory by kind, and its collectives."""
+    """Draw whether the rank fits, its kinds of memory, and its collectives."""
     left = gib * GIB - found.peak_bytes
     rank = f"Rank {found.rank:,} of {found.ranks:,}"
     at = text.escape(found.peak_at)

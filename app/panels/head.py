@@ -1,4 +1,4 @@
-"""The first row of a page: its title and a choice of its parts."""
+"""The first row of a page: the title, and a choice between the parts of the page."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def draw_head(
 
     Args:
         title: title of the page.
-        parts: the options; the first is the default.
-        key: Streamlit key of the choice, and its name in the page's link.
+        parts: the parts of the page; the first one is the default.
+        key: Streamlit key of the choice, and name of the choice in the page's link.
         label: name of the choice for screen readers.
-        about: help text on the page, a few sentences.
-        on_change: called before the rerun after another part is chosen.
+        about: help text about the page, a few sentences.
+        on_change: called when another part is chosen, before the page runs again.
     """
     row = st.container(horizontal=True, vertical_alignment="center", gap="medium")
     with row:

@@ -1,6 +1,6 @@
 """Components that share the selected node: a table, a program, a timeline.
 
-Each is a small script that draws values as text; nothing in a recording is interpreted as HTML.
+Each component is a small script that draws values as text: no text of a recording becomes HTML.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from .language import translated
 from .selection import select, selected_node
 
 _FOLDER = Path(__file__).parent
-MAX_ROWS = 1_000  # of a table, sent to the browser
-_SHORT_CELL = 15  # characters of a cell without a line break: "cuda:0 → cuda:1"
+MAX_ROWS = 1_000  # largest number of rows that are sent to the browser
+_SHORT_CELL = 15  # a cell of at most so many characters is not wrapped: "cuda:0 → cuda:1"
 
 
 @functools.cache
@@ -33,11 +33,11 @@ def _component(name: str) -> Any:
 def draw_linked(
     name: Literal["table", "program", "timeline"], data: dict[str, Any], *, key: str, place: str
 ) -> None:
-    """Draw a component; a node clicked in it becomes the page's selection.
+    """Draw a component. A node that is clicked in it becomes the selected node of the page.
 
     Args:
         name: name of the component's script.
-        data: input of the script; the selection is added.
+        data: input of the script; the selected node is added to it.
         key: key of the selection.
         place: name of this component on the page.
     """
@@ -49,8 +49,8 @@ def draw_linked(
             node = value["node"]
             select(key, node if isinstance(node, int) else None)
 
-    # A tuple, because Streamlit checks each value of a dict for being a data frame, which imports
-    # pandas and delays the first page by a second.
+    # In a tuple, the data do not make Streamlit import pandas, which takes a second: of a dict, it
+    # checks whether a value is a data frame.
     drawn = ({**data, "selected": selected_node(key)},)
     _component(name)(data=drawn, key=widget, on_picked_change=on_picked)
 
@@ -66,18 +66,18 @@ def table(
     announced: Sequence[int] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Draw a sortable table whose rows stand for nodes.
+    """Draw a sortable table with a node for each row.
 
     Args:
-        rows: one dict per row, with the same columns. A cell is a text, or a pair of a text and the
-            number to sort by.
+        rows: a dict for each row, with the same keys. A cell is a text, or a text and the number to
+            sort by.
         nodes: id of each row's node, or None.
         key: key of the selection.
         place: name of this table on the page.
         label: name of the table for screen readers.
-        helps: column -> tooltip of its title.
-        announced: indices of rows that are predictions, drawn pale.
-        spare: columns that a narrow table leaves out; a row's tooltip has them.
+        helps: a dict from a column to the tooltip of its title.
+        announced: indices of rows that are predictions, and drawn in a pale color.
+        spare: columns that a narrow table leaves out; a row's tooltip shows them.
     """
     if not rows:
         return

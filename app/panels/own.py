@@ -1,8 +1,8 @@
-"""The script that `graphviz-torch app train.py` runs, and its recording.
+"""The script of `graphviz-torch app train.py`, and its recording.
 
-The command runs the script, and the app reads the growing file. They communicate by two files in
-its folder: the app creates "stop" to end the script, and the command writes the exit code to
-"ended".
+The command runs the script, and the app reads the growing file with the recording. They communicate
+by two files in the folder of the recording: the app creates "stop" to end the script, and the
+command writes the script's exit code to "ended".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLL_SECONDS = 1.5
 
 
 def title() -> str:
-    """Return the script's name, "train.py"; "" if the app was started without a script."""
+    """Return the name of the script, such as "train.py"; "" if the app has no script."""
     return _path().name.removesuffix(".json.gz")
 
 
@@ -32,7 +32,7 @@ def runs() -> bool:
 
 
 def open_own(*, key: str) -> OpenedGraph | None:
-    """Return the last step that the script recorded; None if the file was removed."""
+    """Return the last step that the script has recorded; None if the file was removed."""
     known: tuple[str, OpenedGraph] | None = st.session_state.get(f"{key} own opened")
     if known is not None and not st.session_state.get("follow", True):
         return known[1]
@@ -47,7 +47,7 @@ def open_own(*, key: str) -> OpenedGraph | None:
 
 
 def follow(found: OpenedGraph) -> None:
-    """Draw the script's state and the shown step, and rerun the page after each new step."""
+    """Draw the state of the script and the shown step; run the page again after each new step."""
     if not os.environ.get("GRAPHVIZ_TORCH_LIVE"):
         return
     seen = runs(), _size()
@@ -69,7 +69,7 @@ def follow(found: OpenedGraph) -> None:
 
 
 def draw_command() -> None:
-    """Draw the command that opens a visitor's own program."""
+    """Draw the command with which a visitor can open their own program."""
     st.markdown(
         translated(
             "**Your own model**: run your script in a terminal, and the app shows its steps."

@@ -1,4 +1,4 @@
-"""The program that ran, line by line with its values, followed by its gradients."""
+"""Draw the program that ran: each line with its value, and the gradients below."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .language import translated
 from .linked import draw_linked
 from .selection import name
 
-_MAX_VALUES = 16  # elements of a gradient that is printed in full
+_MAX_VALUES = 16  # a gradient of at most so many elements is printed in full
 _MAX_GRADIENTS = 4
 
 
@@ -24,14 +24,14 @@ def draw_program(
     ran: bool,
     height: int | None = None,
 ) -> None:
-    """Draw the program's lines, linked to the nodes that each created.
+    """Draw the lines of the program. Each line is linked to the nodes that it created.
 
     Args:
-        program: numbers and texts of the lines, as `Run.program`.
+        program: numbers and texts of the lines, as in `Run.program`.
         graph: the recorded graph, or None after an error.
         key: key of the selection.
-        ran: False if backward has not run yet; its line is then marked as the next one.
-        height: CSS pixels after which a long program scrolls.
+        ran: whether backward has run. If not, the line that calls backward is marked as the next.
+        height: height in CSS pixels; a longer program scrolls.
     """
     made: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes if graph is not None else ():
@@ -58,12 +58,12 @@ def draw_program(
 
 
 def value(graph: Graph | None, nodes: Sequence[int]) -> str:
-    """Return the value of a line's last node; "" if it is large or not known yet."""
+    """Return the value of the last node of a line as text; "" if it is large or unknown."""
     return graph.nodes[nodes[-1]].value_text if graph is not None and nodes else ""
 
 
 def gradients(graph: Graph) -> list[tuple[int, str]]:
-    """Return a few small leaves with their gradients: `[(0, "x.grad = [2, 2.667, 3.333]")]`."""
+    """Return nodes and texts with gradients of small leaves, such as (0, "x.grad = [2, 2.667]")."""
     small = [
         (node, stats)
         for node in graph.nodes

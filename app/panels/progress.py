@@ -1,4 +1,4 @@
-"""Waiting for a job, with a progress bar and a button that stops it."""
+"""Wait for a job, with a progress bar and a button that stops the job."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .language import translated
 from .text import escape, prose
 
 T = TypeVar("T")
-_QUIET_SECONDS = 0.7  # a faster job shows no progress bar
+_QUIET_SECONDS = 0.7  # the progress bar appears after this time
 
 
 def visitor() -> str:
-    """Return an id for this visitor, who may run one job at a time."""
+    """Return the id of this visitor, who may run one job at a time."""
     made: str = st.session_state.setdefault("visitor", secrets.token_hex(8))
     return made
 
 
 def allow_restart(key: str) -> None:
-    """Let a job at `key` run again that the visitor has stopped."""
+    """Allow the job at `key` to run again after the visitor has stopped it."""
     st.session_state.pop(f"{key} stopped", None)
 
 
@@ -41,17 +41,18 @@ def wait(
     key: str,
     on_report: Callable[[Any], tuple[float, str]] | None = None,
 ) -> T | None:
-    """Return the job's result; None, with a message on the page, if it failed or was stopped.
+    """Return the result of the job. If it fails or is stopped, draw a message and return None.
 
-    If the visitor uses any control in the meantime, Streamlit reruns the page, which ends the job.
+    If the visitor uses a control of the page, Streamlit runs the page again, which ends the job.
 
     Args:
         job: the job.
-        doing: description for the visitor: "Running backward".
-        what: the visitor's choice; once stopped, it does not run again before `allow_restart`.
+        doing: description of the job for the visitor, such as "Running backward".
+        what: the visitor's choice. After the visitor has stopped the job, a job for the same choice
+            does not run before `allow_restart` is called.
         key: Streamlit key of this place on the page.
         on_report: called with each value that the job reports; returns the progress from 0 to 1,
-            and a text for it.
+            and a text that describes the progress.
     """
     if st.session_state.get(f"{key} stopped") == what:
         st.info(
@@ -84,7 +85,7 @@ def wait(
     try:
         return job.result
     except JobError as error:
-        # Our own functions raise ValueError with a full sentence.
+        # A ValueError of the app's own functions is a full sentence.
         text = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
         st.error(prose(text), icon=":material/error:")
         return None

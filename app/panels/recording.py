@@ -1,4 +1,4 @@
-"""A recording on one screen: the graph, the gradients, the copies and their order."""
+"""Draw a recording on one screen: graph, gradients, copies, and the order of all steps."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ FORMATS = {
     "TensorBoard": ("tensorboard.zip", "application/zip"),
     "Findings": ("findings.json", "application/json"),
 }
-DOWNLOAD_SECONDS = 60  # limit of the job that writes a file
-HEIGHT = 770  # CSS pixels of the graph, which then ends with a window of 900
+DOWNLOAD_SECONDS = 60  # time limit of the job that writes a file
+HEIGHT = 770  # CSS pixels of the graph; it fills a window of 900 pixels
 
 
 def show(opened: OpenedGraph, *, key: str, ran: bool = True, color_by: str | None = None) -> None:
-    """Draw the graph, and next to it copies, their order, and gradients.
+    """Draw the graph, and next to it copies, the order of all steps, and gradients.
 
     Args:
         opened: the recording.
         key: key of the selection.
-        ran: False if only forward has run, so that there are no gradients yet.
-        color_by: colouring of the view; None colours by gradient, if there is one.
+        ran: whether backward has run, so that there are gradients.
+        color_by: coloring of the view; None colors by gradient, if there is one.
     """
     middle, right = st.columns([1, 1], gap="medium")
     with middle:
@@ -76,7 +76,13 @@ def draw_details(opened: OpenedGraph, *, key: str, ran: bool = True) -> None:
 
 
 def begin(opened: OpenedGraph, *, key: str, start: int | None = None) -> None:
-    """Set the selection to this graph, starting at node `start`; call this before drawing."""
+    """Make this graph the one whose nodes are selected. Call this before drawing.
+
+    Args:
+        opened: the recording.
+        key: key of the selection.
+        start: id of the node that is selected at first, or None.
+    """
     follow(opened.graph, key=key, start=start)
 
 
@@ -100,7 +106,7 @@ def draw_downloads(opened: OpenedGraph, *, key: str) -> None:
 
 
 class ShortDownloadErrors(logging.Filter):
-    """Shortens Streamlit's log record of a failed download to one line without a traceback."""
+    """A log filter that shortens Streamlit's record of a failed download to one line."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shorten the record of a failed download; keep other records unchanged."""

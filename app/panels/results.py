@@ -1,4 +1,4 @@
-"""Results of jobs, cached while the visitor's choice stays; those of examples are shared by all."""
+"""Cache results of jobs while the visitor's choice is the same. All visitors share the examples."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from graphviz_torch import Graph
 from ..jobs.job import Job
 from .progress import allow_restart, visitor, wait
 
-SECONDS = 60  # default limit of a job
-_MAX_RESULTS = 4  # cached for one place on a page
-_shared: dict[Any, tuple[Any, Any]] = {}  # call -> arguments and result
+SECONDS = 60  # default time limit of a job
+_MAX_RESULTS = 4  # number of cached results for one place on a page
+_shared: dict[Any, tuple[Any, Any]] = {}  # key of a call -> (arguments, result)
 _lock = threading.Lock()
 
 
@@ -28,18 +28,18 @@ def result(
     shared: bool = False,
     on_report: Callable[[Any], tuple[float, str]] | None = None,
 ) -> Any:
-    """Return the function's result for these arguments, from the cache or from a new job.
+    """Return the result of a function for these arguments, from the cache or from a new job.
 
     Args:
         key: Streamlit key of this place on the page.
         doing: description of the job for the visitor.
         function, arguments: as for `Job`.
-        seconds: computing time after which the job is killed.
-        shared: cache the result for all visitors; for examples, of which there are few.
+        seconds: limit of computing time, after which the job is killed.
+        shared: whether to cache the result for all visitors, as for the few examples.
         on_report: as for `wait`.
 
     Returns:
-        The result; None, with a message on the page, if the job failed or was stopped.
+        The result. If the job fails or is stopped, a message is drawn, and the result is None.
     """
     call = (function, *map(_key, arguments))
     results: dict[Any, tuple[Any, Any]] = st.session_state.setdefault(f"{key} results", {})
@@ -62,9 +62,9 @@ def result(
 
 
 def _key(argument: Any) -> Any:
-    """Return a cache key for an argument; for a graph its id, since comparing takes long.
+    """Return a cache key for an argument. Of a graph it is the `id`, since comparing takes long.
 
-    The graph is kept alive with the result, so its id is not reused.
+    The graph is kept alive with the result, so that its `id` is not reused.
     """
     if isinstance(argument, Graph):
         return "graph", id(argument)
@@ -72,6 +72,6 @@ def _key(argument: Any) -> Any:
 
 
 def forget(key: str) -> None:
-    """Drop the cached results of `key`, so that the job runs again, even if it was stopped."""
+    """Drop the cached results at `key`: the job runs again, even if the visitor had stopped it."""
     allow_restart(key)
     st.session_state.pop(f"{key} results", None)

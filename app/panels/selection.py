@@ -1,4 +1,4 @@
-"""The selected node of a page, shared by graph, program, tables and timeline."""
+"""The selected node of a page, which the graph, program, tables and timeline share."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import streamlit as st
 from graphviz_torch import Graph
 from graphviz_torch.graph import Node
 
-_MAX_DIGITS = 9  # of a node's id in a link
+_MAX_DIGITS = 9  # largest number of digits of a node's id in a link
 
 
 def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
-    """Set the selection from the page's link or `start`; clear it for another graph.
+    """Select the node in the page's link, or `start`; for a new graph, clear the selection.
 
-    A graph with the same nodes, such as the one after backward, keeps the selection.
+    For a graph with the same nodes, such as the graph after backward, the selection stays.
     """
     state = st.session_state
     nodes = [node.name for node in graph.nodes]
@@ -31,13 +31,13 @@ def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
 
 
 def selected_node(key: str) -> int | None:
-    """Return the id of the node that is selected at `key`."""
+    """Return the id of the selected node, or None."""
     node: int | None = st.session_state.get(f"{key} node")
     return node
 
 
 def select(key: str, node: int | None) -> None:
-    """Select a node, or none, and write it into the page's link."""
+    """Select a node, or no node, and write the selection into the page's link."""
     st.session_state[f"{key} node"] = node
     if node is None:
         st.query_params.pop("node", None)

@@ -1,4 +1,4 @@
-"""Terms explained for newcomers; numbers with units; escaping for Markdown."""
+"""Texts of the app: explanations of terms, numbers with units, and escaping for Markdown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRANSFER = (
 
 
 def size(nbytes: float | None) -> str:
-    """Return bytes with a unit: `1536` -> `"1.5 KiB"`; `"? B"` if the number is None."""
+    """Return a number of bytes with a unit, such as "1.5 KiB"; "? B" for None."""
     if nbytes is None:
         return "? B"
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -34,11 +34,11 @@ def size(nbytes: float | None) -> str:
         nbytes /= 1024
     if unit == "B":
         return f"{nbytes:.0f} B"
-    return f"{math.floor(10 * nbytes + 0.5) / 10:.1f} {unit}"  # round half up, as the view does
+    return f"{math.floor(10 * nbytes + 0.5) / 10:.1f} {unit}"  # rounds halves up, as the view does
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration with a unit: `0.0015` -> `"1.5 ms"`; `"not measured"` if it is None."""
+    """Return a duration with a unit, such as "1.5 ms"; "not measured" for None."""
     if seconds is None:
         return "not measured"
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e-3) if seconds >= 1e-3 else ("µs", 1e-6)
@@ -46,7 +46,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short(number: float) -> str:
-    """Return a number with a metric prefix: `1020` -> `"1.02 k"`, `2_500_000` -> `"2.5 M"`."""
+    """Return a number with a metric prefix: "1.02 k" for 1020, "2.5 M" for 2,500,000."""
     for unit in ("", " k", " M", " G", " T"):
         if abs(number) < 999.5 or unit == " T":
             break
@@ -55,12 +55,12 @@ def short(number: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """Return a number with its noun: `count(2, "node")` -> `"2 nodes"`."""
+    """Return a number with its noun: "2 nodes" for `count(2, "node")`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def escape(text: str) -> str:
-    """Return text on one line, with Markdown's special characters escaped."""
+    """Return a text on one line, with the special characters of Markdown escaped."""
     special = "\\`*_{}[]()#+-.!|~$:<>&"
     return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(
         "\n", " "

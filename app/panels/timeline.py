@@ -1,4 +1,4 @@
-"""A timeline of forward and backward, with a lane for each device and copies between lanes."""
+"""Draw a timeline of forward and backward: a row for each device, and copies between rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from .linked import draw_linked
 from .selection import name
 from .text import size
 
-_MAX_STEPS = 600  # a longer timeline is thinned out
+_MAX_STEPS = 600  # of a longer timeline, steps are left out
 _MAX_COPIES = 200
-_OFFSET = 0.4  # of a copy outside the graph, in steps
+_OFFSET = 0.4  # offset of a copy outside of the graph, in steps
 
 
 def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
-    """Draw each step as a tick on its device's lane, and each copy as an arrow between lanes.
+    """Draw each step as a tick in the row of its device, and each copy as an arrow between rows.
 
-    The axis is order, not time: forward by position in the graph, then backward in execution order.
+    The horizontal axis is the order of steps, not time: first forward, in the order of the graph's
+    nodes, then backward, in the order in which the nodes ran.
 
     Returns:
         The number of steps and copies that were left out.
@@ -52,11 +53,11 @@ def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
 def events(
     graph: Graph, *, ran: bool = True
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Return rows for steps, rows for copies, and the number of those left out."""
+    """Return the steps and the copies as dicts, and how many of them are left out."""
     done = [n for n in graph.nodes if n.order is not None]
     start = len(graph.nodes) + 1
     at = {n.id: start + (n.order or 0) for n in done}
-    if not ran:  # backward has not run: use the order in which it will
+    if not ran:  # backward has not run yet: use the order in which it will run
         at = {n.id: start + len(graph.nodes) - n.id for n in graph.nodes}
     forward = [n for n in graph.nodes if not n.leaf]
     steps = [
@@ -77,7 +78,7 @@ def events(
     before = sum(1 for _ in takewhile(lambda t: t.node is None, graph.transfers[:_MAX_COPIES]))
     last = {"forward": -_OFFSET * (before + 1), "backward": start - 1.0}
     for transfer in graph.transfers[:_MAX_COPIES]:
-        # A copy outside the graph is drawn a little to the right of the mark before it.
+        # A copy outside of the graph is drawn a little to the right of the step before it.
         place = last[transfer.phase] + _OFFSET
         if transfer.node is not None:
             inside = at.get(transfer.node) if transfer.phase == "backward" else transfer.node

@@ -1,4 +1,4 @@
-"""Opening recordings from uploaded files: nothing in a file is evaluated or unpickled."""
+"""Open recordings from uploaded files. Nothing in a file is evaluated or unpickled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELP = "A file written by `Graph.save`, or the JSON download of this app."
 
 
 def open_recording(label: str, *, key: str) -> OpenedGraph | None:
-    """Draw an uploader and return the recording; None without a file or for a wrong one."""
+    """Draw an uploader, and return the recording; None without a file or for a wrong file."""
     file = st.file_uploader(
         label,
         key=f"{key} file",
@@ -33,7 +33,7 @@ def open_recording(label: str, *, key: str) -> OpenedGraph | None:
 
 
 def open_recordings(label: str, *, key: str) -> list[tuple[str, OpenedGraph]]:
-    """Draw an uploader for the files of several ranks; return names and recordings."""
+    """Draw an uploader for the files of several ranks, and return names and recordings."""
     files = st.file_uploader(
         label,
         key=f"{key} files",
@@ -52,7 +52,7 @@ def open_recordings(label: str, *, key: str) -> list[tuple[str, OpenedGraph]]:
 
 
 def _read_upload(file: UploadedFile, *, key: str) -> OpenedGraph | None:
-    """Return the recording in an uploaded file; None, with a message, for any other file."""
+    """Return the recording in a file; for any other file, draw a message and return None."""
     if file.name.endswith(".py"):
         _draw_run_command(file.name, file.getvalue())
         return None
@@ -64,7 +64,7 @@ def _read_upload(file: UploadedFile, *, key: str) -> OpenedGraph | None:
 
 
 def read_recording(data: bytes, name: str, file_id: str, *, key: str) -> OpenedGraph | None:
-    """Read a file in a job, once per `file_id`; return None if that failed."""
+    """Read a file in a job, once for each `file_id`; return None if the job fails."""
     known: tuple[str, OpenedGraph] | None = st.session_state.get(f"{key} opened")
     if known is None or known[0] != file_id:
         job = Job[OpenedGraph](".recordings:read", data, name, seconds=SECONDS, visitor=visitor())
@@ -76,7 +76,7 @@ def read_recording(data: bytes, name: str, file_id: str, *, key: str) -> OpenedG
 
 
 def _draw_run_command(name: str, data: bytes) -> None:
-    """Draw the command that runs a script, since the app does not run uploaded code."""
+    """Draw the command that runs a script; the app does not run uploaded code."""
     words = ["graphviz-torch", "app", name]
     if b"cuda" in data and next(iter(devices.choices())).startswith("sim"):
         words[2:2] = ["--simulate", "2"]

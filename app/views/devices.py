@@ -82,13 +82,13 @@ def _draw_timing() -> None:
 
 
 def _ask(work: str) -> None:
-    """Request a measurement, also of work that was measured before."""
+    """Request a measurement, even if this work was measured before."""
     forget("compare")
     st.session_state["measured"] = work
 
 
 def _draw_measured(measured: Measurements) -> None:
-    """Draw time by size for each device with its spread, and the size from which it is faster."""
+    """Draw each device's times by size, and the size from which on the device is faster."""
     rows = [
         {
             "device": timing.device,

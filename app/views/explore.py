@@ -27,9 +27,9 @@ ABOUT = (
     "No code in a file is run. Or choose a model that this app can record. The page's address "
     "contains the model, the tab and the selected node, so that you can share it."
 )
-HEIGHT = 690  # of the graph, so that it ends above the fold
+HEIGHT = 690  # CSS pixels of the graph; it ends at the lower edge of a usual window
 TABS = ["Graph", "Gradients", "Nodes", "Modules"]
-RENAMED_TABS = {  # in links of earlier versions
+RENAMED_TABS = {  # names of tabs in links of earlier versions
     "Summary": "Modules", "Memory": "Modules", "Gradient's way": "Gradients", "Flow": "Gradients",
     "Text": "Nodes", "Copies": "Graph", "Differences": "Graph",
 }  # fmt: skip
@@ -67,7 +67,7 @@ def draw() -> None:
 
 
 def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
-    """Return title and recording of a file, of the script of `app`, or of a gallery model."""
+    """Return the title and the recording of a file, of the app's script, or of a gallery model."""
     if title == FILE:
         return _open_files(key)
     if title == own.title():
@@ -81,7 +81,7 @@ def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
 
 
 def _open_files(key: str) -> tuple[str, OpenedGraph] | None:
-    """Return name and recording of a file; of several ranks' files, of the chosen one."""
+    """Return the name and the recording of a file; of several ranks' files, of the chosen file."""
     files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
     if len(files) < 2:
         return files[0] if files else None
@@ -128,7 +128,7 @@ def _draw_tab(name: str, opened: OpenedGraph, both: list[tuple[str, OpenedGraph]
 
 
 def _draw_both(both: list[tuple[str, OpenedGraph]]) -> None:
-    """Draw two recordings as one graph, with their differences."""
+    """Draw two recordings as one graph, and list their differences."""
     titles, graphs = zip(*((title, each.graph) for title, each in both), strict=True)
     compared: GraphComparison | None = result(
         "compare", "Comparing", ".recordings:compare", *graphs, titles

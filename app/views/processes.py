@@ -1,4 +1,4 @@
-"""The page Processes: graphs of several ranks, findings across them, and memory of a rank."""
+"""The page Processes: graphs of several ranks, findings that compare ranks, and memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def draw() -> None:
 
 
 def _draw_ranks() -> None:
-    """Draw the choice of ranks, findings across them, and the graph of one."""
+    """Draw the choice of ranks, findings that compare them, and the graph of one rank."""
     programs = {gallery.model(name).title: name for name in gallery.MESHES}
     sources = [SAMPLE, *programs, FILES]
     source = st.segmented_control(
@@ -93,7 +93,7 @@ def _draw_ranks() -> None:
 
 
 def _draw_rank(opened: OpenedGraph, *, key: str, start: int | None) -> None:
-    """Draw a rank's graph, with the first node selected that differs from other ranks."""
+    """Draw a rank's graph. The first node that differs from other ranks is selected."""
     recording.begin(opened, key=key, start=start)
     draw_graph(opened.payload, key=key, height=HEIGHT)
     if opened.graph.collectives:

@@ -21,7 +21,7 @@ from ..panels.results import result
 from ..panels.tabs.experiments import draw_experiments
 from ..panels.upload import open_recording
 
-SECONDS = 20  # limit of a run
+SECONDS = 20  # time limit of a run
 SOURCES = {
     "example": "Worked example",
     "expression": "Your own expression",
@@ -91,7 +91,7 @@ def draw() -> None:
             disabled=st.session_state.get("failed choice") == choice,
         )
         backward = _is_backward_requested(choice, hit)
-        # Runs of examples are the same for all visitors.
+        # All visitors share the runs of examples.
         shared = choice.seed == 0 and source != SOURCES["expression"]
         made = _result(choice, backward, shared)
         if made is not None:
@@ -128,11 +128,11 @@ def _draw_recording(opened: OpenedGraph | None, *, key: str) -> None:
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
-    """Return the result of the choice; the first page uses a stored one and needs no job."""
+    """Run the choice and return the result. The first page has a stored result and needs no job."""
     if choice == example.CHOICE and not backward:
         return example.forward()
     if choice.source == "expression":
-        try:  # errors in the text are reported without a job
+        try:  # report errors in the text without starting a job
             parse(choice.program)
             input_lines(choice.inputs)
         except ExpressionError as error:
@@ -145,7 +145,7 @@ def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
 
 
 def _draw_left(made: Run, backward: bool) -> None:
-    """Draw the error or note, the program with its values, and the findings."""
+    """Draw the left column: the error or message, the program with values, and the findings."""
     if made.opened is not None:
         recording.begin(made.opened, key="run")
     if made.error:
@@ -166,7 +166,7 @@ def _draw_left(made: Run, backward: bool) -> None:
 def _is_backward_requested(choice: Choice, hit: bool) -> bool:
     """Return whether the button was pressed for this choice, or the link has `backward=1`."""
     state = st.session_state
-    if "played" not in state:  # the first run of a session
+    if "played" not in state:  # this is the first run of the session
         state["played"] = choice if st.query_params.get("backward") == "1" else None
     if hit:
         allow_restart("run")
@@ -192,7 +192,7 @@ def _choose_device(simulated: Sequence[int], *, seeded: bool) -> tuple[str, int]
             "copies, errors and the graph are the same as on a GPU. It has no clock."
         ),
     )
-    assert device is not None  # the first one is chosen at first
+    assert device is not None  # the first device is the default
     if not seeded:
         return device, 0
     label = translated("Seed of random values")

@@ -1,4 +1,4 @@
-"""The page Training: watch the loss and each layer's gradient norm during a training."""
+"""The page Training: charts of the loss and of each layer's gradient norm during a training."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..panels.results import forget, result
 from ..panels.selection import follow
 
 SECONDS = 300
-FLOOR = 1e-12  # replaces 0 on the logarithmic axis
+FLOOR = 1e-12  # drawn instead of 0 on the logarithmic axis
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
-DRAW_SECONDS = 1.0  # between two drawings: more would make a slow browser miss a click on Pause
+DRAW_SECONDS = 1.0  # least time between drawings, for clicks in slow browsers
 MAX_STEPS = 3000
 MAX_DEPTH = 24
 ABOUT = (
@@ -57,7 +57,7 @@ def draw() -> None:
         _draw_pause(place_of_pause, paused, ended)
     place = st.empty()
     with place.container():
-        _draw_steps(steps)  # empty charts until the first step has ended
+        _draw_steps(steps)  # the charts are empty until the first step has ended
     if paused:
         st.info(f"Paused after {text.count(len(steps), 'step')}.", icon=":material/pause:")
         return
@@ -65,7 +65,7 @@ def draw() -> None:
     drawn = -DRAW_SECONDS
 
     def draw_step(step: Step) -> tuple[float, str]:
-        """Add the step to the charts, and redraw them at most once per second."""
+        """Add a step to the charts, and draw them again at most once per second."""
         nonlocal drawn
         if step.step >= len(steps):
             steps.append(step)
@@ -87,7 +87,7 @@ def draw() -> None:
 
 
 def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
-    """Draw the button that pauses and continues; disabled once the training has ended."""
+    """Draw the button that pauses and continues the training; disable it after the training."""
     place.button(
         "Continue" if paused else "Pause",
         icon=":material/resume:" if paused else ":material/pause:",
@@ -106,7 +106,7 @@ def _pause() -> None:
 
 
 def _set_start() -> None:
-    """Set the controls to the settings of the chosen start."""
+    """Set all controls to the chosen settings of `STARTS`."""
     start = STARTS[st.session_state["start"]]
     for name in ("depth", "activation", "gain", "residual", "rate"):
         st.session_state[name] = getattr(start, name)
@@ -161,7 +161,7 @@ def _slider(
 
 
 def _draw_steps(steps: list[Step]) -> None:
-    """Draw the last numbers, and charts of the loss and of each layer's gradient norm."""
+    """Draw the numbers of the last step, and charts of the loss and of the gradient norms."""
     loss = norm = ratio = "…"
     if steps:
         first, last = steps[-1].norms[0], steps[-1].norms[-1]
@@ -223,7 +223,7 @@ def _draw_steps(steps: list[Step]) -> None:
 
 
 def _draw_end(trained: TrainingResult) -> None:
-    """Draw the findings and graph of the last step, and a download for TensorBoard."""
+    """Draw the findings and the graph of the last step, and a download for TensorBoard."""
     opened = trained.opened
     follow(opened.graph, key="training")
     draw_findings(opened.findings)

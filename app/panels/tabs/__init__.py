@@ -1,1 +1,1 @@
-"""Tabs of the page Explore, and experiments on a model."""
+"""The tabs of the page Explore, and experiments on a model."""

@@ -1,4 +1,4 @@
-"""Two recordings compared: in numbers, in the interactive view, and as text."""
+"""Compare two recordings: in numbers, in the interactive view, and as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..figures import draw_graph
 
 
 def draw_differences(compared: GraphComparison, *, key: str, height: int) -> None:
-    """Draw both graphs as one, and list nodes added, removed and changed in the second."""
+    """Draw both graphs as one, and list the nodes that the second one adds, lacks or changes."""
     if not compared.text:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
@@ -24,7 +24,7 @@ def draw_differences(compared: GraphComparison, *, key: str, height: int) -> Non
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
-    """Draw a line per graph with its numbers of nodes, parameters, copies and so on."""
+    """Draw a row for each graph with its numbers of nodes, parameters, copies and so on."""
     for title, graph in graphs:
         message = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
         st.caption(f"**{text.escape(title)}**: {' · '.join(message)}")

@@ -17,7 +17,7 @@ from ..text import escape
 
 
 def draw_flow(graphs: list[Graph]) -> None:
-    """Draw the gradient flow of a recording, or of two side by side."""
+    """Draw the gradient flow of a recording, or of two recordings side by side."""
     drawn: str | None = result("flow", "Drawing", ".recordings:as_flow", tuple(graphs))
     if drawn is not None:
         data = base64.b64encode(drawn.encode()).decode()
@@ -26,7 +26,7 @@ def draw_flow(graphs: list[Graph]) -> None:
 
 
 def draw_path(graph: Graph, *, key: str) -> None:
-    """Draw the nodes between the loss and a chosen parameter or the selected node."""
+    """Draw the gradient's path from the loss to a chosen parameter or to the selected node."""
     nodes = {name(node): node.id for node in graph.nodes}
     targets: dict[str, str | int] = {
         title: title if node is None else node for title, node, _ in leaves(graph)

@@ -1,4 +1,4 @@
-"""Memory that a graph saves for backward: by module, and the largest tensors."""
+"""Draw the memory that is saved for backward: by module, and the largest tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_TENSORS = 50
 
 
 def draw_memory(graph: Graph, *, key: str) -> None:
-    """Draw the bytes saved for backward; a storage that several nodes save is counted once."""
+    """Draw the bytes saved for backward. A storage that several nodes save counts once."""
     if not any(node.saved for node in graph.nodes):
         st.info("Tensors saved for backward were not recorded.", icon=":material/info:")
         return

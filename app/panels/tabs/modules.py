@@ -1,4 +1,4 @@
-"""A table by module: outputs, parameters, FLOPs, saved bytes and gradients."""
+"""Draw a table with each module's outputs, parameters, FLOPs, saved bytes and gradients."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def draw_modules(found: Summary, *, key: str) -> None:
 
 
 def module_rows(found: Summary) -> list[dict[str, Any]]:
-    """Return the table's row of each module, without columns that are empty for all."""
+    """Return the rows of the table, without columns that are empty for all modules."""
     modules = found.rows()
     columns = {
         name: [cell(row) for row in modules]

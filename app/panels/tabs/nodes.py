@@ -1,4 +1,4 @@
-"""A table of all nodes with filters."""
+"""Draw a table of all nodes, with filters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..text import count, duration, size
 
 
 def draw_nodes(graph: Graph, *, key: str) -> None:
-    """Draw filters by text, operation, module and device, and the nodes that pass them."""
+    """Draw filters by text, operation, module and device, and a table of the nodes they select."""
     with st.container(horizontal=True):
         text = st.text_input("Find", key=f"{key} find", placeholder="name, module, shape, line")
         operations = _choices("Operation", {node.title for node in graph.nodes}, key)
@@ -47,7 +47,7 @@ def draw_nodes(graph: Graph, *, key: str) -> None:
 
 
 def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
-    """Return the table's row of each node; columns that are empty for all nodes are left out."""
+    """Return the rows of the table, without columns that are empty for all nodes."""
     rows: list[dict[str, Any]] = [
         {
             "node": name(node),
@@ -73,7 +73,7 @@ def node_rows(nodes: list[Node]) -> list[dict[str, Any]]:
 
 
 def _gradient(node: Node) -> tuple[str, float | None]:
-    """Return the norm of the gradient of the first output, as text and as a number."""
+    """Return the gradient norm of a node's first output, as text and as a number."""
     stats = next((each for each in node.grad_outputs if each is not None), None)
     return ("", None) if stats is None else (f"{stats.norm:.4g}", stats.norm)
 

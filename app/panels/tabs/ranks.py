@@ -1,4 +1,4 @@
-"""Collectives between ranks, and how ranks share the parameters."""
+"""Draw the collectives between ranks, and the shards of parameters on each rank."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def collectives_text(collectives: Sequence[Collective]) -> str:
 
 
 def draw_parts(ranks: Sequence[tuple[str, Graph]]) -> None:
-    """Draw a row per parameter with its placement on each rank."""
+    """Draw a row for each parameter, with the parameter's placement on each rank."""
     rows: dict[str, dict[str, str]] = {}
     for rank, graph in ranks:
         for parameter in graph.parameters:
