@@ -1,7 +1,7 @@
-"""Draw the small pictures on the app's cards, and record its worked example.
+"""Draw the small pictures on the app's cards, and record the app's worked example.
 
-Run `python docs/app_pictures.py`. Each picture is the graph of one model of the gallery, after
-backward, without text. The recording is what the first page shows before any job has run.
+Run `python docs/app_pictures.py`. Each picture shows the graph of one model of the gallery after
+backward, without text. The app's first page shows the recording before any job has run.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from app.models import gallery
 from app.panels import example
 from graphviz_torch import Graph
 
-SIZE = "2.6,1.3!"  # inches: all cards are alike
+SIZE = "2.6,1.3!"  # inches; all pictures have this size
 MOST_BOXES = 60
 COLORS = {"input": "#0a6ebd", "parameter": "#8794a1", "": "#c3ccd5", "copy": "#e0701c"}
 
 
 def boxes(graph: Graph) -> list[str]:
-    """For each node its box: one of its own, or in a large graph one for each module's call."""
+    """Return the box of each node; in a large graph, all nodes of a module's call share a box."""
     if len(graph.nodes) <= MOST_BOXES:
         return [str(node.id) for node in graph.nodes]
     calls = (".".join(node.scope.split(".")[:2]) or str(node.id) for node in graph.nodes)
@@ -33,7 +33,7 @@ def boxes(graph: Graph) -> list[str]:
 
 
 def silhouette(graph: Graph) -> str:
-    """The graph as boxes and lines, as SVG: leaves, operations, copies, outputs in their colour."""
+    """Return an SVG of the graph: colored boxes for leaves, operations, copies and outputs."""
     box = boxes(graph)
     dot = graphviz.Digraph(
         graph_attr={"rankdir": "LR", "nodesep": "0.15", "ranksep": "0.2", "bgcolor": "transparent",

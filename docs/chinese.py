@@ -1,7 +1,7 @@
-"""Copy programs and reports of the English pages into the Chinese ones: `python -m docs.chinese`.
+"""Copy programs and reports from the English into the Chinese pages: `python -m docs.chinese`.
 
-The prose of `docs/zh/` is translated by hand. Each page there has the outline of the English page
-at the same path: `tests/docs/test_chinese.py` compares the two.
+The prose in `docs/zh/` is translated by hand. A page there has the same outline as the English page
+at the same path; `tests/docs/test_chinese.py` compares them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "zh"
-CONTENTS = {FOLDER / "index.md", FOLDER / "findings" / "index.md"}  # list what is translated
+# Pages that list only translated pages.
+CONTENTS = {FOLDER / "index.md", FOLDER / "findings" / "index.md"}
 _FENCED = re.compile(r"^```.*?^```$", re.M | re.S)
 _CELL = re.compile(r"(?<!\\)\|")
 _LINK = re.compile(r"(?<!!)\[[^]]*\]\(([^)#\s]+)[^)]*\)")
@@ -19,21 +20,21 @@ _PICTURE = re.compile(r"!\[.*?\]\((.*?)\)", re.S)
 
 
 def english(page: Path) -> Path:
-    """Return the English page of a Chinese one."""
+    """Return the English page from which a Chinese page is translated."""
     place = page.relative_to(FOLDER)
     return ROOT / place if place.name == "README.md" else ROOT / "docs" / place
 
 
 def translations() -> list[Path]:
-    """Return the Chinese pages that follow an English page part by part."""
+    """Return the Chinese pages that have the same outline as their English page."""
     return sorted({*FOLDER.rglob("*.md")} - CONTENTS)
 
 
 def with_programs_of(text: str, original: str) -> str:
-    """Return a page with the fenced blocks of another one in place of its own.
+    """Return a page with its fenced blocks replaced by those of another page.
 
     Raises:
-        ValueError: if the pages differ in their number of blocks.
+        ValueError: if the pages have different numbers of blocks.
     """
     blocks = _FENCED.findall(original)
     if len(_FENCED.findall(text)) != len(blocks):
@@ -43,10 +44,10 @@ def with_programs_of(text: str, original: str) -> str:
 
 
 def outline(page: Path) -> list[str]:
-    """Return the parts of a page in order, without their words.
+    """Return the outline of a page: a list of its parts, without their words.
 
-    A part is a fenced block with its text, a heading with its level, the cells of a row, an item
-    of a list, a picture with its file, or a paragraph.
+    Parts are fenced blocks with their text, headings with their level, rows of tables with the
+    number of their cells, items of lists, pictures with their file, and paragraphs.
     """
     parts, at, text = [], 0, page.read_text()
     for fenced in _FENCED.finditer(text):
@@ -71,7 +72,7 @@ def _prose(text: str, page: Path) -> list[str]:
 
 
 def links(page: Path) -> list[str]:
-    """Return the addresses and files that a page links, sorted."""
+    """Return the addresses and files to which a page links, sorted."""
     return sorted(map(str, _resolved(_LINK.findall(_FENCED.sub("", page.read_text())), page)))
 
 

@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: `python -m sphinx -W docs build/site`, in a checkout."""
+"""Configure Sphinx, which builds the site: `python -m sphinx -W docs build/site` in a checkout."""
 
 import sys
 from pathlib import Path

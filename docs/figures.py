@@ -14,7 +14,7 @@ _INK, _MUTED = COLORS["ink"][0], COLORS["muted"][0]
 
 
 def _box(name: str, text: str, color: str, **more: str) -> str:
-    """Return a DOT node filled with one of the colors of pictures."""
+    """Return a DOT node, filled with a color that `draw_graph` uses."""
     fill, line = COLORS[color][0], COLORS[f"{color}_line"][0]
     options = "".join(f' {key}="{value}"' for key, value in more.items())
     return f'"{name}" [label="{text}" fillcolor="{fill}" color="{line}"{options}]'
@@ -58,7 +58,7 @@ def _autograd() -> list[str]:
 
 
 def _cost() -> list[str]:
-    """Draw the phases of a step, each with the work that a recording adds to it."""
+    """Draw the phases of a step, and the work that a recording adds to each phase."""
     added = {
         "forward": ("one call for each call into torch", "two hooks for each module"),
         "backward": ("one hook for each node", "one reduction for each gradient, on its device"),
@@ -77,7 +77,7 @@ def _cost() -> list[str]:
 
 
 def _rule() -> list[str]:
-    """Draw the questions that decide between no finding, a note, and a warning or an error."""
+    """Draw the questions that decide on no finding, a note, a warning or an error."""
     questions = {
         "recorded": "Are the values\\nthat the rule reads recorded?",
         "pattern": "Does the graph have\\nthe pattern of the fault?",
@@ -102,7 +102,7 @@ def _rule() -> list[str]:
 
 
 def _simulated() -> list[str]:
-    """Draw a call on a GPU beside the same call on a simulated device."""
+    """Draw a call on a GPU next to the same call on a simulated device."""
     return [
         'ranksep="0.35"',
         'nodesep="0.6"',
@@ -126,7 +126,7 @@ FIGURES = {"autograd": _autograd, "cost": _cost, "rule": _rule, "simulated": _si
 
 
 def figure(name: str) -> str:
-    """Return a figure as SVG."""
+    """Return the figure of this name as SVG."""
     font = f'fontname="{_FONT}" fontsize="12"'
     lines = [
         f'graph [{font} bgcolor="transparent" pad="0.1"]',

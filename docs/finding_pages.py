@@ -1,7 +1,7 @@
-"""Write the pages of findings: `python -m docs.finding_pages`.
+"""Write the pages of rules: `python -m docs.finding_pages`.
 
-A page of docs/findings/ is the docstring of a rule, with the report of its example.
-`docs/symptoms.md` is written by hand, but for the reports of its programs.
+A page in docs/findings/ is the docstring of a rule with the reports of its examples.
+`docs/symptoms.md` is written by hand, except for the reports of its programs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CASE = re.compile(  # a program, its report, and its repair
     r"^```python\n(?P<program>.*?)^```\n\n```text\n(?P<said>.*?)^```\n\n```diff\n(?P<repair>.*?)^```$",
     re.M | re.S,
 )
-_NUMBER = r"\d[\d.,e-]*(?: (?:[KMG]i)?B\b)?"  # with its unit: MiB may become GiB
+_NUMBER = r"\d[\d.,e-]*(?: (?:[KMG]i)?B\b)?"  # also a unit, because MiB may become GiB
 _REPORT = re.compile(r"^```text\n.*?^```$", re.M | re.S)
 _INDEX = """# Rules
 
@@ -54,7 +54,7 @@ be intended: reports count the notes, and `--notes` shows them.
 
 
 def families() -> dict[str, list[Rule]]:
-    """Return the rules by the file that they are in, in the order of the table."""
+    """Return the rules by their family, which is the file that defines them."""
     found: dict[str, list[Rule]] = {}
     for rule in RULES:
         found.setdefault(rule.family, []).append(rule)
@@ -62,11 +62,11 @@ def families() -> dict[str, list[Rule]]:
 
 
 def run(program: str) -> ModuleType:
-    """Run a program, which may raise. Returns its namespace."""
+    """Run a program, which may raise an exception, and return its namespace."""
     module = ModuleType("__main__")
     torch.manual_seed(0)
-    torch.compiler.reset()  # code that was compiled before makes sizes and numbers dynamic
-    gc.collect()  # garbage of earlier programs would be freed while this one runs
+    torch.compiler.reset()  # after earlier programs, sizes would be dynamic
+    gc.collect()  # earlier programs must not free memory while this one runs
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         file = Path(folder) / "train.py"
@@ -77,9 +77,10 @@ def run(program: str) -> ModuleType:
 
 
 def said(program: str) -> Sequence[Finding]:
-    """Return the findings of a program.
+    """Run a program and return its findings.
 
-    They are its `findings`, or of its `watching`, else of its `ranks` or its `recording`.
+    The first of these variables that the program has decides: `findings`, `watching`, `ranks` or
+    `recording`.
     """
     module = run(program)
     if hasattr(module, "findings"):
@@ -94,13 +95,13 @@ def said(program: str) -> Sequence[Finding]:
 
 
 def table(program: str, rule: str = "") -> str:
-    """Return the report of a program as a page shows it: without notes, but for those of `rule`."""
+    """Return the report of a program as a page shows it: without notes, except those of `rule`."""
     shown = [f for f in said(program) if f.severity != "info" or f.rule == rule]
     return Findings(shown, Checked(0, 0, 0)).to_text(notes=True).partition("\n")[2]
 
 
 def symptoms(before: str) -> str:
-    """Return the page of symptoms with the reports of its programs as they are now."""
+    """Return the page of symptoms with the current reports of its programs."""
 
     def case(match: re.Match[str]) -> str:
         start, end = (place - match.start() for place in match.span("said"))
@@ -114,7 +115,7 @@ def repaired(program: str, repair: str) -> str:
     """Apply the lines of a diff to a program.
 
     Raises:
-        ValueError: if a line that the diff takes away is not in the program.
+        ValueError: if the program does not have a line that the diff removes.
     """
     lines = program.splitlines()
     at = 0
@@ -137,9 +138,9 @@ def page(rule: Rule) -> str:
 
 
 def kept_page(rule: Rule) -> str:
-    """Return the page of a rule, or its file if only steps and bytes that `watch` measured differ.
+    """Return the page of a rule; the old page if it differs only in numbers that `watch` measured.
 
-    They depend on the machine: `watch` skips readings that would take too long.
+    These numbers depend on the machine, because `watch` skips readings that would take too long.
     """
     text, file = page(rule), FOLDER / f"{rule.id}.md"
     old = file.read_text() if rule.sources == ("watch",) and file.exists() else ""
@@ -151,7 +152,7 @@ def _without_numbers(text: str) -> str:
 
 
 def index() -> str:
-    """Return the page that lists all rules: a table for each family, and the advanced ones."""
+    """Return the page that lists all rules: a table for each family, and one of advanced rules."""
     tables = []
     for rules in families().values():
         module = sys.modules[rules[0].function.__module__].__doc__ or ""
@@ -169,7 +170,7 @@ def _rows(rules: Sequence[Rule]) -> str:
 
 
 def written() -> dict[Path, str]:
-    """Return every page as it should be."""
+    """Return the current text of all pages, by file."""
     pages = {FOLDER / "index.md": index(), SYMPTOMS: symptoms(SYMPTOMS.read_text())}
     return pages | {FOLDER / f"{rule.id}.md": kept_page(rule) for rule in RULES}
 

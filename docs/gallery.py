@@ -1,7 +1,7 @@
-"""Draws the gallery: `python -m docs.gallery`, in a checkout.
+"""Draw the gallery: `python -m docs.gallery`, in a checkout.
 
-Each picture is what `draw_graph(recording)` draws without an option. `docs/gallery.md` and the
-pictures in `docs/gallery/` are written anew.
+Each picture is drawn by `draw_graph(recording)` without options. `docs/gallery.md` and the pictures
+in `docs/gallery/` are overwritten.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CELL = (
 
 
 def worked_example() -> Recording:
-    """y = mean((x + 2)**2 + 3)."""
+    """Record y = mean((x + 2)**2 + 3)."""
     with record() as recording:
         x = torch.arange(1, 4, dtype=torch.float32, requires_grad=True)
         a = x + 2
@@ -47,7 +47,7 @@ STEPS = {"The worked example": worked_example, **ZOO}
 
 
 def main() -> None:
-    """Draw every step, and write the page that shows them in three columns."""
+    """Draw all steps, and write the page that shows the pictures in three columns."""
     folder = DOCS / "gallery"
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.svg"):
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def write_views(folder: Path, titles: Sequence[str]) -> None:
-    """Write the interactive view of each step that is named, where the folder has none."""
+    """Write the interactive view of each named step, unless the folder already has it."""
     folder.mkdir(parents=True, exist_ok=True)
     for title in titles:
         file = folder / f"{_name(title)}.html"

@@ -1,7 +1,8 @@
-"""Draws the pictures of the README anew: `python -m docs.images [NAME ...]`, in a checkout.
+"""Draw the pictures of the README: `python -m docs.images [NAME ...]`, in a checkout.
 
-The names are `still`, `annotated`, `view`, `app` and `tensorboard`; without one all are drawn. All
-but the first two need Debian's chromium; those of the app, a font with Chinese besides.
+The names are `still`, `annotated`, `view`, `app` and `tensorboard`; without a name, all pictures
+are drawn. All but the first two need Debian's chromium. The pictures of the app also need a font
+with Chinese characters.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ IMAGES = ROOT / "docs" / "images"
 
 
 def still_pictures() -> None:
-    """What the README's own Python draws."""
+    """Draw the pictures of the README's own programs."""
     text = (ROOT / "README.md").read_text()
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +43,7 @@ def still_pictures() -> None:
             (IMAGES / name).write_text((Path(folder) / name).read_text())
 
 
-# What `docs/pictures.md` explains, in the order of its table: a text of the picture.
+# The texts of the picture that the table in `docs/pictures.md` explains, in its order.
 ANNOTATED = (
     "f32[16, 4]",
     "encoder · Linear(4, 8)",
@@ -55,7 +56,7 @@ ANNOTATED = (
 
 
 def annotated() -> str:
-    """The picture of the program in `docs/pictures.md`, with the numbers of its table."""
+    """Return the picture of the program in `docs/pictures.md`, with the numbers of the table."""
     [program] = blocks((ROOT / "docs" / "pictures.md").read_text())
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "train.py"
@@ -80,12 +81,12 @@ def annotated() -> str:
 
 
 def write_annotated() -> None:
-    """The picture on `docs/pictures.md`."""
+    """Write the picture of `docs/pictures.md`."""
     (IMAGES / "annotated.svg").write_text(annotated())
 
 
 def step() -> Recording:
-    """A step of a small transformer."""
+    """Record a step of a small transformer."""
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     model = nn.Sequential(
@@ -100,7 +101,7 @@ def step() -> Recording:
 
 @contextmanager
 def page(width: int, height: int) -> Iterator[Page]:
-    """A page of a browser, at twice the pixels."""
+    """Yield a page of a browser, with two pixels for each CSS pixel."""
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=flags)
@@ -110,7 +111,7 @@ def page(width: int, height: int) -> Iterator[Page]:
 
 
 def view() -> None:
-    """The interactive view, with a node chosen."""
+    """Draw the interactive view with a selected node."""
     with tempfile.TemporaryDirectory() as folder, page(1200, 720) as shown:
         file = Path(folder) / "step.html"
         to_html(step(), file)
@@ -121,7 +122,7 @@ def view() -> None:
 
 @contextmanager
 def served(*command: str, port: int) -> Iterator[str]:
-    """The address of a server while it runs."""
+    """Run a server, and yield its address."""
     address = f"http://127.0.0.1:{port}"
     server = subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
@@ -136,7 +137,7 @@ def served(*command: str, port: int) -> Iterator[str]:
 
 
 def app() -> None:
-    """The app's first page after *Run backward*, and its training that vanishes."""
+    """Draw the app's first page after "Run backward", and a training with vanishing gradients."""
     command = ("streamlit", "run", "app/main.py", "--server.port=6124", "--server.headless=true")
     with served(*command, port=6124) as address, page(1280, 900) as shown:
         shown.goto(f"{address}/?backward=1")
@@ -150,7 +151,7 @@ def app() -> None:
 
 
 def tensorboard() -> None:
-    """TensorBoard's Graphs tab."""
+    """Draw TensorBoard's Graphs tab."""
     with tempfile.TemporaryDirectory() as folder, page(1200, 720) as shown:
         to_tensorboard(step(), folder, backward=True)
         command = ("tensorboard.main", "--logdir", folder, "--port", "6123")

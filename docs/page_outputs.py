@@ -1,8 +1,8 @@
-"""Write the output of each program below it: `python -m docs.page_outputs`.
+"""Write the outputs of programs into the pages of the documentation: `python -m docs.page_outputs`.
 
-A page of the documentation is one program. Below each of its blocks are the text that the block
-printed and the pictures that it drew, which are files of docs/drawn/. Text that a library prints on
-its own is left out. A Chinese page has the program of the English one, and so its outputs.
+All blocks of a page are one program. Below each block, the page shows the text that the block
+printed and the pictures that it drew; the pictures are files in docs/drawn/. Text that a library
+prints by itself is left out. A Chinese page has the program and the outputs of the English page.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from docs.programs import Output, blocks, outputs
 
 FOLDER = Path(__file__).parent
 DRAWN = FOLDER / "drawn"
-# Each program of these pages runs alone, and `docs.finding_pages` writes its report.
+# On these pages, each block is a program, and `docs.finding_pages` writes its report.
 APART = ("findings/", "symptoms", "zh/findings/", "zh/symptoms")
 SHOWN = re.compile(  # a block, the text that it printed, and the pictures that it drew
     r"^(?P<block>```python\n(?P<program>.*?)^```\n)"
@@ -27,19 +27,19 @@ _MEASURED = re.compile(r" *([\d.,]+ (?:ns|µs|ms|s)\b|[\d.]+x)")
 
 
 def pages() -> list[Path]:
-    """Return the English pages that are programs."""
+    """Return the English pages with programs."""
     found = (page for page in sorted(FOLDER.rglob("*.md")) if blocks(page.read_text()))
     places = {page: page.relative_to(FOLDER).as_posix() for page in found}
     return [page for page, place in places.items() if not place.startswith((*APART, "zh/"))]
 
 
 def with_outputs(page: Path, done: list[Output], pictures: dict[Path, str]) -> str:
-    """Return the text of a page with the outputs of its blocks below them.
+    """Return the text of a page with the output of each block below the block.
 
     Args:
         page: an English or a Chinese page.
-        done: the outputs of its blocks.
-        pictures: receives each picture, by its file.
+        done: the outputs of the page's blocks.
+        pictures: the pictures are added to this dict, by their file.
     """
     place = page.relative_to(FOLDER).with_suffix("").as_posix()
     chinese = place.startswith("zh/")
@@ -62,7 +62,7 @@ def with_outputs(page: Path, done: list[Output], pictures: dict[Path, str]) -> s
 
 
 def written(page: Path) -> dict[Path, str]:
-    """Return the files of a page and of its translation as they should be."""
+    """Run a page, and return the current texts of the page, its translation and its pictures."""
     done, pictures = outputs(page.read_text()), dict[Path, str]()
     translation = FOLDER / "zh" / page.relative_to(FOLDER)
     both = [each for each in (page, translation) if each.exists() and blocks(each.read_text())]
@@ -70,12 +70,12 @@ def written(page: Path) -> dict[Path, str]:
 
 
 def without_times(text: str) -> str:
-    """Return a text in which a mark replaces each duration and each ratio of durations."""
+    """Return a text with "#" instead of each duration and each ratio of durations."""
     return _MEASURED.sub(" #", text)
 
 
 def main() -> None:
-    """Write all pages and pictures, and delete pictures that no page has any more."""
+    """Write all pages and pictures, and delete pictures that no page uses."""
     files: dict[Path, str] = {}
     for page in pages():
         files |= written(page)

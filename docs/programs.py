@@ -1,7 +1,7 @@
 """Run the Python of a page, block after block, and return what each block printed and drew.
 
-The blocks of a page are one program, `train.py`, in an empty folder: those below know the names of
-those above, and the lines count on.
+All blocks of a page are one program, `train.py`, which runs in an empty folder. A block can use the
+names of earlier blocks, and line numbers continue from block to block.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
 class Output(NamedTuple):
-    """The first line of a block in its program, and what the block printed and drew."""
+    """The number of a block's first line in the program, and the text and pictures it produced."""
 
     line: int
     printed: str
-    drawn: list[str]  # SVG
+    drawn: list[str]  # pictures as SVG
 
 
 def blocks(text: str) -> list[str]:
-    """The blocks of Python on a page."""
+    """Return the blocks of Python on a page."""
     return BLOCK.findall(text)
 
 
 def outputs(text: str, *, package: Path | None = None) -> list[Output]:
-    """What each block of a page did, in a process of its own.
+    """Run the blocks of a page in a new process, and return the output of each block.
 
     Args:
-        text: of the page.
-        package: the folder that has the package, where it is not this one.
+        text: text of the page.
+        package: folder with the package to use; None uses this checkout.
 
     Raises:
-        RuntimeError: with the traceback, where a block raised.
+        RuntimeError: if a block raised, with the traceback.
     """
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as beside:
         (Path(folder) / "train.py").write_text("\n".join(blocks(text)))
@@ -70,7 +70,7 @@ def outputs(text: str, *, package: Path | None = None) -> list[Output]:
 
 
 def _run(program: list[str]) -> list[Output]:
-    """Run the blocks as `train.py` of this folder, with random numbers from seed 0."""
+    """Run the blocks as `train.py` in the current folder, with random seed 0."""
     import torch
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Writes the tables of the reference, a page for each namespace: `python -m docs.reference`.
+"""Write the reference, which has a page for each namespace: `python -m docs.reference`.
 
 A page has the namespace's docstring and, for each name, the first sentence of its docstring.
 """
@@ -30,17 +30,17 @@ NAMESPACES = [
 
 
 def names(module: Any) -> list[str]:
-    """Return the names of a namespace that have an example, in its own order."""
+    """Return the names of a namespace that have an example, in the namespace's order."""
     return [name for name in module.__all__ if ">>>" in (getattr(module, name).__doc__ or "")]
 
 
 def first_sentence(value: Any) -> str:
-    """Return the first paragraph of a docstring on one line."""
+    """Return the first paragraph of an object's docstring on one line."""
     return " ".join((inspect.getdoc(value) or "").split("\n\n")[0].split())
 
 
 def page(path: str) -> str:
-    """Return the page of a module: its purpose and a table of its names."""
+    """Return the page of a module: the module's docstring and a table of its names."""
     module = import_module(path)
     rows = [f"| `{name}` | {first_sentence(getattr(module, name))} |" for name in names(module)]
     return "\n".join(
@@ -49,7 +49,7 @@ def page(path: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Return the text of each page of the reference by its file's name."""
+    """Return the text of each page of the reference, by the name of its file."""
     paths = [ROOT, *(f"{ROOT}.{name}" for name in NAMESPACES)]
     files = {path: f"{path.rpartition('.')[2]}.md" for path in paths}
     lines = [f"- [{p}]({file}): {first_sentence(import_module(p))}" for p, file in files.items()]

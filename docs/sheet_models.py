@@ -1,7 +1,7 @@
-"""The fifteen models of the sheet beside other tools, each with its inputs.
+"""The fifteen models that `docs.side_by_side` draws with several tools, and their inputs.
 
-All tools get the same module. Where a training program does more than call a model (MAML, a GAN, a
-diffusion step), the module's forward is that program, and gives the loss.
+All tools get the same module. If a training step does more than call a model (MAML, a GAN, a
+diffusion step), the module's forward is the whole step and returns the loss.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Make = Callable[[], tuple[nn.Module, tuple[Any, ...]]]
 
 
 class Mean(nn.Module):
-    """The mean of a few operations on one parameter."""
+    """The mean of the results of a few operations on one parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Mean(nn.Module):
 
 
 class VAE(nn.Module):
-    """An encoder, a sample, a decoder; the loss is both terms."""
+    """A variational autoencoder; the loss has both terms."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class GAN(nn.Module):
 
 
 class GraphConvolution(nn.Module):
-    """Sums the features of neighbors."""
+    """A layer that adds up the features of neighbors."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class GraphConvolution(nn.Module):
 
 
 class GNN(nn.Module):
-    """Two graph convolutions."""
+    """A network of two graph convolutions."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class GNN(nn.Module):
 
 
 class Cut(nn.Module):
-    """An encoder that learns nothing: its result is detached."""
+    """A model whose encoder learns nothing, because the encoder's result is detached."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Cut(nn.Module):
 
 
 class MAML(nn.Module):
-    """Three steps of an inner loop, then the loss on the query."""
+    """MAML: three steps of an inner loop, then the loss on the query samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Expert(nn.Module):
 
 
 class MoE(nn.Module):
-    """Each row goes to two of four experts."""
+    """A mixture of experts: each row goes to two of four experts."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class Siamese(nn.Module):
 
 
 class Denoiser(nn.Module):
-    """Predicts the noise in a sample."""
+    """A network that predicts the noise in a sample."""
 
     def __init__(self) -> None:
         super().__init__()

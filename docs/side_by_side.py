@@ -1,8 +1,8 @@
-"""Draws the sheet beside other tools: `python -m docs.side_by_side`, in a checkout.
+"""Draw a sheet with pictures by several tools: `python -m docs.side_by_side`, in a checkout.
 
-Each cell is the default picture of a model: what one call draws, without an option. A tool that is
-not installed has no column. `docs/images/side_by_side.png` is written anew. It needs
-torchviz, torchview, torchvista, Pillow and a Chromium.
+Each cell has a tool's default picture of a model, drawn by one call without options. A tool that is
+not installed has no column. The file `docs/images/side_by_side.png` is overwritten. Needed are
+torchviz, torchview, torchvista, Pillow and Chromium.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tests.support.chromium import CHROMIUM, FLAGS
 from .sheet_models import MODELS
 
 DOCS = Path(__file__).parent
-WIDE, HIGH, HEAD, SIDE = 430, 430, 26, 12  # pixels of a cell, of the text above it, between cells
+WIDE, HIGH, HEAD, SIDE = 430, 430, 26, 12  # pixels: cell, text above it, gap
 WINDOW = 900, 800  # pixels of the browser
-SECONDS = 60.0  # for a layout
+SECONDS = 60.0  # time limit of a layout
 Size = tuple[float, float]
 
 
@@ -38,36 +38,36 @@ def _loss(outputs: Any) -> Tensor:
 
 
 def _drawn(dot: str) -> tuple[bytes, Size]:
-    """A DOT text as PNG, and its size in points."""
+    """Draw a DOT text; return the PNG and its size in points."""
     svg = layout(dot, "svg", timeout=SECONDS).decode()
     width, height = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', svg).groups()  # type: ignore[union-attr]
     return layout(dot, "png", timeout=SECONDS), (float(width), float(height))
 
 
 def ours(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
-    """The picture of a recorded step."""
+    """Draw a recorded step with `draw_graph`."""
     with record(model) as recording:
         _loss(model(*inputs)).backward()
     return _drawn(draw_graph(recording).source)
 
 
 def torchviz(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
-    """The picture of `make_dot`."""
+    """Draw a model with torchviz's `make_dot`."""
     from torchviz import make_dot
 
     dot = make_dot(_loss(model(*inputs)), params=dict(model.named_parameters()))
-    return _drawn(re.sub(r'\bsize="[^"]*"', "", dot.source))  # the size of a page, not of the graph
+    return _drawn(re.sub(r'\bsize="[^"]*"', "", dot.source))  # otherwise scaled
 
 
 def torchview(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
-    """The picture of torchview's `draw_graph`."""
+    """Draw a model with torchview's `draw_graph`."""
     from torchview import draw_graph as draw
 
     return _drawn(draw(model, input_data=inputs, graph_dir="TB").visual_graph.source)
 
 
 def torchvista(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
-    """What a notebook shows of `trace_model`, as a browser draws it."""
+    """Draw the page that torchvista's `trace_model` shows in a notebook, in a browser."""
     from playwright.sync_api import sync_playwright
     from torchvista import trace_model
 
@@ -78,7 +78,7 @@ def torchvista(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[bytes, Size]:
         page = browser.new_page(viewport={"width": WINDOW[0], "height": WINDOW[1]})
         page.goto(file.as_uri())
         page.wait_for_selector("svg g[class*=node_]", timeout=SECONDS * 1000)
-        page.wait_for_timeout(1500)  # it moves into view
+        page.wait_for_timeout(1500)  # wait until the animation has ended
         return page.screenshot(), (WINDOW[0] * 0.75, WINDOW[1] * 0.75)
 
 
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def _place(column: int, row: int) -> tuple[int, int]:
-    """The corner of a cell; of the one behind the last the size of the sheet."""
+    """Return the upper left corner of a cell in pixels; after the last cell, the sheet's size."""
     return SIDE + column * (WIDE + 2 * SIDE), SIDE + row * (HEAD + HIGH + 2 * SIDE)
 
 

@@ -1,11 +1,11 @@
-"""What the site shows beyond the pages of the repository, as an extension of Sphinx.
+"""A Sphinx extension that adds to the pages of the site.
 
-The pages are plain Markdown, so that they read well in a repository. When the site is built,
+The pages are plain Markdown, so that they can be read in the repository. When the site is built:
 
 - the lines of a page's program are numbered;
 - the headings and links of an index become the sidebar;
 - a Chinese page names its language;
-- the signatures and docstrings of a page of the reference stand below its table of names;
+- a page of the reference gets the signatures and docstrings below its table of names;
 - a picture of the gallery opens the interactive view of its model.
 """
 
@@ -29,7 +29,7 @@ _CHINESE = "zh/"
 
 
 def rewrite(app: Sphinx, page: str, source: list[str]) -> None:
-    """Make a page of the repository a page of the site."""
+    """Turn a page of the repository into a page of the site."""
     text = numbered(source[0], page)
     text = with_repository_links(text, Path(app.srcdir), page, app.config.html_theme_options)
     if page.endswith("index"):
@@ -42,7 +42,7 @@ def rewrite(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def numbered(text: str, page: str) -> str:
-    """Return a page with the lines of its programs numbered, as findings name them."""
+    """Return a page with line numbers in its programs; findings refer to these numbers."""
     line = 1
 
     def shown(block: re.Match[str]) -> str:
@@ -58,7 +58,7 @@ def numbered(text: str, page: str) -> str:
 
 
 def with_repository_links(text: str, pages: Path, page: str, theme: dict[str, Any]) -> str:
-    """Return a page whose links to Markdown outside the site lead to the repository."""
+    """Return a page whose links to Markdown files outside of the site lead to the repository."""
 
     def address(link: re.Match[str]) -> str:
         file = (pages / page).parent.joinpath(f"{link[1]}.md").resolve()
@@ -71,7 +71,7 @@ def with_repository_links(text: str, pages: Path, page: str, theme: dict[str, An
 
 
 def contents(index: str) -> str:
-    """For each heading of an index a part of the sidebar: the pages that it names first."""
+    """Return the sidebar: for each heading of the index, the pages that are linked below it."""
     parts, listed = [], set[str]()
     for section in re.split(r"^#+ ", _TRANSLATION.sub("", index), flags=re.M)[1:]:
         pages = [page for page in dict.fromkeys(_LINK.findall(section)) if page not in listed]
@@ -85,7 +85,7 @@ def contents(index: str) -> str:
 def docstrings(table: str) -> str:
     """Return the directives that write the signatures and docstrings of the names in a table.
 
-    A name that several namespaces hand out is indexed on the first one's page alone.
+    A name that several namespaces have is indexed only on the page of the first one.
     """
     parts = []
     module = table.partition("\n")[0].removeprefix("# ")
@@ -101,7 +101,7 @@ def docstrings(table: str) -> str:
 
 
 def _home(value: object, name: str) -> str:
-    """Return the first namespace that hands out a value under this name."""
+    """Return the first namespace that has this value under this name."""
     paths = [reference.ROOT, *(f"{reference.ROOT}.{each}" for each in reference.NAMESPACES)]
     return next(path for path in paths if getattr(import_module(path), name, None) is value)
 
@@ -109,21 +109,21 @@ def _home(value: object, name: str) -> str:
 def name_language(
     app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: object
 ) -> None:
-    """Name the language of a Chinese page, which fonts and screen readers go by."""
+    """Set the language of a Chinese page, which browsers use for fonts and screen readers."""
     if page.startswith(_CHINESE):
         context["language"] = "zh-CN"
 
 
 def write_views(app: Sphinx, error: Exception | None) -> None:
-    """The interactive view of each model of the gallery, where the site has none yet."""
+    """Write the interactive view of each model of the gallery, unless the site already has it."""
     if error is None and app.builder.name == "html":
         titles = [title for title in app.config.gallery_models.split(",") if title]
         gallery.write_views(Path(app.outdir) / "views", titles or list(gallery.STEPS))
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.add_config_value("gallery_models", "", "", str)  # titles with commas; "": all
+    """Register the extension; Sphinx calls this function."""
+    app.add_config_value("gallery_models", "", "", str)  # titles separated by commas; "" means all
     app.connect("source-read", rewrite)
     app.connect("html-page-context", name_language)
     app.connect("build-finished", write_views)

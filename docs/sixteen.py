@@ -1,7 +1,7 @@
-"""Sixteen training steps at the width of a README: `python -m docs.sixteen FOLDER`, in a checkout.
+"""Draw sixteen training steps at the width of a README: `python -m docs.sixteen FOLDER`.
 
-Each is drawn by default. The script writes a PNG of each into the folder, as a README would show
-it, and prints its size and the height of its smallest text there.
+Run it in a checkout. Each step is drawn without options. The script writes a PNG of each picture
+into the folder, scaled as in a README, and prints its size and the height of its smallest text.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.support.zoo import ResNet18
 
 from .sheet_models import MoE
 
-WIDTH, HEIGHT = 830, 1500  # pixels of a README's column and of a screen and a half
-SMALLEST = 9.0  # pixels of text that is read without effort
-_SMALL_PRINT = 9.5 * 4 / 3  # pixels of small print in a picture that is not scaled
+WIDTH, HEIGHT = 830, 1500  # pixels: a README's column, one and a half screens
+SMALLEST = 9.0  # pixels; smaller text is hard to read
+_SMALL_PRINT = 9.5 * 4 / 3  # pixels of the smallest text in a picture that is not scaled
 Recording = Any
 
 
@@ -36,7 +36,7 @@ def _ids(batch: int = 2, length: int = 16) -> Tensor:
 
 
 def worked_example() -> Recording:
-    """Two inputs, three operations."""
+    """Record two inputs and three operations."""
     with record() as recording:
         x = torch.tensor([1.0, 2.0, 3.0], requires_grad=True)
         a = x + 2
@@ -48,7 +48,7 @@ def worked_example() -> Recording:
 
 
 def mlp() -> Recording:
-    """A perceptron with a cross entropy."""
+    """Record a perceptron with a cross entropy."""
     model, x, target = MLP(), torch.randn(4, 4), torch.tensor([0, 1, 0, 1])
     with record(model) as recording:
         loss = F.cross_entropy(model(x).repeat(1, 2), target)
@@ -57,7 +57,7 @@ def mlp() -> Recording:
 
 
 def resnet() -> Recording:
-    """ResNet-18 on images."""
+    """Record ResNet-18 on images."""
     model, images, labels = ResNet18(), torch.randn(2, 3, 32, 32), torch.tensor([1, 2])
     with record(model) as recording:
         loss = F.cross_entropy(model(images), labels)
@@ -76,7 +76,7 @@ class DoubleConv(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Three levels with skips that `cat` joins."""
+    """A U-Net of three levels, with skip connections that `cat` joins."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,13 +95,13 @@ class UNet(nn.Module):
 
 
 def dice_loss(logits: Tensor, target: Tensor) -> Tensor:
-    """One less twice the overlap over the sum."""
+    """Return the Dice loss: 1 minus twice the overlap, divided by the sum."""
     p = logits.sigmoid()
     return 1 - (2 * (p * target).sum() + 1) / (p.sum() + target.sum() + 1)
 
 
 def unet() -> Recording:
-    """A U-Net with two losses, one of them the program's own."""
+    """Record a U-Net with two losses, one of which the program defines itself."""
     model, image, mask = UNet(), torch.randn(2, 3, 32, 32), torch.rand(2, 1, 32, 32).round()
     with record(model) as recording:
         logits = model(image)
@@ -111,7 +111,7 @@ def unet() -> Recording:
 
 
 def gpt2() -> Recording:
-    """GPT-2 of four layers, with its own loss."""
+    """Record a GPT-2 of four layers that returns its loss."""
     model = known("GPT2LMHeadModel", "GPT2Config", n_layer=4, n_embd=64, n_head=4, vocab_size=500)
     ids = _ids()
     with record(model) as recording:
@@ -121,14 +121,14 @@ def gpt2() -> Recording:
 
 
 def bert(layers: int = 3, **sizes: Any) -> nn.Module:
-    """BERT that classifies."""
+    """Return a BERT for classification."""
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128, **sizes}
     sizes |= {"num_hidden_layers": layers, "vocab_size": 200}
     return known("BertForSequenceClassification", "BertConfig", **sizes)
 
 
 def frozen_bert() -> Recording:
-    """BERT of three layers with frozen embeddings."""
+    """Record a BERT of three layers with frozen embeddings."""
     model = bert()
     model.bert.embeddings.requires_grad_(False)
     input_ids, labels = _ids(), torch.tensor([0, 1])
@@ -140,7 +140,7 @@ def frozen_bert() -> Recording:
 
 
 def t5() -> Recording:
-    """T5 of two layers."""
+    """Record a T5 of two layers."""
     sizes = {"vocab_size": 100, "d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2}
     sizes |= {"num_heads": 4, "decoder_start_token_id": 0}
     model = known("T5ForConditionalGeneration", "T5Config", **sizes)
@@ -172,7 +172,7 @@ class CharLSTM(nn.Module):
 
 
 def lstm() -> Recording:
-    """Forty steps of an LSTM."""
+    """Record forty time steps of an LSTM."""
     model, text = CharLSTM(), torch.randint(0, 32, (2, 41))
     with record(model) as recording:
         logits = model(text[:, :-1])
@@ -182,7 +182,7 @@ def lstm() -> Recording:
 
 
 def gan() -> Recording:
-    """One step of both players."""
+    """Record a step of a GAN: of the discriminator and of the generator."""
     G = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
     D = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     bce = nn.BCEWithLogitsLoss()
@@ -218,12 +218,12 @@ class VAE(nn.Module):
 
 
 def kl_divergence(mu: Tensor, logvar: Tensor) -> Tensor:
-    """Between the encoder's normal distribution and the unit one."""
+    """Return the KL divergence of the encoder's normal distribution from the standard one."""
     return -0.5 * (1 + logvar - mu**2 - logvar.exp()).sum(1).mean()
 
 
 def vae() -> Recording:
-    """A variational autoencoder with both terms of its loss."""
+    """Record a variational autoencoder with both terms of its loss."""
     model, x = VAE(), torch.rand(8, 16)
     with record(model) as recording:
         recon, mu, logvar = model(x)
@@ -233,7 +233,7 @@ def vae() -> Recording:
 
 
 def moe() -> Recording:
-    """A mixture of four experts."""
+    """Record a mixture of four experts."""
     model, x, target = MoE(), torch.randn(32, 8), torch.randint(0, 3, (32,))
     with record(model) as recording:
         loss = F.cross_entropy(model(x), target)
@@ -242,7 +242,7 @@ def moe() -> Recording:
 
 
 class Denoiser(nn.Module):
-    """Predicts the noise in a sample at a time."""
+    """A network that predicts the noise in a sample at a time step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class Denoiser(nn.Module):
 
 
 def diffusion() -> Recording:
-    """A training step of a diffusion model."""
+    """Record a training step of a diffusion model."""
     model, x0, t = Denoiser(), torch.randn(8, 16), torch.randint(0, 100, (8,))
     alpha_bar = (1 - torch.linspace(1e-4, 0.02, 100)).cumprod(0)[t][:, None]
     with record(model) as recording:
@@ -281,7 +281,7 @@ class Siamese(nn.Module):
 
 
 def siamese() -> Recording:
-    """Two images that are alike or not."""
+    """Record a siamese network, which predicts whether two images are similar."""
     model, same = Siamese(), torch.tensor([1.0, 0.0])
     images = torch.randn(2, 1, 28, 28), torch.randn(2, 1, 28, 28)
     with record(model) as recording:
@@ -291,7 +291,7 @@ def siamese() -> Recording:
 
 
 class Coupling(nn.Module):
-    """A step of a flow: half of the features scale and shift the others."""
+    """A coupling layer: one half of the features scales and shifts the other half."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class Flow(nn.Module):
 
 
 def flow() -> Recording:
-    """The likelihood of a normalizing flow."""
+    """Record the likelihood of a normalizing flow."""
     model, data = Flow(), torch.randn(16, 4)
     with record(model) as recording:
         loss = -model(data).mean()
@@ -333,7 +333,7 @@ def flow() -> Recording:
 
 
 class Attention(nn.Module):
-    """Multi-head attention in the manner of libraries: heads split by hand."""
+    """Multi-head attention as libraries write it: heads are split by hand."""
 
     def __init__(self, dim: int, heads: int = 4) -> None:
         super().__init__()
@@ -351,7 +351,7 @@ class Attention(nn.Module):
 
 
 class Layers(nn.Module):
-    """Attention and feed-forward layers in turn, each with a norm before and a sum behind."""
+    """Alternating attention and feed-forward layers, each with a norm before and a sum after it."""
 
     def __init__(self, dim: int, depth: int) -> None:
         super().__init__()
@@ -369,7 +369,7 @@ class Layers(nn.Module):
 
 
 class TransformerWrapper(nn.Module):
-    """Tokens in, logits out."""
+    """A transformer from tokens to logits."""
 
     def __init__(self, tokens: int = 100, dim: int = 32, depth: int = 3) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ class TransformerWrapper(nn.Module):
 
 
 class AutoregressiveWrapper(nn.Module):
-    """A loss around a network."""
+    """A wrapper that computes the loss of a network."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -398,7 +398,7 @@ class AutoregressiveWrapper(nn.Module):
 
 
 def x_transformer() -> Recording:
-    """A transformer in the manner of x-transformers, whose wrapper computes the loss."""
+    """Record a transformer as x-transformers writes it: a wrapper computes the loss."""
     model, x = AutoregressiveWrapper(TransformerWrapper()), _ids(2, 17)
     with record(model) as recording:
         loss = model(x)
@@ -407,7 +407,7 @@ def x_transformer() -> Recording:
 
 
 class LoRA(nn.Module):
-    """A frozen linear layer with two small ones beside it."""
+    """A frozen linear layer, and two small layers whose result is added."""
 
     def __init__(self, base_layer: nn.Linear, rank: int = 4) -> None:
         super().__init__()
@@ -420,7 +420,7 @@ class LoRA(nn.Module):
 
 
 def lora() -> Recording:
-    """BERT with adapters in its queries and values."""
+    """Record a BERT with LoRA adapters for queries and values."""
     model = bert(2)
     model.bert.requires_grad_(False)
     for layer in model.bert.encoder.layer:
@@ -454,7 +454,7 @@ PROGRAMS: dict[str, Callable[[], Recording]] = {
 
 
 def main(folder: Path, names: list[str]) -> None:
-    """Write a picture of each program, and print how large it and its text are."""
+    """Write a picture of each program, and print the sizes of the picture and of its text."""
     folder.mkdir(exist_ok=True, parents=True)
     fits = 0
     for name in names or PROGRAMS:

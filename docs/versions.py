@@ -1,14 +1,15 @@
-"""The tests in versions of PyTorch and Python, and a table of what passed: docs/versions.md.
+"""Run the tests with several versions of PyTorch and Python, and write docs/versions.md.
 
     python -m docs.versions FOLDER 2.8.0:3.10 2.13.0:3.11 -- tests/graph tests/tracing
 
-For each pair an environment in FOLDER, made once, with that torch from the package index as pip is
-set up here, and what the tests need. `2.8.0:3.10:lowest` takes the oldest version that
-pyproject.toml allows of what the package depends on, too. What stands after `--` is for pytest.
+For each pair, an environment in FOLDER is created once, with this version of torch and the packages
+that the tests need. `2.8.0:3.10:lowest` also installs the oldest versions of all dependencies that
+pyproject.toml allows. The arguments after `--` are passed to pytest.
 
-The tests run one after the other, at the lowest priority. Each result is written to FOLDER, and the
-table is made of all that stand there. What could not be had says so in its line, with the last
-words of pip. A test that the version has nothing for skips itself, and its reason is counted.
+The pairs run one after the other, at the lowest priority. Each result is written to FOLDER, and
+docs/versions.md has a table of all results there. If an environment could not be created, its row
+has the last line that pip printed. Tests that a version does not support are skipped, and their
+reasons are counted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import tomllib
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "docs" / "versions.md"
-# What the tests of most rooms need, beside what the project depends on.
+# Packages that most tests need, in addition to the dependencies of the project.
 PACKAGES = [
     "pytest",
     "pytest-timeout",
@@ -60,20 +61,20 @@ made the table.
 
 
 class Pair(NamedTuple):
-    """A version of PyTorch and one of Python."""
+    """A version of PyTorch and a version of Python."""
 
     torch: str
     python: str
-    lowest: str = ""  # "lowest": with the oldest of all other packages
+    lowest: str = ""  # "lowest" installs the oldest versions of all other packages
 
     @property
     def name(self) -> str:
-        """Of its environment and its result."""
+        """The name of the pair's environment and result."""
         return "-".join(filter(None, ("torch", self.torch, "python", self.python, self.lowest)))
 
 
 def interpreter(version: str) -> str | None:
-    """A Python of this version: on the PATH, or one of pyenv's."""
+    """Return a Python of this version, from the PATH or from pyenv; None if there is none."""
     found = shutil.which(f"python{version}")
     if (
         found is not None
@@ -85,7 +86,7 @@ def interpreter(version: str) -> str | None:
 
 
 def environment(pair: Pair, folder: Path) -> tuple[Path | None, str]:
-    """The Python of an environment with the pair; None, and why there is not one."""
+    """Return the Python of the pair's environment, or None and the reason why there is none."""
     place = folder / pair.name
     python = place / "bin" / "python"
     if not python.exists():
@@ -106,10 +107,10 @@ def environment(pair: Pair, folder: Path) -> tuple[Path | None, str]:
 
 
 def run(python: Path, rooms: list[str]) -> dict[str, Any]:
-    """How many tests of the rooms passed and failed, and reasons of those that were left out."""
+    """Run tests; return how many passed and failed, and how often each reason skipped tests."""
     command = ["nice", python, "-m", "pytest", *rooms, "-rs", "-p", "no:cacheprovider"]
     command += ["--timeout=600", "--continue-on-collection-errors", "--tb=line"]
-    # The package is not installed there, and some tests start a Python elsewhere.
+    # The environment does not have this package, and some tests start Python in other folders.
     path = {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **path}
@@ -118,7 +119,7 @@ def run(python: Path, rooms: list[str]) -> dict[str, Any]:
 
 
 def read(said: str) -> dict[str, Any]:
-    """What pytest counts in its last line, and the reasons for what it skipped.
+    """Return the counts in the last line of pytest, and the reasons why tests were skipped.
 
     >>> read("SKIPPED [2] tests/a.py:3: no GPU\\n5 passed, 2 skipped, 1 error in 0.1s\\n")
     {'passed': 5, 'failed': 1, 'skipped': {'no GPU': 2}}
@@ -133,7 +134,7 @@ def read(said: str) -> dict[str, Any]:
 
 
 def line(pair: Pair, rooms: list[str], result: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     versions = f"{pair.torch} | {pair.python}" + (", oldest packages" if pair.lowest else "")
     if "missing" in result:
         return f"| {versions} | | | | not run: {_cell(result['missing'])} |"
@@ -149,7 +150,7 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Run the tests in each pair, and write the table."""
+    """Run the tests for each pair, and write the table."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
     folder, *pairs = arguments[:at]
     rooms = arguments[at + 1 :] or ROOMS
