@@ -1,4 +1,4 @@
-"""Pages of the app without a browser: open one with query parameters, read what it draws."""
+"""Open pages of the app without a browser, and read the drawn parts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from streamlit.testing.v1 import AppTest
 
 FRAME = str(Path(__file__).parents[2] / "app" / "frame.py")
-LIMIT = 120  # seconds
+LIMIT = 120  # seconds until a page has to be drawn
 
 
 def page(name: str = "run", **query: str) -> AppTest:
-    """A page, as a visitor opens it with these query parameters."""
+    """Open a page with query parameters, and return it."""
     if name == "run":
         app = AppTest.from_file(FRAME, default_timeout=LIMIT)
     else:
@@ -32,24 +32,24 @@ def press(app: AppTest, label: str = "Run backward") -> AppTest:
 
 
 def drawn(app: AppTest, place: str) -> dict[str, Any]:
-    """What the part of this key draws: `drawn(app, "run program")["lines"]`."""
+    """Return the data of the part with this key: `drawn(app, "run program")["lines"]`."""
     [part] = [each for each in app.get("bidi_component") if each.key == place]
     data: dict[str, Any] | list[dict[str, Any]] = json.loads(part.proto.json)
-    return data[0] if isinstance(data, list) else data  # the linked parts get theirs in a list
+    return data[0] if isinstance(data, list) else data  # linked parts get a list
 
 
 def has(app: AppTest, place: str) -> bool:
-    """Whether the page has a part of this key."""
+    """Return whether the page has a part with this key."""
     return any(each.key == place for each in app.get("bidi_component"))
 
 
 def lines(app: AppTest, kind: str = "code") -> list[str]:
-    """The lines of the program, or those below it that say the results."""
+    """Return the lines of the program, or of another kind the lines with results below it."""
     return [line["text"] for line in drawn(app, "run program")["lines"] if line["kind"] == kind]
 
 
 def column(app: AppTest, place: str, name: str) -> list[str]:
-    """The texts of a column of a table."""
+    """Return the texts in a column of a table."""
     data = drawn(app, place)
     index = [column["name"] for column in data["columns"]].index(name)
     return [row[index][0] for row in data["rows"]]

@@ -1,4 +1,4 @@
-"""What a traced graph is held against: autograd itself, read the plainest way."""
+"""Compare a traced graph with autograd itself, which is read in the simplest way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphviz_torch.tracing import iter_grad_fns
 
 
 def counted(*tensors: Tensor) -> tuple[int, int]:
-    """Nodes and edges behind tensors, by the plainest breadth-first walk."""
+    """Count the nodes and edges of the graph of tensors by a simple breadth-first search."""
     seen = [get_gradient_edge(tensor).node for tensor in tensors]
     seen = list(dict.fromkeys(seen))
     edges = 0
@@ -27,7 +27,7 @@ def counted(*tensors: Tensor) -> tuple[int, int]:
 
 
 def check(graph: Graph, *tensors: Tensor) -> None:
-    """Holds a graph against the tensors it was traced from."""
+    """Assert that a graph agrees with the tensors from which it was traced."""
     assert (len(graph.nodes), len(graph.edges)) == counted(*tensors)
     fns = iter_grad_fns(list(tensors))
     assert [node.id for node in graph.nodes] == list(range(len(fns)))

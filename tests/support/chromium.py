@@ -1,6 +1,6 @@
-"""The browser of the tests: where it is, and the flags with which it asks no network."""
+"""The browser of the tests: its path, and flags with which it does not use the network."""
 
-CHROMIUM = "/usr/bin/chromium"  # Debian's
+CHROMIUM = "/usr/bin/chromium"  # path in Debian
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",

@@ -1,4 +1,4 @@
-"""A copy of the package in which the fields are declared that CONTRIBUTING gives as examples."""
+"""Copy the package, and declare the fields there that CONTRIBUTING gives as examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def declarations() -> dict[str, list[str]]:
-    """The lines of fields that the page gives, by the class that it names above them."""
+    """Return the lines with fields on the page, by the class that the page names above them."""
     found: dict[str, list[str]] = {}
     for lines in re.findall(r"^    # in (\w+)\n((?:    \w+: Annotated.*\n)+)", CONTRIBUTING, re.M):
         found[lines[0]] = lines[1].splitlines()
@@ -20,7 +20,7 @@ def declarations() -> dict[str, list[str]]:
 
 
 def declare(folder: Path) -> Path:
-    """Copy the package into a folder, and add each line behind the last field of its class."""
+    """Copy the package into a folder, and add each line after the last field of its class."""
     package = folder / "graphviz_torch"
     shutil.copytree(ROOT / "graphviz_torch", package, ignore=IGNORED)
     values = package / "graph" / "nodes.py"

@@ -1,4 +1,4 @@
-"""Small graphs to draw, and a DOT text or SVG as Graphviz and an XML parser read it."""
+"""Small graphs to draw, and readers of DOT (by Graphviz) and of SVG (by an XML parser)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ HOSTILE = [
 
 
 def two(**fields: Any) -> Graph:
-    """A leaf and one operation, whose fields are given."""
+    """Return a graph of a leaf and one operation with the given fields."""
     leaf = Node(0, "AccumulateGrad", (F32,), "x", leaf="tensor")
     user = Node(1, "MulBackward0", (F32,), operation="mul")._replace(**fields)
     return Graph((leaf, user), (Edge(0, 1),), ((1, 0),))
 
 
 def texts(svg: bytes, title: str) -> list[str]:
-    """The lines of text of the node with a title, as a browser would show them."""
+    """Return the lines of text in the node with this title, as a browser shows them."""
     tree = ET.fromstring(svg)
     space = "{http://www.w3.org/2000/svg}"
     for group in tree.iter(f"{space}g"):
@@ -52,7 +52,7 @@ def texts(svg: bytes, title: str) -> list[str]:
 
 
 class Drawn:
-    """A DOT text as Graphviz itself reads it."""
+    """The nodes, edges and clusters of a DOT text, as Graphviz reads them."""
 
     def __init__(self, dot: str) -> None:
         read = json.loads(layout(dot, "json"))
@@ -69,7 +69,7 @@ class Drawn:
             tail, head = names[edge["tail"]], names[edge["head"]]
             if edge.get("style") == "invis" or head.startswith(("out_", "turn_")):
                 continue
-            if tail.startswith(("in_", "turn_")):  # the rest of an edge from another column
+            if tail.startswith(("in_", "turn_")):  # the second part of an edge between columns
                 tail = tail.split("_")[1]
             self.edges.append((tail, head))
             self.labels.append(edge.get("label", "").strip())
@@ -86,7 +86,7 @@ def colors(svg: bytes, title: str) -> set[str]:
 
 
 def repeated(blocks: int) -> Graph:
-    """Blocks a and b, each of two operations, one after the other."""
+    """Return a graph with a chain of equal blocks, each of two operations."""
     paths = [f"net.{i // 2}" for i in range(2 * blocks)]
     nodes = [
         Node(i, "MulBackward0", (F32,), operation="mul", scope=path, module=path)
@@ -100,7 +100,7 @@ def named(graph: Graph, title: str) -> list[int]:
 
 
 def lines(dot: str, key: object) -> str:
-    """The label of a node."""
+    """Return the line of a DOT text that declares a node."""
     return next(
         line
         for line in dot.splitlines()
@@ -109,5 +109,5 @@ def lines(dot: str, key: object) -> str:
 
 
 def visible(graph: Graph, **options: Any) -> Drawing:
-    """What is drawn of a graph."""
+    """Return the drawing of a graph."""
     return draw(graph, options)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Programs whose backward fails: their recordings, and the lines that they mark."""
+"""Record programs whose backward fails, and find marked lines in programs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ CHANGED = "modified by an inplace operation"
 
 
 def line(program: Callable[..., Any], mark: str) -> str:
-    """The line of a program that has this mark in a comment."""
+    """Return the line of a program that has this mark in a comment."""
     lines, start = inspect.getsourcelines(program)
     (found,) = [start + i for i, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
     return f"{Path(inspect.getfile(program)).name}:{found}"
 
 
 def failing(program: Callable[[], Any], said: str, **options: Any) -> Graph:
-    """The recording of a program that raises what PyTorch says."""
+    """Record a program that raises PyTorch's error `said`, and return the graph."""
     recording = record(**options)
     with pytest.raises(RuntimeError, match=said), recording:
         program()

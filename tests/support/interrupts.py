@@ -1,4 +1,4 @@
-"""A Ctrl-C at any line of the package that a program runs, or wherever Python lets one in."""
+"""Raise KeyboardInterrupt at any line of the package, or wherever Python handles signals."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from linecache import getline
 from types import CodeType, FrameType
 from typing import Any
 
-# Python looks for signals after calls and jumps: not before a `del`, nor at a `try`, which does
-# nothing, nor where a `with` is left, whose line comes a second time then.
+# First words of lines at which Python handles no signal: it does so after calls and jumps. The line
+# of a `with` also appears at the end of its block.
 QUIET = ("with", "del", "try:")
 
 
 class Interrupt:
-    """A tracing function that raises KeyboardInterrupt at the nth line below a folder that runs."""
+    """A tracing function that raises KeyboardInterrupt at the nth executed line in a folder."""
 
     def __init__(self, at: int, folder: str, outside: Collection[CodeType] = ()) -> None:
         self.left, self.folder = at, folder
-        self.outside = outside  # not while one of these runs
+        self.outside = outside  # no line counts while one of these functions runs
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self.folder):
@@ -42,9 +42,9 @@ class Interrupt:
 class Signal:
     """A tracing function that raises KeyboardInterrupt at the nth place where a signal can arrive.
 
-    Python looks for signals where a function begins, after a call and after a jump back. Only code
-    below a folder, or one of several, is counted, and there only while `counts` says so. The begin
-    of an `unguarded` function is left out.
+    Python handles signals where a function begins, after a call, and after a backward jump. Only
+    code in one of the folders counts, only while `counts()` is true, and not the beginning of an
+    `unguarded` function.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Signal:
     ) -> None:
         self.left, self.folder, self.counts = at, folder, counts
         self.unguarded = unguarded
-        self._before: dict[FrameType, str] = {}  # the instruction that ran last
+        self._before: dict[FrameType, str] = {}  # the last instruction of each frame
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if not frame.f_code.co_filename.startswith(self.folder):
@@ -77,7 +77,7 @@ class Signal:
 
 
 def interrupted(run: Callable[[], None], interrupt: Interrupt | Signal) -> bool:
-    """Run it with an interrupt; did it arrive?"""
+    """Call `run` with an interrupt; return whether KeyboardInterrupt was raised."""
     sys.settrace(interrupt)
     try:
         run()

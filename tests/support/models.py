@@ -1,7 +1,7 @@
-"""Models that several tests share: small ones to check by hand, and the shapes of real ones.
+"""Models that several tests share: small models to check by hand, and narrow real models.
 
-The big ones are narrow. An autograd graph has the same nodes and edges at any width, so a narrow
-GPT-2 with 24 layers traces as the real one does.
+An autograd graph has the same nodes and edges at any width. A narrow GPT-2 with 24 layers therefore
+has the same graph as the real one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def worked_example(device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """`y = mean((x + 2)**2 + 3)` with every tensor on the way; x.grad is [2, 8/3, 10/3]."""
+    """Return all tensors of `y = mean((x + 2)**2 + 3)`; x.grad is [2, 8/3, 10/3]."""
     x = torch.arange(1, 4, dtype=torch.float32, device=device, requires_grad=True)
     a = x + 2
     b = a**2
@@ -22,7 +22,7 @@ def worked_example(device: str | torch.device = "cpu") -> dict[str, Tensor]:
 
 
 class MLP(nn.Module):
-    """fc1, relu, fc2."""
+    """Two linear layers, fc1 and fc2, with a ReLU between them."""
 
     def __init__(self, inputs: int = 4, hidden: int = 8, outputs: int = 2) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class MLP(nn.Module):
 
 
 class TiedMLP(nn.Module):
-    """One linear module that is called twice."""
+    """A model that calls one linear module twice."""
 
     def __init__(self, width: int = 4) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class TiedMLP(nn.Module):
 
 
 class ConvNet(nn.Module):
-    """Convolution, batch norm, pooling, linear. Images of any size, three channels."""
+    """Convolution, batch norm, pooling and a linear layer, for images with three channels."""
 
     def __init__(self, channels: int = 4, classes: int = 10) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class ConvNet(nn.Module):
 
 
 class UnrolledRNN(nn.Module):
-    """A cell that is called once for each step; `cell` is nn.RNNCell, nn.GRUCell or nn.LSTMCell."""
+    """A cell (nn.RNNCell, nn.GRUCell or nn.LSTMCell) that is called once for each time step."""
 
     def __init__(self, steps: int, width: int = 4, cell: type[nn.Module] = nn.RNNCell) -> None:
         super().__init__()
@@ -92,7 +92,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A stack of blocks in `layers`, an embedding before and a head after."""
+    """An embedding, a stack of blocks in `layers`, and a head."""
 
     def __init__(self, depth: int = 2, width: int = 8, heads: int = 2, words: int = 16) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Transformer(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """ResNet's block of three convolutions, its output four times as wide as `width`."""
+    """ResNet's block of three convolutions; the output has 4 times `width` channels."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -133,7 +133,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A bottleneck ResNet; `depth` is 50, 101 or 152. Real ones have `width` 64."""
+    """A bottleneck ResNet of depth 50, 101 or 152. The real models have `width` 64."""
 
     def __init__(self, depth: int = 50, width: int = 4, classes: int = 10) -> None:
         super().__init__()
@@ -161,21 +161,30 @@ class ResNet(nn.Module):
 
 
 def known(model: str, config: str, **sizes: Any) -> nn.Module:
-    """A model of transformers with random weights, by the names of its class and configuration."""
+    """Return a model of the package transformers with random weights.
+
+    Args:
+        model: name of the model's class.
+        config: name of the configuration's class.
+        sizes: arguments of the configuration.
+    """
     import transformers
 
     return getattr(transformers, model)(getattr(transformers, config)(**sizes))
 
 
 def gpt2(layers: int = 12, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
-    """GPT-2 with random weights: 12 layers are "small", 24 "medium". Takes token ids below 32."""
+    """Return a GPT-2 with random weights, for token ids below 32.
+
+    The real "small" model has 12 layers, "medium" 24.
+    """
     sizes = {"vocab_size": 32, "n_positions": 32, "n_embd": width, "n_layer": layers}
     sizes |= {"n_head": heads, "bos_token_id": 0, "eos_token_id": 0}
     return known("GPT2LMHeadModel", "GPT2Config", **sizes, attn_implementation=attention).eval()
 
 
 def llama(layers: int = 32, width: int = 16, heads: int = 2, attention: str = "sdpa") -> nn.Module:
-    """A Llama shape with random weights. Takes token ids below 32."""
+    """Return a Llama with random weights, for token ids below 32."""
     sizes = {"vocab_size": 32, "hidden_size": width, "intermediate_size": 2 * width}
     sizes |= {"num_hidden_layers": layers, "num_attention_heads": heads}
     sizes |= {"max_position_embeddings": 32}
@@ -183,12 +192,12 @@ def llama(layers: int = 32, width: int = 16, heads: int = 2, attention: str = "s
 
 
 def tokens(count: int = 8, batch: int = 1) -> Tensor:
-    """Token ids for `Transformer`, `gpt2` and `llama`, the same each time."""
+    """Return token ids for `Transformer`, `gpt2` and `llama`; they are always the same."""
     return (torch.arange(batch * count) % 16).reshape(batch, count)
 
 
 def dense_block(layers: int, width: int = 1) -> Tensor:
-    """Each layer reads the outputs of all layers before it: about layers**2 / 2 edges."""
+    """Return the output of layers that read all earlier outputs: about layers**2 / 2 edges."""
     features = [torch.ones(1, width, requires_grad=True)]
     for _ in range(layers):
         weight = torch.ones(width * len(features), width, requires_grad=True)
@@ -197,7 +206,7 @@ def dense_block(layers: int, width: int = 1) -> Tensor:
 
 
 def chain(length: int) -> Tensor:
-    """A leaf and `length` nodes in a row."""
+    """Return the end of a chain of `length` nodes after a leaf."""
     x = torch.ones((), requires_grad=True)
     y = x
     for _ in range(length):
@@ -206,7 +215,7 @@ def chain(length: int) -> Tensor:
 
 
 class Swish(torch.autograd.Function):
-    """x * sigmoid(x), as a function of the user's own."""
+    """The custom function x * sigmoid(x)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

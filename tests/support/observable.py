@@ -1,4 +1,4 @@
-"""All that a recording could leave behind in a process: to be equal before and after."""
+"""Collect everything that a recording could leave behind, to compare before and after."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OWNERS = (
 
 
 def observable() -> dict[str, Any]:
-    """Modes, hooks, keys, replaced names, interpreter settings, and live objects of ours."""
+    """Return modes, hooks, keys, functions, interpreter settings and our live objects."""
     gc.collect()
     found: dict[str, Any] = {
         "function modes": list(_get_current_function_mode_stack()),
@@ -89,7 +89,7 @@ def observable() -> dict[str, Any]:
 
 
 def switches_of_dynamo() -> list[str]:
-    """The functions that tell dynamo what to compile, where they are another's than PyTorch's."""
+    """Return the functions with which Dynamo decides what to compile that are not PyTorch's own."""
     names = {
         "torch._dynamo.eval_frame": (
             *("set_eval_frame", "_maybe_set_eval_frame", "_is_skip_guard_eval_unsafe_stance"),
@@ -106,7 +106,7 @@ def switches_of_dynamo() -> list[str]:
     ]
 
 
-# What is alive only while something is recorded or simulated.
+# Classes whose objects exist only while something is recorded or simulated.
 _RECORDING = {
     "Session",
     "Program",
@@ -138,7 +138,7 @@ _RECORDING |= {
 
 
 def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What differs, as (before, after)."""
+    """Return the entries that differ, as (before, after)."""
     names = before.keys() | after.keys()
     return {
         name: (before.get(name), after.get(name))
@@ -148,7 +148,7 @@ def changes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, tuple[An
 
 
 def objects_of_ours() -> Counter[str]:
-    """How many objects there are of each class of the package."""
+    """Return the number of live objects of each class of the package."""
     gc.collect()
     kinds = Counter(map(type, gc.get_objects())).items()
     ours = [(k, n) for k, n in kinds if str(getattr(k, "__module__", "")).startswith("graphviz_to")]

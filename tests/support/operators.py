@@ -1,4 +1,4 @@
-"""PyTorch's own list of operators, with sample inputs that are quick to make."""
+"""PyTorch's own list of operators, with sample inputs that are created fast."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 @pytest.fixture
 def operators(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """PyTorch's list, without its search for the test that asks for each sample.
+    """Return PyTorch's list of operators, without slow parts of creating samples.
 
-    The search reads the stack's sources, which costs more than all samples; and each absent device
-    that is seeded costs a traceback. The list is read here: only who uses it waits for it.
+    For each sample, PyTorch searches the stack for the calling test, which takes longer than all
+    samples together, and seeds absent devices, each of which raises an exception. The list is
+    imported in this function, so that other tests do not wait for it.
     """
     pytest.importorskip("expecttest", reason="PyTorch's own list of operators needs it")
     from torch.testing._internal import common_utils

@@ -1,4 +1,4 @@
-"""What programs are made of: threads, watching modes and custom functions in a line each."""
+"""Parts of test programs: threads, modes that record calls, and custom functions."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 def in_threads(*actions: Callable[[], Any]) -> list[Any]:
-    """What the actions return, each in a new thread of its own, all at once."""
+    """Call all actions at the same time, each in a new thread; return their results."""
     with ThreadPoolExecutor(len(actions)) as threads:
         return [ended.result() for ended in [threads.submit(action) for action in actions]]
 
 
 class Operators(TorchDispatchMode):
-    """Notes the operators that run."""
+    """A mode that lists the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -30,7 +30,7 @@ class Operators(TorchDispatchMode):
 
 
 class Functions(TorchFunctionMode):
-    """Notes the functions that are called."""
+    """A mode that lists the functions that are called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Functions(TorchFunctionMode):
 
 
 def function(run: Callable[..., Any], back: Callable[..., Any]) -> type[Function]:
-    """A custom function of this forward and backward, which are given the context first."""
+    """Return a custom function with this forward and backward; both get the context first."""
 
     class Custom(Function):
         @staticmethod

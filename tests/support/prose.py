@@ -1,6 +1,6 @@
-"""Count docstrings, comments and names that are hard to read at first sight.
+"""Count docstrings, comments and names that are hard to read.
 
-A count is a hint where to read, not a goal: a sentence is good if an engineer understands it at
+A count shows where to look; it is not the goal. A sentence is good if an engineer understands it at
 first reading.
 """
 
@@ -19,14 +19,14 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# First words of a function's docstring that begin no statement of what the function does.
+# Words with which a function's docstring should not begin: they do not say what it does.
 OPENERS = _words(
     """
     what how which where whose whom of its it they those these that is are was does do did has
     have had can may must who nothing none some anything
     """
 )
-# A name that consists of these words alone does not say what it names.
+# A name that has only these words does not say what it names.
 FUNCTION_WORDS = _words(
     """
     about above across after again all alone along alike among and any anywhere apart around as
@@ -42,7 +42,7 @@ NOUN = re.compile(
     r".*(ment|dient|xtent|ontent|urrent|parent|event|ident|seed|need|feed|embed|speed|token|thread"
     r"|head|read|spread|load)$"
 )
-# Words that this project's prose once used in a sense of its own.
+# Words that this project's prose used in a private sense.
 PRIVATE = re.compile(
     r"\b(anew|in vain|alike|meanwhile|stands?|lies|lie|comes by|for nothing|so it is|told|tells"
     r"|seams?|doors?|rooms?|roads?|births?|livings?|lone|by the way it|goes by|is no)\b",
@@ -57,7 +57,7 @@ FEW_WORDS = 4
 
 
 def counts(folders: list[Path]) -> dict[str, int]:
-    """Return how often each kind occurs in the Python files of some folders."""
+    """Return how often each kind of hard text occurs in the Python files of some folders."""
     found: Counter[str] = Counter()
     classes: Counter[str] = Counter()
     for path in (path for folder in folders for path in sorted(folder.rglob("*.py"))):
@@ -103,7 +103,7 @@ def _opens_badly(text: str) -> bool:
 
 
 def _names(node: ast.AST) -> Iterator[str]:
-    """Yield the kind of a name that says too little."""
+    """Yield the kind of a name that says too little; nothing for other names."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("__"):
         words = node.name.strip("_").split("_")
         if all(word in FUNCTION_WORDS for word in words):

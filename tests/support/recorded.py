@@ -1,4 +1,4 @@
-"""Recordings of models, and what to ask of their findings."""
+"""Record models, and select findings."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ from graphviz_torch import Finding, Graph, find, record
 
 
 def trained(model: nn.Module, *inputs: Tensor, loss: Callable[..., Tensor] = torch.sum) -> Graph:
-    """The recording of one forward and backward."""
+    """Record one forward and backward, and return the graph."""
     with record(model) as recording:
         loss(model(*inputs)).backward()
     return recording.graph
 
 
 def every(rule: str, graph: Graph) -> list[Finding]:
-    """The findings of a rule."""
+    """Return the findings of a rule."""
     return [finding for finding in find(graph) if finding.rule == rule]
 
 
 def only(rule: str, graph: Graph) -> Finding:
-    """The one finding of a rule."""
+    """Return the finding of a rule that has exactly one."""
     (found,) = every(rule, graph)
     return found
 
 
 def serious(graph: Graph, *previous: Graph) -> list[str]:
-    """What is said louder than a note."""
+    """Return the findings that are warnings or errors, as text."""
     found = find(graph, previous)
     return [f"{f.rule}: {f.message}" for f in found if f.severity != "info"]
 
 
 def tower(depth: int, activation: Callable[[], nn.Module], gain: float = 1.0) -> nn.Sequential:
-    """Linear and activation in turn, 64 wide; `gain` times He's scale where it is not 1."""
+    """Return alternating linear layers of width 64 and activations.
+
+    If `gain` is not 1, weights are initialized with `gain` times He's scale.
+    """
     parts: list[nn.Module] = []
     for _ in range(depth):
         linear = nn.Linear(64, 64)
@@ -47,12 +50,12 @@ def tower(depth: int, activation: Callable[[], nn.Module], gain: float = 1.0) ->
 
 
 def classified(logits: Tensor) -> Tensor:
-    """A loss of four classes."""
+    """Return a cross entropy of four classes."""
     return cross_entropy(logits, torch.arange(len(logits)) % 4)
 
 
 def blocks(count: int) -> Graph:
-    """Of a backward through blocks alike, each with a smaller gradient than the one behind it."""
+    """Return the graph of a backward through equal blocks with ever smaller gradients."""
 
     class Block(nn.Module):
         def __init__(self) -> None:

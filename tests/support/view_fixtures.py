@@ -1,4 +1,4 @@
-"""A browser, a page with a graph, and a graph too large to open whole, for tests of the view."""
+"""Fixtures for tests of the view: a browser, pages with graphs, and a large graph."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[object]:
-    """Opens a graph's page; fails a test after an error on the page or a request to elsewhere."""
+    """Yield a function that opens a graph's page.
+
+    The test fails after an error on the page, or after a request to the network.
+    """
     wrong: list[str] = []
     context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
 
@@ -63,7 +66,7 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[object]:
 
 @pytest.fixture(scope="module")
 def transformer() -> Graph:
-    """Too large to open whole: twelve equal layers."""
+    """Return a graph of twelve equal layers, which is too large to be drawn in full."""
     torch.manual_seed(0)
     model = Transformer(depth=12)
     with record(model) as recording:
@@ -79,7 +82,7 @@ def _recorded(model: nn.Module) -> Graph:
 
 @pytest.fixture(scope="module")
 def changed() -> GraphDiff:
-    """A wider first layer, tanh in place of relu, a layer more."""
+    """Return a difference: a wider first layer, tanh instead of relu, and another layer."""
     torch.manual_seed(0)
     before = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     after = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Linear(16, 3))
@@ -88,7 +91,7 @@ def changed() -> GraphDiff:
 
 @pytest.fixture(scope="module")
 def failed() -> Graph:
-    """A matmul of shapes that do not fit, behind two layers."""
+    """Return the graph of a forward that fails at a matmul of wrong shapes after two layers."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     with contextlib.suppress(RuntimeError), record(model) as recording:
         h = model(torch.ones(2, 4))

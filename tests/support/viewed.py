@@ -1,4 +1,4 @@
-"""Graphs to look at in the view, and what a user does on its page."""
+"""Graphs to show in the view, and actions of a user on the page."""
 
 from __future__ import annotations
 
@@ -46,14 +46,17 @@ def block() -> Graph:
 
 
 def cards(page: Page) -> set[int]:
-    """The items of all cards. Those far from the window are not in the document: see all."""
+    """Return the items of all cards, after fitting the graph into the window.
+
+    Cards far from the window are not in the document.
+    """
     page.get_by_role("button", name="See all").click()
     items = page.locator(".card").evaluate_all("all => all.map(one => +one.dataset.item)")
     return set(items)
 
 
 def bring(page: Page, name: str) -> str:
-    """Brings the group of that name into sight, and returns its item."""
+    """Move the group of this name into the window, and return its item."""
     page.locator("input[type=search]").fill(name)
     found = page.locator(".found button").filter(
         has=page.get_by_text(re.compile(rf"^group · {re.escape(name)}$"))

@@ -1,4 +1,4 @@
-"""The app as it is served, and visitors who come with a browser."""
+"""Serve the app, and visit it with a browser."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 ROOT = Path(__file__).parents[2]
 SIZES = {390: 844, 1280: 900, 1920: 1080}
-WAIT = 120_000  # ms: a busy machine is not a failure
-# The script has run, every part and the page's style are there, and nothing fades in any more.
+WAIT = 120_000  # milliseconds; on a busy machine, pages are slow
+# True once the script has run, all parts and the style are loaded, and no animation runs.
 STILL = """() => !document.querySelector('[data-stale="true"], [data-testid="stSkeleton"]')
     && [...document.querySelectorAll("style")].some((each) => each.textContent.includes("stMain"))
     && document.getAnimations().every((each) => each.playState !== "running"
         || each.effect.getComputedTiming().endTime > 1e9)"""
 
-# From now on, has the script run again?
+# Sets `window.runs` when the script runs again.
 WATCH = """() => {
     window.runs = false
     new MutationObserver(() => { window.runs = true }).observe(
@@ -35,11 +35,11 @@ WATCH = """() => {
 
 @contextmanager
 def served(log: Path, checkout: Path = ROOT) -> Iterator[str]:
-    """The address of the app, started as the README starts it, on a free port.
+    """Start the app on a free port, as the README starts it, and yield its address.
 
     Args:
-        log: is written with what the server says.
-        checkout: whose app is started.
+        log: file for the server's output.
+        checkout: the checkout whose app is started.
     """
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -66,7 +66,7 @@ def served(log: Path, checkout: Path = ROOT) -> Iterator[str]:
 
 
 class Visitor:
-    """A page of the app in a context of its own, and what went wrong on it."""
+    """A page of the app in its own browser context, with the errors that occurred on it."""
 
     def __init__(self, browser: Browser, url: str, width: int = 1280, theme: str = "light") -> None:
         self.url = url
@@ -99,7 +99,7 @@ class Visitor:
         return self.page
 
     def settle(self) -> None:
-        """Wait until the script has run, and find nothing wrong."""
+        """Wait until the script has run, and assert that no error occurred."""
         expect(self.page.locator("h1")).to_be_visible(timeout=WAIT)
         idle = self.page.locator('.stApp[data-test-script-state="notRunning"]')
         expect(idle).to_be_visible(timeout=WAIT)
@@ -107,25 +107,27 @@ class Visitor:
         assert not self.wrong
 
     def close(self) -> None:
-        """Leave, after nothing went wrong."""
+        """Close the page, and assert that no error occurred."""
         assert not self.wrong
         self.context.close()
 
     def press(self, name: str) -> None:
-        """Press a button and wait for what comes of it."""
+        """Press a button, and wait for the result."""
         self.page.evaluate(WATCH)
         self.page.get_by_role("button", name=name, exact=True).click()
-        with suppress(PlaywrightTimeoutError):  # what answers by itself runs no script
+        with suppress(PlaywrightTimeoutError):  # some controls do not run the script
             self.page.wait_for_function("window.runs", timeout=5_000)
         self.settle()
         self.page.wait_for_function(STILL)
 
 
 def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
-    """So many visitors, each with an expression of their own; all see the answer to it.
+    """Open the app for `count` visitors at once, each with another expression.
+
+    All of them must see the right result.
 
     Returns:
-        After how many seconds each answer stood on its page.
+        For each visitor, the seconds until the result was on the page.
     """
     first = Visitor(browser, url)
     pages = [first.page, *(first.context.new_page() for _ in range(count - 1))]

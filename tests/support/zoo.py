@@ -1,7 +1,7 @@
-"""Steps of well-known models, narrow and with random weights: what every default picture must suit.
+"""Steps of well-known models, narrow and with random weights, for tests of default pictures.
 
-A narrow model has the same nodes and edges as the real one. Each entry of `ZOO` gives the recording
-of one forward and backward.
+A narrow model has the same nodes and edges as the real one. Each entry of `ZOO` is a function that
+records one forward and backward.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """Four stages of two blocks."""
+    """A ResNet-18: four stages of two blocks."""
 
     def __init__(self, width: int = 4, classes: int = 10) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class ResNet18(nn.Module):
 
 
 class DenseLayer(nn.Module):
-    """Two convolutions over all features so far."""
+    """Two convolutions over the features of all earlier layers."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Each layer reads the outputs of all before it."""
+    """Layers that each read the outputs of all earlier layers."""
 
     def __init__(self, layers: int, inputs: int, growth: int) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class DenseBlock(nn.Module):
 
 
 class Transition(nn.Sequential):
-    """Halves the features and the image."""
+    """A layer that halves the number of features and the size of the image."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Transition(nn.Sequential):
 
 
 class DenseNet121(nn.Module):
-    """Four dense blocks with transitions between them."""
+    """A DenseNet-121: four dense blocks with transitions between them."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class DoubleConv(nn.Sequential):
 
 
 class UNet(nn.Module):
-    """Four levels down, four up, with connections across."""
+    """A U-Net: four levels down, four levels up, and connections between them."""
 
     def __init__(self, width: int = 2) -> None:
         super().__init__()
@@ -201,27 +201,27 @@ IMAGES = {"image_size": 32, "patch_size": 16}
 
 
 def bert(layers: int = 12) -> nn.Module:
-    """BERT base with a head for two classes."""
+    """Return a BERT base with a head for two classes."""
     words = {"vocab_size": 32, "max_position_embeddings": 32}
     sizes = {**SMALL, **words, "num_hidden_layers": layers}
     return known("BertForSequenceClassification", "BertConfig", **sizes)
 
 
 def t5(layers: int = 6) -> nn.Module:
-    """T5 small."""
+    """Return a T5 small."""
     sizes = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": layers}
     sizes |= {"num_heads": 2, "decoder_start_token_id": 0}
     return known("T5ForConditionalGeneration", "T5Config", **sizes)
 
 
 def vit(layers: int = 12) -> nn.Module:
-    """ViT base."""
+    """Return a ViT base."""
     sizes = {**SMALL, **IMAGES, "num_hidden_layers": layers}
     return known("ViTForImageClassification", "ViTConfig", **sizes)
 
 
 def clip(layers: int = 12) -> nn.Module:
-    """CLIP: a tower for text and one for images."""
+    """Return a CLIP model: one tower for text and one for images."""
     common = SMALL | {"intermediate_size": 32, "num_hidden_layers": layers}
     text = {**common, "vocab_size": 32, "eos_token_id": 15, "bos_token_id": 0}
     towers = {"text_config": text, "vision_config": {**common, **IMAGES}}
@@ -229,14 +229,14 @@ def clip(layers: int = 12) -> nn.Module:
 
 
 def step(model: nn.Module, *inputs: Any, loss: Callable[[Any], Tensor], **named: Any) -> Recording:
-    """One forward and backward of a model."""
+    """Record one forward and backward of a model."""
     with record(model) as recording:
         loss(model(*inputs, **named)).backward()
     return recording
 
 
 def gan() -> Recording:
-    """One step of both players: two losses, two optimizers."""
+    """Record a step of a GAN: two losses, two optimizers."""
     generator = nn.Sequential(nn.Linear(4, 16), nn.LeakyReLU(0.2), nn.Linear(16, 8), nn.Tanh())
     critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     of_generator = torch.optim.Adam(generator.parameters(), 1e-3)

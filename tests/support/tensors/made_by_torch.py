@@ -1,4 +1,4 @@
-"""What PyTorch itself makes that is not a plain dense tensor, and what torchao makes."""
+"""Programs with tensors of PyTorch and torchao that are not plain dense tensors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def mkldnn() -> tuple[None, Step]:
 
 
 def freed() -> tuple[nn.Module, Step]:
-    """As FSDP: the memory of a weight is taken away while nothing needs it."""
+    """Return a training that frees the memory of a weight while nothing needs it, as FSDP does."""
     model = mlp()
     model.register_buffer("spare", torch.ones(4))
     weight = model[0].weight

@@ -1,4 +1,4 @@
-"""Models divided among processes, in one: a group whose collectives do nothing."""
+"""Parallel models in a single process, with a process group whose collectives do nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def mesh() -> Any:
 
 
 def leave() -> None:
-    """Leave the group, so that what runs next in this process is alone."""
+    """Destroy the process group, so that later tests in this process have none."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

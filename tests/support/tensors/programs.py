@@ -1,9 +1,9 @@
-"""Programs whose tensors are not plain: each runs bare and recorded, and the two are compared.
+"""Run programs with tensors of all kinds with and without a recording, and compare the results.
 
-    python -m tests.support.tensors.programs NAME ...      JSON as each begins, and as it ends
+    python -m tests.support.tensors.programs NAME ...      prints JSON when each begins and ends
 
-A reader that takes a tensor without memory for one with memory ends the process: so whoever runs
-these does it in a process of their own, see `outcomes`.
+Code that reads the memory of a tensor without memory crashes the process. Therefore `outcomes` runs
+the programs in another process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ if find_spec("torchao"):
 
 
 def plain_values(value: Any) -> Any:
-    """What of a result is to be the same to the bit."""
+    """Return the part of a result that has to be equal bit for bit."""
     if not isinstance(value, Tensor):
         return value
     with torch.no_grad():
@@ -95,7 +95,7 @@ def plain_values(value: Any) -> Any:
 
 
 def compared(name: str) -> dict[str, Any]:
-    """Run a program bare and recorded. Raises where the two differ."""
+    """Run a program with and without a recording; raise if the results differ."""
     from graphviz_torch import find, load, record, summary, to_html, to_text
     from graphviz_torch.export import to_dot
 
@@ -133,7 +133,7 @@ def compared(name: str) -> dict[str, Any]:
 
 
 def outcomes(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """How each program ends, in a process of its own, and in another one after each crash."""
+    """Run programs in another process, a new one after each crash; yield how each one ended."""
     left = list(names)
     while left:
         command = [sys.executable, "-X", "faulthandler", "-m", __name__, *left]

@@ -1,4 +1,4 @@
-"""A step of a training, as the programs with tensors of every kind run it."""
+"""A training step for programs with tensors of all kinds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Step = Callable[[], list[Any]]  # gives what is to be the same bare and recorded
+Step = Callable[[], list[Any]]  # returns results that a recording must not change
 Program = Callable[[], tuple[nn.Module | None, Step]]
 
 
@@ -22,7 +22,7 @@ RAGGED = [torch.linspace(0, 1, 4).reshape(2, 2), torch.linspace(1, 2, 6).reshape
 
 
 def steps_of(model: nn.Module, x: Tensor = X) -> Step:
-    """Two steps of a training with SGD: the losses, gradients and parameters."""
+    """Return a function that makes two SGD steps and returns losses, gradients and parameters."""
 
     def step() -> list[Any]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

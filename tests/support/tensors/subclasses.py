@@ -12,7 +12,7 @@ from .steps import Program, Step, X, leaf_steps, mlp
 
 
 class Wrapper(torch.Tensor):
-    """A wrapper of the user's, which tells nobody where its elements are."""
+    """A wrapper defined by a user, which does not reveal where its elements are."""
 
     inside: Tensor
     calls: list[str] = []  # noqa: RUF012
@@ -46,7 +46,7 @@ class Wrapper(torch.Tensor):
 
 
 class Offset(Wrapper):
-    """One that says it begins behind the begin of a memory that it does not have."""
+    """A subclass without memory that has a storage offset."""
 
     @staticmethod
     def __new__(cls, inside: Tensor) -> Offset:
@@ -58,11 +58,11 @@ class Offset(Wrapper):
 
 
 class Named(torch.Tensor):
-    """A subclass that has memory, as `as_subclass` makes it."""
+    """A subclass with memory, created by `as_subclass`."""
 
 
 class Dispatching(torch.Tensor):
-    """One that has memory, and sees operators."""
+    """A subclass with memory and `__torch_dispatch__`."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -75,7 +75,7 @@ class Dispatching(torch.Tensor):
 
 
 def with_parameters(wrap: Callable[[Tensor], Tensor]) -> Program:
-    """The model with each of its parameters wrapped."""
+    """Return a program whose model has wrapped parameters."""
 
     def program() -> tuple[nn.Module, Step]:
         model = mlp()
