@@ -1,8 +1,8 @@
 """Find the backward graph that AOTAutograd wrote for a region compiled by `torch.compile`.
 
-The class of the region's autograd node leads to it; this is private PyTorch API (2.11 to 2.14).
-Inductor removes source lines and module names from the graph when it compiles it, which happens in
-the first backward. A graph loaded from a cache on disk never had them.
+The graph is reached from the class of the region's autograd node, through private PyTorch API (2.11
+to 2.14). When Inductor compiles the graph, in the first backward, it removes source lines and
+module names from it. A graph that was loaded from a cache on disk never had them.
 """
 
 from __future__ import annotations

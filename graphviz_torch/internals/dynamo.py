@@ -1,12 +1,12 @@
 """Keep compilers, tracers and transforms of the user's program away from this package's functions.
 
-When torch.compile meets code that it does not compile, it runs that code in Python and compiles
-each Python function called from it. Without the marks set here, it would compile our callbacks into
-the user's graph.
+When torch.compile reaches code that it does not compile, it runs this code in Python, and compiles
+each Python function that the code calls. It would therefore compile our callbacks into the user's
+graph, if they were not marked here.
 
-Uses private PyTorch API (2.13): the mark on a code object that excludes it from compilation at no
-cost per call, the flag of compiled autograd (which would compile our hooks into the backward), the
-flag of torch.jit.trace, the nesting level of torch.func transforms, and the context in which
+Uses private PyTorch API (2.13): the mark that excludes a code object from compilation at no cost
+per call, the flag of compiled autograd (which would compile our hooks into the backward), the flag
+of torch.jit.trace, the nesting level of torch.func transforms, and the context in which
 torch.compile runs the program on fake tensors.
 """
 
@@ -35,7 +35,9 @@ def not_compiled_itself(function: _Function) -> _Function:
 
 
 def not_compiled_hook(function: _Function) -> _Function:
-    """Mark a hook that PyTorch calls in compiled code: Dynamo silently breaks the graph there."""
+    """Mark a hook that compiled code may call, so that Dynamo breaks the graph there without a
+    message; return it.
+    """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return not_compiled(function)
 
@@ -62,7 +64,7 @@ def _mark(function: _Function, below: Any) -> _Function:
     return function
 
 
-# True while torch.jit.trace is tracing; it would record our reads and our variable names.
+# Returns True while torch.jit.trace runs, which would record our reads of tensors.
 is_jit_tracing: Any = torch._C._is_tracing
 
 

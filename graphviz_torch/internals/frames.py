@@ -1,15 +1,15 @@
 """Inspect the stack of the user's program: its frames, its variables and the lines of its warnings.
 
 Code is the user's own unless its file is in this package, in torch, in the standard library or in
-site-packages; the last are called libraries.
+site-packages. Code in site-packages is called a library.
 
-Which programs are being recorded is kept per context (`contextvars`): each thread and each asyncio
-task has its own set, and a task inherits the set of the task that created it.
+The set of programs that are recorded belongs to a context (`contextvars`): each thread and each
+asyncio task has a set of its own, and a task inherits the set of the task that created it.
 
-A PyTorch warning should name the user's line even if one of our modes or tensor subclasses handled
-the call. A warning that names a file of ours is therefore issued a second time with the line that
-it would have named without us. Filters by module and by line then apply, and the warning is shown
-once per line. A filter that hides the warning everywhere except in one module still hides it.
+If one of our modes or tensor subclasses handles a call, PyTorch's warnings about this call name our
+file. Such a warning is therefore issued a second time, with the user's line that it would have
+named without us. Filters by module and by line then apply, and the warning is shown once per line.
+A filter that hides the warning everywhere except in one module still hides it.
 
 Uses private API: `warnings._showwarnmsg`, which Python calls for each warning that passed the
 filters (3.10 to 3.14), and PyTorch's function between a torch function and a mode (2.13). If other
@@ -42,7 +42,7 @@ CodePosition = tuple[CodeType, int]  # a code object, and the offset of an instr
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
-_MAX_FRAMES = 20  # at most this many user frames are returned
+_MAX_FRAMES = 20  # most user frames that are returned
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
@@ -57,7 +57,7 @@ _OTHER_PATHS = (
     "<eval_with_key>",
     "<__array_function__",
 )
-# Parts of PyTorch that copy tensors or read values without being asked to by the user.
+# Modules of PyTorch that copy tensors or read values on their own account.
 _OF_TORCH = (
     "torch.amp",
     "torch.distributed",
@@ -101,10 +101,10 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def library_of(frame: FrameType | None) -> str:
-    """Return the library, as "transformers", whose code runs between `frame` and the user's code.
+    """Return the library whose code runs between `frame` and the user's code, as "transformers".
 
-    A few modules of PyTorch count as well, as "torch.amp.grad_scaler". Returns "" if there is no
-    such library, or no user code on the stack.
+    A few modules of PyTorch count as libraries, such as "torch.amp.grad_scaler". Returns "" if no
+    library runs, or if there is no user code on the stack.
     """
     found = ""
     while frame is not None and (whose := code_owner(frame.f_code.co_filename)):
@@ -121,8 +121,8 @@ def library_of(frame: FrameType | None) -> str:
 def is_shape_inference(frame: FrameType | None) -> bool:
     """Return True if PyTorch is running part of the program in advance, on uninitialized memory.
 
-    A pipeline does so to infer the shapes of a stage, and `torch.cuda.make_graphed_callables` to
-    warm up before it captures a CUDA graph.
+    A pipeline does so to infer the shapes of a stage. `torch.cuda.make_graphed_callables` does so
+    to warm up before it captures a CUDA graph.
 
     Uses private function names (`_shape_inference`, 2.8; `_metadata_inference`, 2.13).
     """
@@ -165,7 +165,7 @@ def _is_running(code: CodeType | None, frame: FrameType | None) -> bool:
 
 
 def clipping_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the outermost PyTorch function that clips gradients, or None."""
+    """Return the frame of the outermost running PyTorch function that clips gradients, or None."""
     found = None
     while frame is not None and frame.f_code.co_filename.startswith(TORCH):
         if frame.f_code.co_name.lstrip("_").startswith("clip_"):
@@ -175,9 +175,11 @@ def clipping_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def clipping_function(frame: FrameType | None) -> str:
-    """Return the outermost PyTorch function that clips gradients, as "clip_grad_norm_", or ""."""
+    """Return the name of the outermost running PyTorch function that clips gradients, such as
+    "clip_grad_norm_"; "" if there is none.
+    """
     found = clipping_frame(frame)
-    # clip_grads_with_norm_ is an alias.
+    # The code of clip_grads_with_norm_ has a name that begins with "_".
     return "" if found is None else found.f_code.co_name.lstrip("_")
 
 
@@ -207,10 +209,11 @@ def caller_frame() -> FrameType | None:
 def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) -> dict[str, Any]:
     """Return the variables of a frame by name, in the order in which they were bound.
 
-    In a function, the globals that it reads follow. Names that start with "_" and names that are
-    not identifiers are left out.
+    If the frame runs a function, the globals that the function reads follow. Names that start with
+    "_" and names that are not identifiers are left out.
 
     Args:
+        frame: the frame.
         without: types whose values are left out.
     """
     values = _copy_variables(frame)
@@ -239,7 +242,7 @@ def _copy_variables(frame: FrameType) -> dict[str, Any]:
     values = frame.f_locals
     copy = dict(values)
     snapshot = frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(values, dict)
-    # References: this variable, getrefcount's argument, the frame.
+    # The three references are this variable, the argument of getrefcount, and the frame's own.
     if snapshot and sys.getrefcount(values) <= 3:
         values.clear()
     return copy
@@ -248,15 +251,15 @@ def _copy_variables(frame: FrameType) -> dict[str, Any]:
 def hide_frame(error: BaseException) -> None:
     """Remove the frame that caught `error` from the error's traceback.
 
-    Call it in the `except` block of that frame, before a bare `raise`, which does not add the frame
-    again.
+    Call this in the `except` block of that frame, before a bare `raise`, which does not add the
+    frame again.
     """
     trace = error.__traceback__
     error.__traceback__ = None if trace is None else trace.tb_next
 
 
 class WarningLines(Watch):
-    """A watch that makes warnings name the caller of a method of ours, not the method.
+    """A watch that makes warnings name the caller of one of our methods, not the method itself.
 
     Args:
         methods: `__torch_function__` of a mode, or `__torch_dispatch__` of a mode or a tensor.
@@ -278,7 +281,8 @@ def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
         if mode is None or frame is None:
             theirs(message)
             return
-        # Drop our entry, since the user's registry records whether the warning was shown.
+        # Our registry is cleared, so that only the user's registry decides whether the warning was
+        # shown before.
         mode.f_globals.get("__warningregistry__", {}).clear()
         warnings.warn_explicit(
             message.message,
@@ -294,7 +298,7 @@ def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
-    """Return the frame that made the call which the mode in `frame` handles."""
+    """Return the frame that made the call that the mode running in `frame` handles."""
     while frame is not None and frame.f_code in codes:
         frame = frame.f_back
         if frame is not None and frame.f_code is overrides.handle_torch_function.__code__:
@@ -324,7 +328,7 @@ def leave_program(program: object) -> None:
 
 
 def leave_programs() -> None:
-    """Record nothing from now on in this context, which should be a copy."""
+    """Leave all programs in this context. Call it in a copied context, not in the user's own."""
     _programs.set(frozenset())
 
 

@@ -1,7 +1,7 @@
-"""Functions and classes of PyTorch without a public name.
+"""List functions and classes of PyTorch that have no public name.
 
-A program may replace a method of `torch.Tensor`. Methods implemented in C++ exist on `TensorBase`
-as well, where they cannot be replaced; a call of `TensorBase`'s method bypasses such replacements.
+A program may replace methods of `torch.Tensor`. This package calls methods that are implemented in
+C++ on `TensorBase`, where a program cannot replace them.
 
 All names used here are private (2.13).
 """
@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 # The first function called by `GradScaler.unscale_` and `GradScaler.step`.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
-# Called by `GradScaler.update` unless the scale is set by hand.
+# Called by `GradScaler.update`, unless the program passes a new scale.
 UPDATE_SCALE: Any = torch._amp_update_scale_
 # A function mode sees reads and writes of an attribute under these names.
 _grad: Any = Tensor.grad
@@ -36,7 +36,7 @@ foreach_max: Any = torch._foreach_max
 BATCH_NORM: type[Any] = _BatchNorm
 DROPOUT: type[Any] = _DropoutNd
 
-_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that return the values
+_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}  # properties that return a tensor
 
 
 def _metadata_calls() -> frozenset[Callable[..., Any]]:
@@ -62,5 +62,5 @@ def _metadata_calls() -> frozenset[Callable[..., Any]]:
 # Calls that read metadata of a tensor, not its values.
 METADATA_CALLS = _metadata_calls()
 
-# The code that copies the values of a state into a module's parameters (2.13).
+# The code that copies the values of a state dict into a module's parameters (2.13).
 LOAD_STATE_CODE = torch.nn.Module._load_from_state_dict.__code__

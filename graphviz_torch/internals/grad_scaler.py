@@ -1,6 +1,7 @@
-"""Read the loss scale of a GradScaler without synchronizing and without being seen by modes.
+"""Read the loss scale of a GradScaler without waiting for the device.
 
-`get_scale()` would synchronize with the device, so the private tensor `_scale` is read (2.13).
+`get_scale()` would wait for the device. The private tensor `_scale` is read instead (2.13), hidden
+from modes.
 """
 
 from __future__ import annotations
@@ -16,18 +17,19 @@ from .probes import Probe, probe
 
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
-# Code objects that multiply a loss by the scale, by name, since a code object is slow to hash.
+# Code objects that multiply a loss by the scale. The keys are names, since hashing a code object is
+# slow.
 SCALING = {part.co_name: part for part in _parts}
 
 _step: CodeType = GradScaler.step.__code__
-_MAX_DEPTH = 6  # frames between an optimizer's step and the scaler's
+_MAX_DEPTH = 6  # most frames between an optimizer's step and `GradScaler.step`
 
 
 def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
     """Return the enabled scaler that called an optimizer's step, or None.
 
     Args:
-        frame: PyTorch's frame around the step.
+        frame: PyTorch's frame that calls the optimizer's step.
     """
     for _ in range(_MAX_DEPTH):
         if frame is None:
@@ -40,11 +42,11 @@ def stepping_scaler(frame: FrameType | None) -> GradScaler | None:
 
 
 def loss_scale(scaler: GradScaler) -> Probe | None:
-    """Return a probe of the current scale.
+    """Return a probe of the current scale; None if there is no scale yet, or if it cannot be read.
 
-    Returns None if the scale has no memory (a fake tensor), or if the device has failed.
+    A fake tensor has no memory to read, and reading raises if the device has failed.
     """
     scale: Tensor | None = scaler._scale
-    with suppress(RuntimeError):  # PyTorch's own call reports a failed device
+    with suppress(RuntimeError):  # raised if the device has failed, which PyTorch reports later
         return None if scale is None else probe(TensorBase.clone, scale)
     return None

@@ -1,8 +1,9 @@
-"""Numbers that are computed on a tensor's device now, and read later, once from each device.
+"""Compute numbers on a tensor's device now, and read them later with one copy from each device.
 
-A listener computes some numbers when an event occurs, because the program changes its tensors
-afterwards. To read them at once would make the program wait for the device. Code that runs
-`unobserved` is seen by no mode, subclass, graph or watch, and not changed by autocast.
+A listener computes its numbers when an event occurs, because the program may change the tensors
+afterwards. If it read them at once, the program would wait for the device. Operations inside
+`unobserved()` are hidden from modes, subclasses, graphs and watches, and autocast does not change
+them.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ def unobserved() -> Iterator[None]:
 
 
 def run_unobserved(function: Callable[..., Result], *args: Any) -> Result:
-    """Call a function inside `unobserved()`, which costs less than entering it."""
+    """Call a function as inside `unobserved()`; this takes less time than the context manager."""
     with no_functions(), no_operators(), unseen(), no_autograd(), no_autocast():
         return function(*args)
 
 
 class Probe:
-    """A tensor of a few numbers, read at once on the CPU, and by `fetch` on other devices.
+    """A few numbers, which are read at once on the CPU, and by `fetch` on other devices.
 
     Args:
-        numbers: the tensor, computed inside `unobserved()`.
+        numbers: a tensor of the numbers, computed inside `unobserved()`.
     """
 
     __slots__ = ("_numbers", "_stream", "values")
@@ -48,14 +49,14 @@ class Probe:
     def __init__(self, numbers: Tensor) -> None:
         flat = TensorBase.reshape(numbers, (-1,))
         here = is_on_cpu(flat)
-        # Flat and row-major; None before `fetch`; empty if the device has failed.
+        # The numbers in row-major order; None before `fetch`; empty if the device has failed.
         self.values: list[Any] | None = TensorBase.tolist(flat) if here else None
         self._numbers = None if here else flat
         self._stream = current_stream(flat.device.index) if flat.is_cuda else 0
 
 
 def probe(function: Callable[..., Tensor], *tensors: Tensor) -> Probe | None:
-    """Return what a function computes from tensors; None if one of them cannot be read now.
+    """Return a probe of the result of a function; None if any of the tensors cannot be read now.
 
     >>> probe(torch.amax, torch.tensor([1.0, 3.0])).values
     [3.0]
@@ -68,7 +69,7 @@ def probe(function: Callable[..., Tensor], *tensors: Tensor) -> Probe | None:
 
 
 def fetch(probes: Sequence[Probe]) -> list[list[Any]]:
-    """Return the values of all probes, with one copy from each device for each dtype.
+    """Return the values of all probes, after one copy from each device for each dtype.
 
     >>> fetch([Probe(torch.ones(2)), Probe(torch.arange(6).view(2, 3))])
     [[1.0, 1.0], [0, 1, 2, 3, 4, 5]]
@@ -79,7 +80,7 @@ def fetch(probes: Sequence[Probe]) -> list[list[Any]]:
             key = each._numbers.device, each._numbers.dtype
             groups.setdefault(key, []).append(each)
     for group in groups.values():
-        with suppress(Exception):  # a device that has failed
+        with suppress(Exception):  # raised if the device has failed
             run_unobserved(_fetch, group)
     return [each.values or [] for each in probes]
 

@@ -1,6 +1,6 @@
 """Find the key-value store through which the ranks of a process group found each other.
 
-Uses a private function of PyTorch (2.8 to 2.15); from 2.9 on, a group has a method for it as well.
+Uses a private function of PyTorch (2.8 to 2.15). From 2.9 on, a group has a method for this, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Room on Python's stack for the frames that a watch adds to the program's module calls.
+"""Raise Python's recursion limit for the frames that a watch adds to the program's module calls.
 
-A module call has one frame more while modules are watched, so a program that nearly reaches
-`sys.getrecursionlimit()` would exceed it. Seen with Python 3.11 and PyTorch 2.13: four frames for a
-nested module, five where it is watched.
+A module call has one frame more while modules are watched. A program that nearly reaches
+`sys.getrecursionlimit()` would therefore exceed it. With Python 3.11 and PyTorch 2.13, a nested
+module's call has four frames, and five frames if it is watched.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import sys
 import threading
 from contextlib import suppress
 
-_FRAMES = 4  # of a module call without a watch
-_BASE = 64  # frames of ours at the end of the deepest call
+_FRAMES = 4  # number of frames of a module call without a watch
+_BASE = 64  # number of our own frames inside the deepest call
 
 _lock = threading.Lock()
 _open: set[RecursionRoom] = set()
-_limit = 0  # of the program
-_raised = 0  # the limit that was set last
+_limit = 0  # the program's own limit
+_raised = 0  # the limit that we set last
 
 
 class RecursionRoom:
-    """Raises the recursion limit while it is open, unless the program sets its own.
+    """A raised recursion limit, from `open` to `close`, unless the program sets a limit itself.
 
-    Each of several rooms is for one more frame of each module call.
+    Each open room raises the limit by one frame for each module call.
 
     >>> before, room = sys.getrecursionlimit(), RecursionRoom()
     >>> room.open()
@@ -35,30 +35,31 @@ class RecursionRoom:
     """
 
     def open(self) -> None:
-        """Raise the limit; does nothing if the room is open."""
+        """Raise the limit, unless the room is already open."""
         with _lock:
             _note_own_limit()
             _open.add(self)
             _set_limit()
 
     def close(self) -> None:
-        """Lower the limit; does nothing if the room is not open."""
+        """Lower the limit again, if the room is open."""
         with _lock:
             _open.discard(self)
             _set_limit()
 
 
 def _note_own_limit() -> None:
-    """Note the program's limit before the first room opens."""
+    """Store the program's limit before the first room opens."""
     global _limit, _raised
-    if not _open and sys.getrecursionlimit() != _raised:  # else it could not be lowered before
+    # If the current limit is ours, it could not be lowered when the last room was closed.
+    if not _open and sys.getrecursionlimit() != _raised:
         _limit = _raised = sys.getrecursionlimit()
 
 
 def _set_limit() -> None:
     global _raised
-    if sys.getrecursionlimit() == _raised:  # else the program has set its own
+    if sys.getrecursionlimit() == _raised:  # otherwise the program has set a limit since
         limit = _limit + len(_open) * (_limit // _FRAMES + _BASE)
-        with suppress(RecursionError):  # the program is deeper than it could be before
+        with suppress(RecursionError):  # raised if the stack is already deeper than the new limit
             sys.setrecursionlimit(limit)
             _raised = limit

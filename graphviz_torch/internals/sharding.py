@@ -22,7 +22,7 @@ from .frames import frame_variables
 from .functions import TensorBase
 from .guards import no_autograd, no_functions, no_operators
 
-_MAX_FRAMES = 48  # at most this many frames are inspected; PyTorch's and those of modes
+_MAX_FRAMES = 48  # most frames that are inspected
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 
 
@@ -30,7 +30,7 @@ class CollectiveCaller(NamedTuple):
     """The part of PyTorch or of the model that issued a collective."""
 
     parameters: list[tuple[Module, str]] = []  # noqa: RUF012 - module and name of each
-    change: str = ""  # of placements: "Shard(0) → Replicate"
+    change: str = ""  # change of a DTensor's placements, such as "Shard(0) → Replicate"
     module: Module | None = None  # the module whose call, or a hook of it, issued the collective
     mesh: Any = None  # the DeviceMesh of the ranks
 
@@ -58,10 +58,9 @@ def mesh_dimensions(mesh: Any) -> Iterator[tuple[str, str]]:
 
 
 def placement(tensor: Any) -> str:
-    """Return the placements and the local shape of a DTensor, or "" for other tensors.
+    """Return placements and local shape of a DTensor, as "Shard(0) on tp, local [512, 4096]".
 
-    For example `"Shard(0) on tp, local [512, 4096]"`. A mesh dimension without a name is given by
-    its index.
+    A mesh dimension without a name is given by its index. The result is "" for other tensors.
     """
     spec, local = getattr(tensor, "_spec", None), getattr(tensor, "_local_tensor", None)
     if spec is None or local is None:
@@ -75,7 +74,7 @@ def placement(tensor: Any) -> str:
 
 
 def shard_position(tensor: Any) -> tuple[int, int] | None:
-    """Return (index, count): the index of this rank's shard of a DTensor and the number of shards.
+    """Return the index of this rank's shard of a DTensor, and the number of shards.
 
     Replicas have equal indices. Returns None for other tensors, for partial placements, and if this
     rank is not in the mesh.
@@ -92,7 +91,7 @@ def shard_position(tensor: Any) -> tuple[int, int] | None:
 
 
 def replica_ranks(tensor: Any) -> tuple[int, ...]:
-    """Return the global ranks that hold the same shard of a DTensor as this rank.
+    """Return the global ranks that have the same shard of a DTensor as this rank.
 
     Returns () for other tensors, for partial placements, and if this rank is not in the mesh.
     """

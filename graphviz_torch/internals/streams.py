@@ -1,4 +1,4 @@
-"""CUDA streams by handle, for code that runs for every gradient."""
+"""Get and synchronize CUDA streams by handle, fast enough for every gradient."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def is_set_up(device: int) -> bool:
 
 
 def fetch(tensor: Tensor, device: int) -> None:
-    """Let the current stream of `device` read a tensor computed on the current device's stream.
+    """Make the current stream of `device` wait until a tensor of the current device is computed.
 
-    The autograd engine computes a gradient on the stream of its node, on the first device among the
-    node's outputs.
+    This is needed for a gradient on another device than the current one: the engine makes the
+    stream of the gradient's node current, on the first device among the node's outputs.
     """
     stream = torch.cuda.current_stream(device)
     stream.wait_stream(torch.cuda.current_stream())
@@ -50,5 +50,5 @@ def wait_for(device: int, stream: int) -> None:
 
 
 def _stream(device: int, stream: int) -> Any:
-    # An ExternalStream(0) is not the default stream (2.11).
+    # ExternalStream is not used, because ExternalStream(0) is not the default stream (2.11).
     return torch.cuda.get_stream_from_external(stream, device)

@@ -1,6 +1,7 @@
-"""Recognize wrappers of modules: the attribute with the wrapped module, and hidden parameters.
+"""Recognize modules that wrap another module, such as DDP, and find what they wrap.
 
-Checked with torch 2.13: torch.compile, DataParallel, DDP, FSDP, activation checkpointing, Fabric.
+The wrappers of torch.compile, DataParallel, DDP, FSDP, activation checkpointing and Fabric are
+known, as of torch 2.13.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def is_sharded(kinds: Iterable[type[Module]]) -> bool:
 def unsharded_parameters(module: Module) -> Iterable[tuple[Module, str, Tensor]]:
     """Return (module, name, tensor) of each unsharded parameter of a module given to `fully_shard`.
 
-    The autograd graph contains these tensors. Outside of its forward and backward, the module has
-    the shards instead.
+    The autograd graph contains these tensors. The module itself has the shards instead, except
+    during its forward and backward.
     """
     state_of = getattr(type(module), "_get_fsdp_state", None)
     return () if state_of is None else _parameters(state_of(module))
@@ -59,6 +60,6 @@ def _parameters(state: Any) -> Iterator[tuple[Module, str, Tensor]]:
     groups = getattr(state, "_fsdp_param_groups", None)  # torch 2.11 has a single group
     for group in [getattr(state, "_fsdp_param_group", None)] if groups is None else groups:
         for part in () if group is None else group.fsdp_params:
-            whole = getattr(part, "_unsharded_param", None)  # the first forward creates it
+            whole = getattr(part, "_unsharded_param", None)  # None before the first forward
             if whole is not None:
                 yield part._module_info.module, part._module_info.param_name, whole

@@ -115,7 +115,7 @@ def test_a_missing_value_is_said_in_a_sentence_with_what_to_give(folder: Path) -
     script.write_text("\n".join(lines))
     done = rehearsed(folder, "--ranks", "4", "train.py")
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("graphviz-torch: train.py:24 asks for a value")
+    assert done.stderr.splitlines()[-1].startswith("graphviz-torch: train.py:24 needs a value")
     assert "--value 24=0.5" in done.stderr
     assert "Traceback" not in done.stderr
 

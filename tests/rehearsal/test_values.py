@@ -99,7 +99,7 @@ DECIDES: dict[str, Callable[[Any], object]] = {
 def test_a_value_that_decides_asks_by_its_line(what: str) -> None:
     decide = DECIDES[what]
     line = decide.__code__.co_firstlineno
-    with pytest.raises(RuntimeError, match=rf"test_values.py:{line} asks .* --value {line}=0.5"):
+    with pytest.raises(RuntimeError, match=rf"test_values.py:{line} needs .* --value {line}=0.5"):
         rehearse(lambda: decide(torch.ones(2).sum()))
     assert rehearse(lambda: decide(torch.ones(2).sum()), values={str(line): 0.5}).printed == ()
 
@@ -139,7 +139,7 @@ def test_all_that_decides_in_the_first_step_asks_at_once() -> None:
 
     first = deciding.__code__.co_firstlineno
     lines = first + 6, first + 10
-    with pytest.raises(RuntimeError, match=r"ask for values of tensors") as raised:
+    with pytest.raises(RuntimeError, match=r"need values of tensors") as raised:
         rehearse(deciding)
     assert all(f"--value {line}=0.5" in str(raised.value) for line in lines)
     rehearse(deciding, values={str(lines[0]): 0.5, str(lines[1]): 1.0})
@@ -148,7 +148,7 @@ def test_all_that_decides_in_the_first_step_asks_at_once() -> None:
         while torch.ones(1).item() < 2:
             steps.append(0)
 
-    with pytest.raises(RuntimeError, match="asks for a value"):
+    with pytest.raises(RuntimeError, match="needs a value"):
         rehearse(waiting)
 
 

@@ -36,7 +36,7 @@ class Recompiled(NamedTuple):
 
     code: CodeType
     reason: str  # Dynamo's message: the guard that failed
-    before: int  # how many times it was compiled before
+    before: int  # how many times the function was compiled before
 
 
 class Trace(Protocol):
@@ -51,7 +51,7 @@ class Trace(Protocol):
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Receive the arguments and the result, after `on_operation_end`."""
+        """Receive the arguments and the result of an operation, after `on_operation_end`."""
 
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
@@ -74,7 +74,7 @@ class Trace(Protocol):
             inputs: input tensors.
             results: outputs, with None for one that is not a tensor.
             broken: the graph break that ended the graph, if any.
-            again: the reason for a recompilation, if it is one.
+            again: the recompilation that created the graph, if any.
         """
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
@@ -82,7 +82,7 @@ class Trace(Protocol):
 
 
 class TraceComplete(Exception):
-    """Raised to stop Dynamo once a graph that is traced again is complete."""
+    """Exception that stops Dynamo when a graph that is traced again is complete."""
 
 
 class _TraceState(local):
@@ -91,9 +91,9 @@ class _TraceState(local):
     new_callbacks: Callable[[], Trace]  # creates the trace of a graph
     output: Any = None  # Dynamo's OutputGraph of the current graph
     trace: Trace | None = None  # None also after a callback has raised
-    again: bool = False  # True to stop before the graph is compiled
+    again: bool = False  # True if Dynamo is stopped before it compiles the graph
     recompiled: Recompiled | None = None  # the recompilation since the last graph
-    new: Any = None, None  # code and trace of the last compiled graph, until it runs
+    new: Any = None, None  # code and trace of the last compiled graph, until this graph runs
 
 
 _thread_state = _TraceState()
@@ -112,7 +112,7 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
 
 def _wrap_run_node(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_node(tracer: Any, node: Any, args: Any, kwargs: Any, nnmodule: Any) -> Any:
-        if tracer is not _thread_state.output:  # Dynamo starts or restarts a graph
+        if tracer is not _thread_state.output:  # Dynamo has started or restarted a graph
             _thread_state.output, _thread_state.trace = tracer, _thread_state.new_callbacks()
         _notify("on_operation_start", _tensors((args, kwargs)))
         result = original(tracer, node, args, kwargs, nnmodule)
@@ -130,7 +130,7 @@ def _wrap_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
         if self is not _thread_state.output:
             return original(self, gm, examples)
         before = set(_region_node_classes())
-        with suppress(Exception):  # otherwise the region is shown without its operations
+        with suppress(Exception):  # after an exception, the region is shown without its operations
             _notify("on_graph_complete", *_completed_graph(self, gm))
         if _thread_state.again:
             raise TraceComplete
@@ -189,7 +189,7 @@ def _completed_graph(output: Any, gm: Any) -> tuple[Any, ...]:
     ]
     again, _thread_state.recompiled = _thread_state.recompiled, None
     if again is not None and again.code is not output.root_tx.f_code:
-        again = None  # the recompilation of a function without a graph
+        again = None  # it was the recompilation of another function, which has no graph
     return _example_values(inputs), results, _broken(output), again
 
 
@@ -212,7 +212,10 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return this code's trace, once, if it was the last one compiled in this thread."""
+    """Return the trace of this code, if it was the code that this thread compiled last.
+
+    The trace is returned once; a second call returns None.
+    """
     (last, trace), _thread_state.new = _thread_state.new, (None, None)
     return trace if last is code else None
 
@@ -221,7 +224,7 @@ def _notify(event: str, *what: Any) -> None:
     if _thread_state.trace is not None:
         try:
             getattr(_thread_state.trace, event)(*what)
-        except Exception:  # then the region is shown without its operations
+        except Exception:  # the region is shown without its operations
             _thread_state.trace = None
 
 

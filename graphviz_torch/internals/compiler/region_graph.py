@@ -1,8 +1,8 @@
 """Compare each operation inside a compiled module with the same operation run eagerly.
 
-The module's forward is traced again as a separate function, and its compiler gets a graph that also
-returns the result of each operation. Afterwards nothing is left: Dynamo's counters are restored,
-its names in the program's globals are removed, and the program's own compiled code is not touched.
+The module's forward is traced again as a separate function, and the compiler gets a graph that also
+returns the result of each operation. Afterwards Dynamo's counters are restored, and the names that
+Dynamo added to the program's globals are removed. The program's own compiled code is not touched.
 
 Uses private API (2.13): the compiler of a module, Dynamo's counters, and the metadata of operations
 in its graphs.
@@ -76,7 +76,7 @@ def compare_operations(
         try:
             torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
         finally:
-            # Drops the compiled code and the global names that it uses.
+            # This drops the compiled code and the global names that the code uses.
             frames.reset_code(copy.__code__)
 
 
@@ -100,7 +100,7 @@ def _compile_both(
 
 
 def _with_results(module: Any) -> tuple[Any, list[Any]]:
-    """Return a copy of a graph that also returns each operation's result, and those nodes."""
+    """Return a copy of a graph that also returns each operation's result, and these operations."""
     graph, copies = torch.fx.Graph(), dict[Any, Any]()
     nodes, results = list[Any](), list[Any]()
     for node in module.graph.nodes:

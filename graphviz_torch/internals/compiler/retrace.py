@@ -1,8 +1,8 @@
 """Trace the graph behind a compiled function again, on fake tensors.
 
-Dynamo keeps generated code that calls the compiled graph, but not the traced graph. The arguments
-of that code are sufficient for Dynamo to trace the original function again. Nothing is compiled,
-and Dynamo's counters, the random state and the program's globals are restored.
+Dynamo keeps the code that it generated, which calls the compiled graph, but not the traced graph.
+When the generated code runs, Dynamo can trace the original function again with the same arguments.
+Nothing is compiled, and Dynamo's counters, the random state and the program's globals are restored.
 
 Uses private API (2.13): the original of Dynamo's code, the function that traces a frame, and the
 state which that function needs.
@@ -26,14 +26,16 @@ from ..frames import frame_variables
 from ..hooks.modules import remove_module_hooks
 from . import dynamo_trace
 
-# Globals that Dynamo adds.
+# Names of globals that Dynamo adds to the program.
 _OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")
 # The trace of each generated code object that has run while recording, by id() of the code.
 _traces: dict[int, tuple[weakref.ref[CodeType], dynamo_trace.Trace | None]] = {}
 
 
 def original_code(frame: FrameType) -> CodeType | None:
-    """Return the user's code object behind a frame of Dynamo's code, or None for other frames."""
+    """Return the user's code object from which Dynamo generated the code of a frame; None if Dynamo
+    did not generate it.
+    """
     code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
     return code
 
@@ -41,13 +43,13 @@ def original_code(frame: FrameType) -> CodeType | None:
 def trace_again(
     frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Return the trace of the graph that a frame calls, tracing it if there is none yet.
+    """Return the trace of the graph that a frame calls; the graph is traced if there is no trace.
 
-    Global module hooks are off afterwards.
+    Our global module hooks are removed afterwards.
 
     Args:
-        frame: a frame of Dynamo's code that is about to call a compiled graph.
-        new: creates a trace.
+        frame: a frame of Dynamo's generated code that is about to call a compiled graph.
+        new: creates an empty trace.
     """
     code, key = original_code(frame), id(frame.f_code)
     if key not in _traces:
@@ -61,10 +63,10 @@ def trace_again(
 def _trace(
     code: CodeType, frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Trace this code, or return None if Dynamo cannot."""
+    """Trace the user's code `code` with the arguments in `frame`; None if Dynamo cannot do so."""
     found = list[dynamo_trace.Trace]()
 
-    def new_trace() -> dynamo_trace.Trace:  # Dynamo may restart a graph
+    def new_trace() -> dynamo_trace.Trace:  # called again if Dynamo restarts a graph
         found.append(new())
         return found[-1]
 
@@ -76,7 +78,7 @@ def _trace(
             _run(code, frame)
         except dynamo_trace.TraceComplete:
             return found[-1] if found else None
-        except Exception:  # the region is then shown without its operations
+        except Exception:  # the region is shown without its operations
             return None
         finally:
             dynamo_trace.end_compilation()
@@ -100,7 +102,9 @@ def restored_counters() -> Iterator[None]:
 
 
 def _run(code: CodeType, frame: FrameType) -> None:
-    """Let Dynamo trace `code` with the arguments in `frame`, a frame of its compiled version."""
+    """Make Dynamo trace `code` with the arguments in `frame`, which runs the code generated for
+    it.
+    """
     dynamo, guards = _dynamo(), import_module("torch._guards")
     metrics = import_module("torch._dynamo.utils").get_metrics_context
     count = code.co_argcount + code.co_kwonlyargcount

@@ -1,11 +1,11 @@
 """Find functions that Dynamo skips, so that Python runs them uncompiled.
 
 If Dynamo can neither compile a function nor resume after a graph break, as in a loop, it skips the
-whole function from then on. It also skips PyTorch's own modules unless compiled code calls them. It
-reports a skip once. Later, the only sign is that Dynamo has met the function and has no code for
-it.
+whole function from then on. It also skips PyTorch's own modules unless compiled code calls them.
+Dynamo reports a skipped function once. Later, a skipped function can only be recognized because
+Dynamo has seen its code and has no compiled code for it.
 
-Uses private API (2.11 to 2.14): the code that Dynamo has met, the compiled code for it, and the
+Uses private API (2.11 to 2.14): the code that Dynamo has seen, the compiled code for it, and the
 rules that decide which code to skip.
 """
 
@@ -34,7 +34,7 @@ class Skipped(NamedTuple):
 def skipped_now(convert: Any, code: CodeType, error: Exception) -> Skipped | None:
     """Return the function that Dynamo skips because of `error`.
 
-    Returns None if the program gets the error.
+    Returns None if Dynamo raises the error in the program instead.
 
     Args:
         convert: Dynamo's frame converter that raised.
@@ -78,10 +78,10 @@ def is_skipped_entirely(function: Any) -> bool:
 
 
 def keeps_module_hooks(function: Any) -> bool:
-    """Return True if global module hooks can stay while the function runs.
+    """Return True if global module hooks need not be removed while a compiled function runs.
 
-    Dynamo has skipped the forward of its module, and no module inside has hooks, so no compiled
-    code checks for hooks.
+    This is so if Dynamo has skipped the forward of the function's module and no module inside has
+    hooks of its own. No compiled code then checks for hooks.
     """
     module: Any = getattr(function, "__self__", None)
     return skipped_before(function) is not None and not any(map(_has_hooks, module.modules()))

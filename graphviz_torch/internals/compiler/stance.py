@@ -1,7 +1,7 @@
 """Run compiled functions eagerly through `torch.compiler.set_stance("force_eager")`.
 
-Under this stance PyTorch ignores code that it has compiled and compiles nothing; afterwards it uses
-the same code again. The stance applies to every thread of the process.
+Under this stance PyTorch compiles nothing and ignores the code that it has compiled. Afterwards it
+uses this code again. The stance applies to all threads of the process.
 
 Reads the current stance, which is private (2.11 to 2.15).
 """
@@ -21,7 +21,8 @@ class EagerStance:
 
     Args:
         on_active: called once the stance is set.
-        on_failure: called with the exception if it cannot be set, as inside a compiled function.
+        on_failure: called with the exception if the stance cannot be set, as inside a compiled
+            function.
     """
 
     def __init__(
@@ -59,7 +60,8 @@ def _remove() -> None:
     while _stances:
         ours = _stances.pop()
         if import_module("torch._dynamo.eval_frame")._stance is ours.stance:
-            ours.__exit__(None, None, None)  # otherwise the program has set another stance since
+            # If it is not ours, the program has set another stance since, which is kept.
+            ours.__exit__(None, None, None)
 
 
 _INSTALLATION: Installation[EagerStance] = Installation(_install, _remove)

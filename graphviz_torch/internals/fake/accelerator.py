@@ -1,10 +1,10 @@
-"""A simulated CUDA device for programs under fake tensors: tensors placed on it stay on the CPU.
+"""Simulate a CUDA device for programs under fake tensors; tensors on the device stay on the CPU.
 
 Modes replace "cuda" by "cpu" wherever PyTorch takes a device, and the functions of `torch.cuda`
-answer as if there were a device. Kernels and autocast lists are therefore those of the CPU, while
-optimizers choose their multi-tensor versions as on CUDA. A move between host and device copies the
-tensor, as on a real machine. A tensor placed on the device reports a CUDA device in Python;
-PyTorch's C++ code sees a CPU tensor.
+return values as if there were a device. Kernels and autocast lists are therefore those of the CPU,
+while optimizers choose their multi-tensor versions as on CUDA. A move between host and device
+copies the tensor, as on a real machine. In Python, a tensor on the device reports a CUDA device. In
+PyTorch's C++ code it is a CPU tensor.
 
 Uses private API (2.13): the devices for which optimizers use multi-tensor kernels, the accelerator
 that fully_shard queries, the engine's function as in `hooks/engine.py`, and `FakeTensor.device`.
@@ -42,7 +42,7 @@ _foreach_utils: Any = torch.utils._foreach_utils
 
 
 class Placement(Protocol):
-    """Keeps track of which tensors are on the device."""
+    """A record of which tensors are on the simulated device."""
 
     def put(self, given: Any) -> None:
         """Mark the tensors in `given` as being on the device."""
@@ -57,7 +57,7 @@ class Placement(Protocol):
         """Return the peak of allocated bytes in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
-        """Return a context manager in which outputs do not take the inputs' device."""
+        """Return a context manager in which results are not put on the device of their inputs."""
 
 
 class FakeAccelerator:
@@ -66,8 +66,8 @@ class FakeAccelerator:
     Args:
         local: index of this process's device.
         count: number of devices of the machine.
-        memory: bytes of memory of each device.
-        placement: keeps track of the tensors on the device.
+        memory: memory of each device in bytes.
+        placement: records which tensors are on the device.
     """
 
     def __init__(self, local: int, count: int, memory: int, placement: Placement) -> None:
@@ -107,7 +107,7 @@ class FakeAccelerator:
         return device
 
     def operators(self) -> AbstractContextManager[Any]:
-        """Return a mode that marks tensors created on the device; enter it last."""
+        """Return a dispatch mode that puts new tensors on the device; enter this mode last."""
         return _Operators(self)
 
     def _attributes(self) -> Iterator[tuple[Any, str, Any]]:
@@ -134,8 +134,8 @@ class FakeAccelerator:
         yield _TENSOR, "cpu", lambda tensor, *_, **__: self._move_tensor(tensor, ("cpu",), {})
 
     def _move_tensor(self, tensor: Any, given: Any, kwargs: Any) -> Any:
-        """Run `tensor.to(...)`, as a copy if the tensor is on the other side."""
-        if self._moving:  # a mode calls the method again
+        """Run `tensor.to(...)`; between host and device, the tensor is copied."""
+        if self._moving:  # a mode has called the method again
             return _move(tensor, *given, **kwargs)
         self._moving = True
         try:
@@ -158,7 +158,7 @@ class FakeAccelerator:
         named = {name: self.replace_cuda(each) for name, each in kwargs.items()}
         if (
             onto is self.placement.has(tensor) or type(tensor) is torch.Tensor
-        ):  # a plain tensor is real, as a seed
+        ):  # a plain tensor is a real one, such as a seed
             return _move(tensor, *new, **named)
         with self.placement.crossing():
             result = _move(tensor, *new, **{**named, "copy": True})
@@ -192,7 +192,7 @@ class FakeAccelerator:
         found |= {name: _returning(None) for name in nothing.split()}
         found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
         found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
-        for kind in ("allocated", "reserved"):  # no caching allocator, so both are equal
+        for kind in ("allocated", "reserved"):  # both are equal without a caching allocator
             found[f"memory_{kind}"] = lambda *_: self.placement.allocated_bytes()
             found[f"max_memory_{kind}"] = lambda *_: self.placement.peak_bytes()
         found["mem_get_info"] = lambda *_: (
@@ -240,7 +240,7 @@ class FakeAccelerator:
 
     def _autocast(self, init: Callable[..., None]) -> Callable[..., None]:
         def __init__(this: Any, device_type: str, dtype: Any = None, *args: Any, **kw: Any) -> None:
-            if device_type == "cuda":  # checkpoints pass "cuda" on any machine
+            if device_type == "cuda":  # torch.utils.checkpoint passes "cuda" on any machine
                 device_type, dtype = "cpu", torch.float16 if dtype is None else dtype
             init(this, device_type, dtype, *args, **kw)
 
@@ -279,7 +279,9 @@ class _Functions(TorchFunctionMode):
         return result
 
     def wrap_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `run`, of the engine, with this mode active for hooks and recomputed segments."""
+        """Return the engine's function `run`, wrapped so that this mode is active in hooks and in
+        recomputed segments.
+        """
 
         def run_inside(*args: Any, **kwargs: Any) -> Any:
             with nullcontext() if self in _functions() else self:
@@ -289,7 +291,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(_Mode):  # type: ignore[misc]
-    """Dispatch mode that does the same for operators called by PyTorch's own Python code."""
+    """Dispatch mode that replaces "cuda" in operators that PyTorch's own Python code calls."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
         super().__init__()
@@ -314,7 +316,7 @@ def _is_host(value: Any) -> bool:
 
 
 class Stream:
-    """Simulated stream or event; it runs nothing."""
+    """A simulated stream, on which nothing runs."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = 0
@@ -344,7 +346,7 @@ class Stream:
 
 
 class Event(Stream):
-    """Simulated event of a stream that runs nothing."""
+    """A simulated event of such a stream."""
 
     def elapsed_time(self, other: Any) -> float:
         """Return 0.0; a simulated device has no clock."""
@@ -357,7 +359,7 @@ def _on_stream(*_: Any) -> Iterator[None]:
 
 
 def _wrap_module_to(to: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Module.to`, which parses a device index where no mode sees it."""
+    """Wrap `Module.to` to accept a device index, which it would parse without calling a mode."""
 
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and type(args[0]) is int:

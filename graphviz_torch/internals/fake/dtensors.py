@@ -1,12 +1,12 @@
 """Keep DTensor's own shape computations out of a rehearsal's counts of memory and operations.
 
 To infer the shape of a result, DTensor runs each new operator once on tensors of the global shape,
-which is not work of a rank. Here this runs outside all modes and on the CPU, because a PyTorch
-without CUDA refuses some operators for it.
+which is no work of a rank. Here these operators run outside all modes. They run on the CPU, because
+a PyTorch without CUDA refuses some of them for CUDA.
 
-PyTorch has sharding rules for CUDA's attention kernels, but not for the CPU's, which a rehearsal
-runs; the same rules are registered for those: by batch and by heads. The random states that
-DTensors synchronize on a GPU have no values here.
+PyTorch has sharding rules for CUDA's attention kernels, but not for the CPU's kernels, which a
+rehearsal runs. The same rules, by batch and by heads, are registered for the CPU's kernels. Random
+states, which DTensors synchronize on a GPU, have no values here.
 
 Uses private API (2.13): DTensor's shape propagation, its tables of operators, the creation of a
 tensor of global shape, and the function that disables modes.
@@ -39,7 +39,7 @@ _BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.
 
 
 class RankTensors:
-    """Context manager in which DTensors run only this rank's work, on CPU attention as well."""
+    """Context manager in which DTensors run only this rank's work, and can use CPU attention."""
 
     def __init__(self) -> None:
         self._open = ExitStack()

@@ -1,8 +1,8 @@
 """Simulate process groups of many ranks in one process; nothing is sent.
 
-Environment variables are those of torchrun. A group of any backend becomes PyTorch's fake group,
-which completes each collective immediately and leaves the output buffers unchanged. Device meshes
-consist of real numbers, outside fake tensors. Objects exchanged between ranks are this rank's own.
+The environment variables of torchrun are set. A group of any backend becomes PyTorch's fake group,
+which completes each collective immediately and leaves the output buffers unchanged. Rank numbers in
+device meshes are real tensors, not fake ones. If ranks exchange objects, this rank gets its own.
 
 Uses private API (2.13): `_new_process_group_helper`, which creates every group;
 `_get_default_timeout`; the fake group of PyTorch's tests; DDP's comparison of shapes between ranks.
@@ -71,14 +71,14 @@ class FakeGroups:
     def __enter__(self) -> FakeGroups:
         if dist.is_initialized():
             raise RuntimeError(
-                "there is a process group already: rehearse where none was made, or call "
-                "torch.distributed.destroy_process_group() first."
+                "there is a process group already: rehearse before a process group is created, or "
+                "call torch.distributed.destroy_process_group() first."
             )
         with ExitStack() as opened:
             for owner, name, new in self._replacements():
                 opened.enter_context(patch.object(owner, name, new))
             opened.enter_context(patch.dict(os.environ, self._environment()))
-            # The first group installs an excepthook that adds the rank, and never removes it.
+            # The first group installs an excepthook that shows the rank. It is removed here.
             opened.enter_context(patch.object(sys, "excepthook", sys.excepthook))
             opened.callback(_destroy)
             self._open = opened.pop_all()
@@ -167,12 +167,12 @@ class FakeGroups:
 
 
 def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `DeviceMesh.__init__` so that rank numbers are real tensors, as it reads them."""
+    """Wrap `DeviceMesh.__init__` so that rank numbers are real tensors, whose values it reads."""
 
     @wraps(init)
     def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         with real_tensors():
-            # Each rank once and in order; the tensor given may be fake.
+            # The given tensor may be fake. It contains each rank once, in order.
             if kwargs.get("_rank_map") is not None:
                 kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
             init(this, device_type, *args, **kwargs)
@@ -196,7 +196,7 @@ def _on_real_tensors(function: Any) -> Any:
 
 
 def _without_devices(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap DDP's `__init__` to drop the device arguments, which it refuses for CPU parameters."""
+    """Wrap DDP's `__init__` to drop device arguments, which DDP refuses for CPU parameters."""
 
     @wraps(init)
     def __init__(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
@@ -209,8 +209,8 @@ def _without_devices(init: Callable[..., None]) -> Callable[..., None]:
 def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap DDP's `forward` to add a communication hook.
 
-    DDP's built-in hook reads the result from the group's work, which the fake group does not
-    provide.
+    DDP's built-in hook reads the result from the `Work` of a collective, which the fake group does
+    not provide.
     """
 
     @wraps(forward)
@@ -226,7 +226,7 @@ def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _RealIntegers(_Mode):  # type: ignore[misc]
-    """Dispatch mode under which int32 tensors are real, since C++ reads them."""
+    """Dispatch mode under which int32 tensors are real, because C++ reads their values."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

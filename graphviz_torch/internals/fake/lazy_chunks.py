@@ -4,7 +4,7 @@ PyTorch splits a parameter into one chunk per rank and keeps one of them. With a
 that takes longer than the training step. `LazyChunks` replaces the list of chunks and returns equal
 chunks.
 
-The function replaced is the private `_chunk_with_empty`, which pads with empty chunks (2.13).
+It replaces the private function `_chunk_with_empty`, which pads with empty chunks (2.13).
 """
 
 from __future__ import annotations

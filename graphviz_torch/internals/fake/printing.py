@@ -1,9 +1,9 @@
 """Decide from source code whether a line only prints or logs the value that it reads.
 
-Such a line is a statement that calls `print` or a logger. It may also be an assignment to a name
-that is read only by such statements, or only to compute other names that are only printed. Names
-are resolved in the function, or in the file for globals. Attributes, containers and return values
-are not followed.
+Such a line is a statement that calls `print` or a logger, or an assignment to a name that is only
+printed. A name is only printed if all statements that read it are such lines. Names are searched in
+the function, and globals in the whole file. Attributes, containers and return values are not
+followed.
 """
 
 from __future__ import annotations
@@ -75,7 +75,10 @@ def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str
 
 
 def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """Return True if all statements that read `name` only print it; `known` are being checked."""
+    """Return True if all statements that read `name` only print it.
+
+    Names in `known` are assumed to be only printed, because a caller is checking them.
+    """
     if name in known:
         return True
     known.add(name)

@@ -1,8 +1,8 @@
-"""The result of `.item()` in a rehearsal: a number that can be printed but not compared.
+"""Represent the result of `.item()` in a rehearsal, a number that can be printed but not compared.
 
-A rehearsal has no values. An `UnknownScalar` is printed as 0, and arithmetic with it gives an
-`UnknownScalar`. A comparison or a conversion calls a function that decides whether the program may
-go on, because what follows would depend on the value. `math` and C code read 0.
+A rehearsal has no values. An `UnknownScalar` is printed as 0, and arithmetic with it returns an
+`UnknownScalar`. A comparison or a conversion makes the rest of the program depend on the value. It
+therefore calls a function that decides whether the program may continue. `math` and C code read 0.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Arithmetic returns an UnknownScalar; comparisons and conversions use its value.
+# Names of methods: arithmetic returns an UnknownScalar; comparisons and conversions need its value.
 _COMPUTES = (
     "add sub mul truediv floordiv mod pow radd rsub rmul rtruediv rfloordiv rmod rpow neg pos"
 )
@@ -22,7 +22,7 @@ class UnknownScalar(float):
     """A float whose value is unknown.
 
     Args:
-        on_decision: called when the program uses the value; returns the value to use.
+        on_decision: called when the program needs the value; returns the value to use.
     """
 
     on_decision: Callable[[], float]
@@ -33,7 +33,7 @@ class UnknownScalar(float):
         return made
 
     def __reduce__(self) -> Any:
-        return float, (0.0,)  # for a copy or a checkpoint
+        return float, (0.0,)  # used when it is copied, or saved in a checkpoint
 
     __hash__ = float.__hash__
 
@@ -45,7 +45,7 @@ def _compute(self: UnknownScalar, *others: Any) -> Any:
 def _deciding(name: str) -> Callable[..., Any]:
     def decide(self: UnknownScalar, *others: Any) -> Any:
         if not _are_numbers(others):
-            return NotImplemented  # defer to a tensor or an array
+            return NotImplemented  # the other operand's method is called, as of a tensor or array
         return getattr(float, name)(self.on_decision(), *others)
 
     return decide

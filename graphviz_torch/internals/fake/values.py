@@ -1,10 +1,10 @@
 """Run a program on fake tensors, and answer its reads of tensor values.
 
-Every tensor created inside is a fake tensor; PyTorch's C++ code sees it on the CPU. Reads by
-PyTorch's optimizers and gradient scalers have no influence on shapes and return 1 or 0. A read by
-the program returns the value given for its line, or 0 if the line only prints or logs it. A read
-that decides a branch returns 0 as well, until the first step has ended. Then an error lists all
-such lines and the values to give.
+Every tensor that is created inside is a fake tensor, which PyTorch's C++ code sees on the CPU.
+Reads by PyTorch's optimizers and gradient scalers do not influence shapes, and return 1 or 0. A
+read by the program returns the value given for its line, or 0 if the line only prints or logs the
+value. A read that decides a branch also returns 0, until the first step has ended. Then an error
+lists all such lines, and asks for their values.
 
 Uses private API (2.13): fake tensors, their table of operators, their memo of converted tensors
 (which makes `swap_tensors` fail), their exceptions, and the classes of tensors that optimizers
@@ -35,8 +35,8 @@ from .unknown_scalar import UnknownScalar
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = (_TORCH, os.path.join(str(Path(__file__).parents[2]), ""))
-# Answers to parts of PyTorch: the number of a step, that all gradients are finite, a seed, that no
-# random number is out of bounds, that all stages know their shapes.
+# Values that modules of PyTorch read: the number of a step; 0, since all gradients are finite; a
+# seed; 0, since no random number is out of bounds; 1, since all stages know their shapes.
 _TORCH_ANSWERS = {
     os.path.join(_TORCH, *path): value
     for path, value in {
@@ -48,8 +48,8 @@ _TORCH_ANSWERS = {
         ("distributed", "pipelining", ""): 1,
     }.items()
 }
-# Answers to libraries, by the end of the file's path: a seed, that a loss is finite, the number of
-# tokens by which a sum is divided.
+# Values that libraries read, by the end of the file's path: a seed; 0, since the loss is finite;
+# the number of tokens by which a sum is divided.
 _LIBRARY_ANSWERS = {
     os.path.join(*path): value
     for path, value in {
@@ -61,7 +61,8 @@ _LIBRARY_ANSWERS = {
 }
 _RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
 _MAX_RANDOM_INTEGERS = 1024  # random integer tensors up to this size have values
-_MAX_ZERO_READS = 100  # a line reads 0 at most this often, as a loop may wait for another value
+# A line reads 0 at most this often, because a loop may run until it reads another value.
+_MAX_ZERO_READS = 100
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
 _Mode: Any = fake_tensor.FakeTensorMode
@@ -74,25 +75,25 @@ _UNKNOWN = (
 
 
 class UnknownValue(RuntimeError):
-    """Raised if the program needs a value that fake tensors do not have."""
+    """Exception for a program that needs a value, which fake tensors do not have."""
 
 
 class FakeTensors:
     """Context manager in which every new tensor is fake.
 
     Args:
-        values: results of `.item()` by line ("train.py:30", "30"); the key "" is for all other
-            lines.
+        values: results of `.item()` by line, such as "train.py:30" or "30"; the value of "" is used
+            for all other lines.
     """
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
         self.printed: set[str] = set()  # lines that only print a value and read 0
-        self._asked: Counter[str] = Counter()  # lines that decide by a value and read 0
+        # How often each line read 0 and decided something by it.
+        self._asked: Counter[str] = Counter()
         self._writes = False  # True while a value is being formatted
-        self._items: list[
-            str
-        ] = []  # for each running `.item()`, the line its `UnknownScalar` belongs to
+        # For each running `.item()`, the line to which its `UnknownScalar` belongs.
+        self._items: list[str] = []
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
         self._open = ExitStack()
 
@@ -114,7 +115,7 @@ class FakeTensors:
             for owner in (import_module("torch.optim.optimizer"), torch.utils._foreach_utils):
                 plain = [*owner._foreach_supported_types, fake_tensor.FakeTensor]
                 opened.enter_context(patch.object(owner, "_foreach_supported_types", plain))
-            # Compiled functions run eagerly, as inductor would generate code for values.
+            # Compiled functions run eagerly, because code that inductor generates needs values.
             opened.enter_context(torch.compiler.set_stance("force_eager"))
             opened.enter_context(self.mode)
             self._open = opened.pop_all()
@@ -145,7 +146,7 @@ class FakeTensors:
         return kind(0)
 
     def _places(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return random integers with values if there are few, as a program may slice by them."""
+        """Return random integers, with values if there are few: a program may slice by them."""
         with real_tensors():
             made = operator(*args, **kwargs)
         convert = mode.fake_tensor_converter.from_real_tensor
@@ -204,13 +205,13 @@ class FakeTensors:
         return bool(self._asked)
 
     def unknown_values_error(self) -> UnknownValue:
-        """Return an exception that lists all lines whose values are needed."""
+        """Return an exception that lists all lines that need a value."""
         lines = list(self._asked)
         values = " ".join(f"--value {line.rpartition(':')[2]}=0.5" for line in lines)
         if len(lines) == 1:
-            says, give = f"{lines[0]} asks for a value of a tensor", "Give one"
+            says, give = f"{lines[0]} needs a value of a tensor", "Give one"
         else:
-            says, give = f"{listing(lines, most=20)} ask for values of tensors", "Give each"
+            says, give = f"{listing(lines, most=20)} need values of tensors", "Give each"
         return UnknownValue(
             f"{says}, which a rehearsal does not compute. {give}: {values}, or values={{...}}."
         )
@@ -258,7 +259,7 @@ def _line_names(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _known_answer() -> float | None:
-    """Return the answer to a read by PyTorch or a library, or None if the program itself reads."""
+    """Return the value for a read by PyTorch or a library; None if the program itself reads."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         for path, value in _TORCH_ANSWERS.items():

@@ -1,8 +1,8 @@
 """Read safetensors files as names and shapes, without reading the tensors.
 
-`torch.load` does so by itself under fake tensors. `safe_open`, which other libraries use to open
-safetensors files, is replaced here. A module imported within the context may keep the replacement,
-which opens files as the original does outside of the context.
+`torch.load` reads no tensors under fake tensors anyway. `safe_open`, with which other libraries
+open safetensors files, is replaced here. A module that is imported within the context may keep the
+replacement, which outside of the context opens files as the original does.
 
 Uses safetensors' private table of dtypes (0.8).
 """
@@ -20,7 +20,7 @@ import torch
 
 
 class WeightFiles:
-    """Context manager in which tensors of safetensors files have shapes and no values."""
+    """Context manager in which tensors of safetensors files have shapes but no values."""
 
     def __init__(self) -> None:
         self._open = ExitStack()
@@ -62,7 +62,7 @@ class _FakeWeightFile:
         self._file.__exit__(*raised)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)  # keys, metadata, offset_keys
+        return getattr(self._file, name)  # such as keys, metadata, offset_keys
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return an uninitialized tensor of the stored shape and dtype."""
@@ -75,7 +75,7 @@ class _FakeWeightFile:
         return {name: self.get_tensor(name) for name in self._file.keys()}  # noqa: SIM118
 
     def get_slice(self, name: str) -> _FakeSlice:
-        """Return a tensor that is created when it is indexed."""
+        """Return an object that creates the tensor when it is indexed."""
         return _FakeSlice(self, name, self._file.get_slice(name))
 
 
@@ -84,7 +84,7 @@ class _FakeSlice:
         self._file, self._name, self._part = file, name, part
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)  # get_shape, get_dtype
+        return getattr(self._part, name)  # get_shape and get_dtype
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         return self._file.get_tensor(self._name)[index].clone()

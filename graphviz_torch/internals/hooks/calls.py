@@ -2,10 +2,10 @@
 
 A listener's `on_call_start` runs before a call, `on_call_end` after it, and `on_call_error` if it
 raises.
-The listener's `functions`, a set of functions and keyword names, selects the calls; None selects
-every call that computes something. Half of the calls of a training step read metadata (`x.shape`)
-and compute nothing; only listeners that name them receive those. `before` selects the calls passed
-to `on_call_start` in the same way; None selects all.
+A listener's `functions` is a set of functions and keyword names, which selects the calls. None
+selects every call that computes something: half of the calls of a training step only read metadata
+(`x.shape`), and only listeners that name such functions receive their calls. In the same way,
+`before` selects which of these calls are passed to `on_call_start`; None selects all of them.
 
 Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """
@@ -32,7 +32,7 @@ from .grad_mode import GradModeSwitches
 from .modes import FUNCTIONS, leave
 from .watch import Callbacks, OnError, listener_methods, notify
 
-# torch.compile supports these only as methods of a tensor.
+# Methods that torch.compile supports only if they are called on a tensor.
 _METHODS: tuple[Any, ...] = (
     Tensor.backward,
     Tensor.dim_order,
@@ -44,14 +44,14 @@ _METHODS: tuple[Any, ...] = (
 _PLAIN = (Tensor, Parameter)
 # Calls that read metadata and create neither a node nor a copy.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
-_MAX_CACHED_KINDS = 10_000  # bound of the cache: a program may keep creating new functions
+_MAX_CACHED_KINDS = 10_000  # the cache is bounded, because a program may create functions forever
 
 
 _IN_PYTHON = {
     name: method
     for name, method in vars(Tensor).items()
     if isinstance(method, FunctionType)
-    # Leaves out methods that the program has already replaced.
+    # Methods that the program has already replaced are left out.
     and method.__code__.co_filename == torch._tensor.__file__
 }
 
@@ -69,10 +69,7 @@ class Calling(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A call into torch that has returned.
-
-    It created the nodes with start <= sequence number < end.
-    """
+    """A call into torch that has returned, and created nodes start <= sequence number < end."""
 
     func: Any
     args: tuple[Any, ...]
@@ -98,8 +95,8 @@ class _Listening(NamedTuple):
 
     before: Callbacks
     after: Callbacks
-    computes: bool
-    own: Any  # PyTorch's original, if the program replaced it by the called function; else None
+    computes: bool  # False for calls that only read metadata
+    own: Any  # PyTorch's method, if the program replaced it by the called function; else None
 
 
 class _ListenerCache(dict[Any, _Listening]):
@@ -113,7 +110,7 @@ class _ListenerCache(dict[Any, _Listening]):
         computes = func not in _READS
         wanting = [one for one in self._listeners if selects(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        own = original_method(func)  # each access of `x.grad` returns a new, equal object
+        own = original_method(func)  # compared by `==`, since `x.grad`'s getter is a new object
         told = listener_methods(before, "on_call_start"), listener_methods(wanting, "on_call_end")
         found = _Listening(*told, computes, None if own == func else own)
         if len(self) < _MAX_CACHED_KINDS:
@@ -138,7 +135,7 @@ class CallWatch(TorchFunctionMode):
         listeners: notified in this order.
         program: key in `active_programs()`; calls made in contexts without this key are ignored.
         miss: called with each exception that a listener raises.
-        switches: notified of each line that switches gradients off or on; None: nobody is.
+        switches: notified of each line that switches gradients off or on, if not None.
     """
 
     def __init__(
@@ -175,7 +172,7 @@ class CallWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # Return immediately: an interrupt in our code would leave the grad mode wrong.
+        # This returns immediately, because an interrupt in our code would leave a wrong grad mode.
         if func is set_grad_enabled:
             if self._switches is not None and self.program in active_programs():
                 self._switches.note(args[0], _program_frame(sys._getframe(1)))
@@ -188,7 +185,7 @@ class CallWatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
         if own is not None and _is_called_by_itself(own, sys._getframe(1)):
-            func = own  # the program's function has already run, or was never called
+            func = own  # PyTorch's method was called, not the program's replacement
             before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
         start = sequence_number() if computes or before else -1
         if before:
@@ -200,7 +197,8 @@ class CallWatch(TorchFunctionMode):
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            # Not stored in a variable: the error's traceback refers to this frame (a cycle).
+            # The event is not stored in a variable: it refers to the error, whose traceback refers
+            # to this frame, which would be a reference cycle.
             notify(
                 self._raised,
                 Raised(error, func, args, kwargs, _program_frame(sys._getframe(1))),
@@ -213,7 +211,7 @@ class CallWatch(TorchFunctionMode):
             start = end
             if end == self._end and not after:
                 return result
-            if end != self._end:  # a call that no mode saw created nodes
+            if end != self._end:  # a call that our mode did not see has created nodes
                 after = (*self._every, *after)
         self._end = end
         if after:
@@ -237,7 +235,7 @@ def running_function() -> Any:
 
 
 def _program_frame(frame: FrameType) -> FrameType:
-    """Return the program's frame, skipping those of other call watches."""
+    """Return the innermost frame, from `frame` outwards, that is not of a call watch."""
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame

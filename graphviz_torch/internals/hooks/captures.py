@@ -2,8 +2,8 @@
 
 Nothing may be recorded during a capture: our own device work would become part of the graph, and
 reading a value would abort the capture. From `capture_begin` to `capture_end`, all watches of the
-capturing thread are therefore suspended. Graphs that PyTorch captures for itself, in
-`torch.compile` and `make_graphed_callables`, are ignored, and watching continues around them.
+capturing thread are therefore suspended. Graphs that PyTorch captures on its own account, in
+`torch.compile` and `make_graphed_callables`, are ignored, and no watch is suspended for them.
 
 Uses private API: `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to
 2.13). The methods are replaced while a watch is open.
@@ -101,7 +101,7 @@ def _wrap_replay(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watches(frame: FrameType | None) -> list[CaptureWatch]:
-    """Return the watches to notify of a method called in `frame`; none if PyTorch called it."""
+    """Return the watches to notify of a method that `frame` calls; none if PyTorch calls it."""
     if frame is not None and frame.f_code.co_name in _CONTEXT:
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith(TORCH):
@@ -110,7 +110,7 @@ def _watches(frame: FrameType | None) -> list[CaptureWatch]:
 
 
 def _end_capture(graph: Any) -> None:
-    """Mark the capture of `graph` as ended, and resume the programs after the last one."""
+    """Mark the capture of `graph` as ended; after the last capture, resume the programs."""
     before = _graphs()
     left = before - {id(graph)}
     if before and not left:

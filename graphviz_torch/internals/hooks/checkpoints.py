@@ -1,14 +1,14 @@
-"""Watch activation checkpointing: the tensors that each `torch.utils.checkpoint` segment keeps.
+"""Find the segments of `torch.utils.checkpoint`, and the tensors that each segment keeps.
 
-In a checkpointed segment autograd saves a `_Holder` in place of each tensor. The segment's
-`_CheckpointFrame` has the arguments of its forward. Each holder keeps the frame alive, but does not
-say which frame it belongs to.
+In a checkpointed segment, autograd saves a `_Holder` instead of each tensor. The segment's
+`_CheckpointFrame` refers to the arguments of its forward. Each holder keeps the frame alive, but
+does not show to which frame it belongs.
 
 Uses private API: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its
-function, two variables of the functions that run it again, and the storage of a
-selective-checkpoint policy (2.13). In 2.11, a frame has `input_saver` instead: the output of a node
-that saves the tensors among the arguments and has the others in a closure. With
-`use_reentrant=True` the segment is a node of the graph, which needs no watch.
+function, two variables of the functions that run this function again, and the storage of a
+selective-checkpoint policy (2.13). In 2.11, a frame has `input_saver` instead, which is the output
+of a node: this node saves the tensors among the arguments, and refers to the other arguments in a
+closure. With `use_reentrant=True` the segment is a node of the graph, which needs no watch.
 """
 
 from __future__ import annotations
@@ -83,14 +83,14 @@ def is_holder(data: Any) -> bool:
 
 
 def holders_of(frame: Frame) -> list[Any]:
-    """Return the placeholders of a segment in the order of its forward, with None for dead ones."""
+    """Return a segment's placeholders in the order of its forward, with None for freed ones."""
     return [reference() for reference in frame.weak_holders]
 
 
 def contents_of(frame: Frame) -> list[Any]:
-    """Return all that a segment keeps for recomputation.
+    """Return all values that a segment keeps for recomputation.
 
-    A placeholder among them is a tensor that an outer segment recomputes.
+    A placeholder among them represents a tensor that an outer segment recomputes.
     """
     older = getattr(frame, "input_saver", None)
     if older is None:
@@ -104,7 +104,9 @@ def contents_of(frame: Frame) -> list[Any]:
 
 
 def cache_of(frame: Frame) -> list[Any] | None:
-    """Return the results that a policy of `create_selective_checkpoint_contexts` keeps, or None."""
+    """Return the results that the policy of `create_selective_checkpoint_contexts` keeps; None
+    without a policy.
+    """
     context = _variable(frame.recompute_fn, "recompute_context")
     storage = getattr(context, "storage", None)
     return None if storage is None else [getattr(e, "val", None) for e in tree_leaves(storage)]

@@ -1,18 +1,18 @@
 """Watch a few operators as PyTorch dispatches them, at no cost to the others.
 
 A `TorchDispatchMode` routes every operator of forward and backward through Python, which doubles
-the time of a small step. Here only the watched operators take that route: a dispatch key that no
-device uses any more is enabled for the thread, every operator falls through it, and watched
-operators have a kernel there. The key is above autograd and above all modes. The kernel therefore
-sees the caller's own tensors whichever modes are entered before or after, also in the engine's
+the time of a small step. Here only the watched operators run Python code: a dispatch key that no
+device uses any more is enabled for the thread, all operators fall through it, and the watched
+operators have a kernel for it. The key is above autograd and above all modes. The kernel therefore
+sees the caller's own tensors, whichever modes are entered before or after, and also in the engine's
 threads.
 
-A watch on copies between devices has no kernels in a process with only a CPU, because nothing can
-be copied between devices. A kernel of an operator that other operators call hundreds of times a
-step would cost a quarter of a small step.
+In a process with only a CPU, nothing can be copied between devices, so a watch on copies installs
+no kernels. This saves time, because other operators call the copy operators hundreds of times in a
+step: their kernels would take a quarter of a small step.
 
 After the last watch closes, the fallthrough registration of the key remains. The key itself is
-disabled for the thread and the kernels are removed. If another thread closes the last watch, or if
+disabled for the thread, and the kernels are removed. If another thread closes the last watch, or if
 it is closed inside a watched operator (whose guard would restore the key), the key stays enabled
 without effect until the thread closes its next watch.
 
@@ -78,7 +78,7 @@ def enable_in_thread() -> None:
 
 
 class OperatorWatch:
-    """Context manager that notifies of each watched operator of this thread.
+    """Context manager that reports each watched operator of this thread.
 
     An operator that runs inside another one is reported, unless this watch reports the outer one.
     Other watches do not change what a watch reports. An operator that raises is not reported.

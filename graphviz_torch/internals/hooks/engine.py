@@ -41,7 +41,7 @@ class EngineReturned(NamedTuple):
     error: BaseException | None
 
 
-_thread_state = threading.local()  # .outputs: argument of the backward last reported in this thread
+_thread_state = threading.local()  # .outputs: argument of the backward that this thread reported
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
 # Calls a function at the end of the backward, if called inside a node. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
@@ -54,7 +54,7 @@ class EngineWatch(Watch):
     Args:
         on_begin: called with the event; its result is passed on as `EngineReturned.run`.
         on_end: called with the event.
-        on_other: called, in its thread, for each backward of a thread that is not the watch's.
+        on_other: called for each backward of another thread, in that thread.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ EngineWatch.installation = _INSTALLATION
 def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
     def run_watched(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not _INSTALLATION.watchers or getattr(_thread_state, "outputs", None) is outputs:
-            # An outer replacement of ours has already reported this run.
+            # An outer call of this function has already reported this backward.
             return original(outputs, *args, **kwargs)
         if is_captured() or is_shape_inference(sys._getframe(1)):
             return original(outputs, *args, **kwargs)
@@ -125,7 +125,7 @@ def _run(
         try:
             _notify_end(pending, result or (), failure)  # `backward` returns None
         finally:
-            del failure  # the error refers to this frame (a cycle)
+            del failure  # the error's traceback refers to this frame, which would be a cycle
 
 
 def _notify_end(

@@ -16,7 +16,7 @@ from torch.utils import _contextlib
 
 from ..frames import OTHER, OWN, CodePosition, code_owner
 
-# A call of set_grad_enabled(False) that no block ends is "switched_off".
+# "switched_off" is a plain call of set_grad_enabled(False), without a `with` block.
 GradSwitch = Literal["no_grad", "set_grad_enabled", "switched_off", "enable_grad"]
 
 
@@ -32,7 +32,7 @@ _ENTER: dict[CodeType, GradSwitch] = {
 }
 _EXIT = {_code(each.__exit__) for each in (torch.no_grad, torch.enable_grad)}
 _EXIT.add(_code(torch.set_grad_enabled.__exit__))
-_BLOCK = _code(torch.set_grad_enabled.__enter__)  # it switches once more
+_BLOCK = _code(torch.set_grad_enabled.__enter__)  # this switches a second time, after __init__
 _DECORATORS = _contextlib.__file__
 _MAX_NESTED = 64
 
@@ -41,7 +41,7 @@ class Switch(NamedTuple):
     """A block or a call that switches gradients off or on."""
 
     by: GradSwitch
-    place: CodePosition | None  # the user's line; None for a library's
+    place: CodePosition | None  # the user's line; None if a library made the switch
 
 
 class GradModeSwitches:
@@ -52,7 +52,7 @@ class GradModeSwitches:
 
     @property
     def innermost(self) -> Switch | None:
-        """The innermost active switch, or None if it was not seen."""
+        """The innermost active switch; None if there is none, or if it was not observed."""
         return self._in_force[-1] if self._in_force else None
 
     def note(self, enabled: bool, frame: FrameType) -> None:
@@ -63,7 +63,7 @@ class GradModeSwitches:
             frame: the frame that calls it.
         """
         code = frame.f_code
-        if code is _CALL and frame.f_back is not None:  # `no_grad` makes this call, too
+        if code is _CALL and frame.f_back is not None:  # `no_grad` calls set_grad_enabled, too
             outer = frame.f_back
             if outer.f_code in _ENTER or outer.f_code in _EXIT:
                 frame, code = outer, outer.f_code
@@ -81,7 +81,7 @@ class GradModeSwitches:
     def _call(self, enabled: bool, frame: FrameType | None) -> None:
         """Record `set_grad_enabled(enabled)`, the start of a block or a plain call."""
         if frame is None or code_owner(frame.f_code.co_filename) == OTHER:
-            return  # an optimizer's, which puts back what was
+            return  # an optimizer made the call, and restores the mode afterwards
         last = self.innermost
         if not enabled:
             self._enter("switched_off", frame)

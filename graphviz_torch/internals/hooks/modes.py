@@ -1,11 +1,11 @@
 """Enter a torch mode below the modes that are active, and leave it from any position in the stack.
 
 A mode that exits pops the top of the exiting thread's stack. If modes exit in another order than
-they were entered, or in another thread, the wrong mode is lost. The functions here remove the mode
-itself. A mode that is out of reach, in another thread's stack or in a running call, becomes a
-pass-through mode and is removed at the next `leave` in that thread.
+they were entered, or in another thread, the wrong mode is removed. The functions here remove the
+mode itself. A mode that cannot be removed, because it is in another thread's stack or in a running
+call, becomes a pass-through mode, and is removed at the next `leave` in that thread.
 
-Also here: context managers that hide our reads of tensors from modes.
+The file also has context managers that hide our reads of tensors from modes.
 
 Uses private API: the mode stacks, `DisableTorchFunction` and `_DisableTorchDispatch` (2.11 to
 2.14).
@@ -36,14 +36,14 @@ unseen_operators: Any = torch._C._DisableTorchDispatch  # hides operators from d
 
 
 class _EndedOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Pass-through dispatch mode; the class of a mode that ended out of reach."""
+    """A pass-through dispatch mode: a mode that ended but could not be removed gets this class."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 class _EndedFunctions(TorchFunctionMode):
-    """Pass-through function mode; the class of a mode that ended out of reach."""
+    """A pass-through function mode: a mode that ended but could not be removed gets this class."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -56,7 +56,7 @@ class Stack(NamedTuple):
     pop: Callable[[], Any]
     push: Callable[[Any], None]
     leave: Callable[..., None]  # exits a mode at the top of the stack
-    ended: type
+    ended: type  # class of the modes that ended but could not be removed
 
 
 OPERATORS = Stack(
@@ -85,7 +85,9 @@ def enter_below(mode: Any, stack: Stack) -> None:
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Exit `mode` at any position of the stack; if it is not in the stack, make it pass-through."""
+    """Exit `mode` at any position of the stack. If the stack does not contain it, it becomes a
+    pass-through mode.
+    """
     others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]
     try:
@@ -105,8 +107,8 @@ def _contains(stack: Stack, mode: Any) -> bool:
 def movable(stack: Stack) -> list[Any]:
     """Return the modes whose order can be changed, top of the stack last.
 
-    PyTorch's infrastructure modes (as for fake tensors) have fixed positions, and the mode of the
-    default device has to stay at the bottom.
+    PyTorch's infrastructure modes, such as that of fake tensors, have fixed positions, and the mode
+    of the default device has to stay at the bottom.
     """
     modes = [mode for mode in stack.now() if getattr(mode, "_mode_key", None) is None]
     bottom = [i for i, mode in enumerate(modes) if isinstance(mode, DeviceContext)]
@@ -114,7 +116,7 @@ def movable(stack: Stack) -> list[Any]:
 
 
 def arrange(stack: Stack, modes: list[Any]) -> None:
-    """Set the order of the movable modes; retried once if an interrupt occurs."""
+    """Set the order of the movable modes. If an interrupt occurs, this is tried a second time."""
     try:
         _restack(stack, modes)
     except BaseException:

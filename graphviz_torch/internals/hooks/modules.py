@@ -1,9 +1,9 @@
 """Watch the forward of every module, through global hooks registered under a constant key.
 
-PyTorch numbers its hooks, and torch.compile guards on those numbers. With new numbers it would
-recompile a module in each recording, and give up after eight recompilations. `torch.export` refuses
-global hooks, so ours are removed while it runs. A compiled module warns of global hooks; ours are
-exempt.
+PyTorch gives each hook a new number, and torch.compile guards on these numbers. With new numbers it
+would recompile a module in each recording, and give up after eight recompilations. `torch.export`
+refuses global hooks, so ours are removed while it runs. A compiled module warns about global hooks;
+the check for them is replaced so that it ignores ours.
 
 Uses private API: the dictionaries of global hooks, the check whether there are any, and the flag
 that an export is running (2.13).
@@ -29,7 +29,7 @@ _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
-_ROOM = RecursionRoom()  # a module with a hook is called through one function more
+_ROOM = RecursionRoom()  # the call of a module with a hook has one frame more
 _new: Any = tuple.__new__  # creates an event without a Python-level call
 
 
@@ -45,7 +45,7 @@ class ModuleEnded(NamedTuple):
     """A module's forward that has run."""
 
     module: Any
-    output: Any  # None if it raised
+    output: Any  # None if the forward raised
     frame: FrameType  # the frame that called the forward
 
 
@@ -54,7 +54,7 @@ class ModuleWatch(Watch):
 
     Args:
         on_begin, on_end: called with the event.
-        first: notify this watch before those already open.
+        first: True to notify this watch before those that are already open.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ def _any_other_hook() -> bool:
 class _Compiler(ModuleType):
     """Class of the module `torch.compiler` while a watch is open.
 
-    Notices that an export starts or ends.
+    It notices when an export starts or ends.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -112,7 +112,7 @@ class _Compiler(ModuleType):
             _INSTALLATION.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickles a module as an import, as its class changes.
+        # The module is pickled by its name, because this class may be gone when it is loaded.
         return import_module, (self.__name__,)
 
 
@@ -136,7 +136,7 @@ def _remove() -> None:
 
 
 def _replace(owner: Any, name: str, old: object, new: object) -> None:
-    if getattr(owner, name) is old:  # otherwise other code has replaced it
+    if getattr(owner, name) is old:  # otherwise other code has replaced the attribute
         setattr(owner, name, new)
 
 

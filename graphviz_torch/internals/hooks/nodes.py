@@ -2,8 +2,8 @@
 
 To register a hook, a node calls the private `torch.autograd.Function._register_hook`, which returns
 the node's dictionary of hooks (2.11 to 2.15). PyTorch's version also creates a handle with a weak
-reference, which on a thousand nodes takes longer than everything else about a hook. Here that
-function is replaced, for the registering thread, by one that returns just the dictionary.
+reference, which takes most of the time if there are a thousand nodes. While this thread registers
+hooks, the function is replaced by one that returns only the dictionary.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ class Hooks:
         dictionaries, own = self._dictionaries, None
 
         def return_dictionary(known: OrderedDict[Any, Any] | None, hook: Any) -> tuple[Any, Any]:
-            if hook is not own:  # called from another thread
+            if hook is not own:  # another thread registers a hook
                 return original(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            # Stored before it is used, since an interrupt may occur in between.
+            # The dictionary is stored before the hook is added, since an interrupt may occur in
+            # between.
             dictionaries.append(known)
             known[self] = hook
             return known, None
@@ -70,7 +71,7 @@ class Hooks:
 
 
 def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
-    """Return the dictionary in which each node keeps its hooks, creating it if needed.
+    """Return for each node the dictionary of its hooks; a dictionary is created if there is none.
 
     No hook is added. A dictionary lives as long as its node.
     """

@@ -1,12 +1,12 @@
-"""Watch training steps: requests for batches and their arrival, the start and end of each step.
+"""Watch the batches of DataLoaders, and the start and end of each optimizer step.
 
-PyTorch iterates over its optimizer hooks while they run: if another thread adds or removes a hook
-during that, `step()` raises. The first watch therefore registers two hooks that stay registered;
-they do nothing if no watch is open. Data loaders of libraries other than PyTorch are not seen.
+While PyTorch runs its optimizer hooks, another thread must not add or remove one, or `step()`
+raises. The first watch therefore registers two hooks that stay registered. They do nothing if no
+watch is open. Data loaders of other libraries are not seen.
 
 Uses private API (2.13): the mark that the first optimizer of a class leaves on the class's `step`,
-the iterator class of all DataLoaders (its `__next__` is replaced while a watch is open), and that
-iterator's attributes.
+and the iterator class of all DataLoaders with its attributes. The iterator's `__next__` is replaced
+while a watch is open.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Stepping(NamedTuple):
 
     optimizer: Optimizer
     args: tuple[Any, ...]  # arguments of `step`
-    frame: FrameType  # PyTorch's frame around the step
+    frame: FrameType  # PyTorch's frame that calls the step
 
 
 class Stepped(NamedTuple):
@@ -52,11 +52,11 @@ class BatchCame(NamedTuple):
     """A batch that a DataLoader has returned."""
 
     batch: Any
-    loader: int  # an id of the loader, equal in all passes through it
-    number: int  # index of the batch in its pass
-    left: int  # batches left in the pass; 0 if unknown
-    workers: int
-    stream: bool  # True for an IterableDataset
+    loader: int  # an id of the loader, equal in all passes over its data
+    number: int  # index of the batch in this pass over the data
+    left: int  # number of batches left in this pass; 0 if unknown
+    workers: int  # number of worker processes
+    stream: bool  # True if the data set is an IterableDataset
     shuffles: bool  # True if each pass has another order
     frame: FrameType  # the frame that requested the batch
 
@@ -65,8 +65,8 @@ class BatchWatch(Watch):
     """A watch on the batches that any thread requests from a DataLoader.
 
     Args:
-        on_batch: called with the event when the batch is there.
-        on_request: called before the batch is computed.
+        on_batch: called with the event after the loader has returned a batch.
+        on_request: called before the loader computes a batch.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
     """Return the id() of each parameter of any optimizer in this process.
 
     Args:
-        without: sets of parameter ids; an optimizer with exactly such a set is left out, as are its
-            wrappers.
+        without: sets of parameters' id(). An optimizer whose parameters are exactly such a set is
+            left out.
     """
-    # No optimizer was ever created.
+    # If no optimizer was ever created, the search through all objects is not needed.
     if not any(getattr(kind.step, "hooked", False) for kind in subclasses_of(Optimizer)):
-        return set()  # skips the scan of all objects in the process
-    found = instances_of(Optimizer)  # garbage not collected yet does no harm
+        return set()
+    found = instances_of(Optimizer)  # may contain garbage that is not collected yet
     held = (frozenset(map(id, parameters_of(o))) for o in found if hasattr(o, "param_groups"))
     return set().union(*(parameters for parameters in held if parameters not in without))
 
@@ -129,7 +129,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     watchers = () if is_captured() else _INSTALLATION.watchers
-    # Reversed, so that a recording sees the step before another watch closes it.
+    # In reverse order, so that a recording sees the step before another watch closes the recording.
     for watch in reversed(watchers):
         watch.on_step_end(event)
 

@@ -1,10 +1,10 @@
 """Disable our modes, dispatch keys and hooks while a compiled region runs, to avoid recompiles.
 
 Code compiled by `torch.compile` is guarded on the function modes and dispatch keys that were active
-when it was compiled. A call under other ones recompiles it, which takes seconds to minutes. The
-watches on calls and operators of a thread are therefore disabled when a region starts. They are
-enabled again when the region ends, and in each function inside that is not compiled, such as the
-one that runs a compiled graph. Python code between two graphs of a region is not seen.
+when it was compiled. A call under other modes or keys recompiles it, which takes seconds to
+minutes. The watches on calls and operators of a thread are therefore disabled when a region starts.
+They are enabled again when the region ends, and in each uncompiled function inside, such as the
+function that runs a compiled graph. Python code between two graphs of a region is not seen.
 
 Global module hooks are removed as well, because compiled code of a module that has hooks of its own
 checks for global hooks. For a module compiled in place they are removed only during compilation:
@@ -14,10 +14,11 @@ and calls the hooks there. The same holds if Dynamo skips the forward of a modul
 If Dynamo skips everything that a region runs, as with an LSTM, nothing is removed: Python runs the
 region, and no compiled code checks guards.
 
-Python runs more inside a region than the program itself. The garbage collector runs at any time and
-calls finalizers; warnings are shown. Dynamo would compile those functions as part of the program.
-It is therefore told to skip every frame of this package and of `weakref`. It would also forget the
-mark set by `not_compiled` at the next `reset()` after it reached such a function.
+Inside a region, Python also runs functions that are not part of the program: the garbage collector
+calls finalizers at any time, and warnings are shown. Dynamo would compile these functions as part
+of the program. Our check therefore makes Dynamo skip all frames of this package and of `weakref`.
+The mark of `not_compiled` does not suffice, because Dynamo's `reset()` removes it from a function
+that Dynamo has reached.
 
 Uses private API (2.11 to 2.15): three functions called by every compiled callable and by every
 disabled function (both named "_fn"); the caller of those functions, and the name of a graph in
@@ -66,7 +67,7 @@ _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
 _CONVERT_FRAME = "torch._dynamo.convert_frame"  # the last of the three to be imported
 _FINALIZERS = weakref.finalize.__call__.__code__.co_filename
-# PyTorch enters some context managers where a mode sees a call
+# File of the context managers that PyTorch enters when a mode sees a call.
 _CONTEXTS = contextmanager.__code__.co_filename
 _TUPLES = "<string>", "<lambda>"  # file and name of the function that creates a NamedTuple
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -87,8 +88,8 @@ class GraphCallbacks(Protocol):
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
         """Receive the `frame` of Dynamo's code that is about to call a graph; our hooks are off.
 
-        `own` is True if the graph runs the program's operations one by one, False if a backend
-        compiled it.
+        `own` is True if the graph runs the program's operations one by one. It is False if a
+        backend has compiled the graph.
         """
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
@@ -103,8 +104,8 @@ class RegionWatch:
 
     Args:
         trace: returns the callbacks for each graph that is compiled.
-        graphs: called at the first call of a compiled callable; returns the callbacks for all of
-            them.
+        graphs: returns the callbacks for all compiled callables; it is called when one of them is
+            called for the first time.
         skipped: called with each function that Dynamo skips.
     """
 
@@ -173,7 +174,7 @@ def _enable_watches() -> None:
         return
     _thread_state.away = False
     modes, _thread_state.modes = _thread_state.modes, ()
-    # A mode that has ended is of another class.
+    # A mode that has ended since has another class.
     ours = [mode for mode in modes if isinstance(mode, CallWatch)]
     if ours:
         others = movable(FUNCTIONS)
@@ -199,10 +200,10 @@ def _forget_ended(frame: FrameType | None) -> None:
         _enable_watches()
 
 
-# A compiled callable calls the first of these functions before it records the dispatch keys. Then
-# it calls the second with its compiler, and at its end with the previous callback (None outside of
-# any region). A function that is not compiled calls the third at its start and the second at its
-# end. Dynamo is off while the rest of them runs.
+# The next three functions wrap functions of Dynamo. A compiled callable calls the first one before
+# it records the dispatch keys. Then it calls the second one with its compiler, and at its end again
+# with the previous callback, which is None outside of any region. A function that is not compiled
+# calls the third one at its start and the second one at its end. Dynamo is off in between.
 
 
 def _wrap_region_start(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,8 +214,8 @@ def _wrap_region_start(original: Callable[..., Any]) -> Callable[..., Any]:
         function = frame.f_locals.get("fn")
         in_place = getattr(function, "__func__", None) is Module._call_impl
         keeps_hooks = in_place or _answer_or_false(keeps_module_hooks, function)
-        # With the stance "force_eager", PyTorch would force the current dispatch keys on it, ours
-        # included.
+        # With the stance "force_eager", PyTorch would run the region under the current dispatch
+        # keys, which include ours.
         in_python = not _thread_state.away and (
             is_forced_eager() or _answer_or_false(is_skipped_entirely, function)
         )
@@ -285,7 +286,9 @@ def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Return the cell that contains the graph which Dynamo's code calls now, or None."""
+    """Return the cell that contains the graph that the generated code in `frame` calls now; None if
+    it calls none.
+    """
     for name in frame.f_code.co_names:
         if name.startswith("__compiled_fn"):
             caller: Any = frame.f_globals.get(name)
@@ -320,7 +323,7 @@ def _restore_graph() -> None:
 
 def _wrap_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
     def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-        # Dynamo compiles a frame after all.
+        # Dynamo compiles a frame, although all frames of this region were skipped so far.
         if _thread_state.regions and _thread_state.regions[-1].in_python:
             region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
             _thread_state.regions = (*_thread_state.regions[:-1], region)
@@ -348,12 +351,12 @@ def _notify_skipped(skipped: Skipped | None) -> None:
 def _answer_or_false(question: Callable[[Any], bool], function: Any) -> bool:
     try:
         return question(function)
-    except Exception:  # then our hooks are removed as for any region
+    except Exception:  # our hooks are then removed, as for any region
         return False
 
 
 def _check_skipped() -> None:
-    """Enable our hooks again if Dynamo turns out to skip all of the innermost region."""
+    """Enable our hooks again if Dynamo skips everything in the innermost region."""
     region = _thread_state.regions[-1] if _thread_state.regions else None
     if region is None or region.inside or region.in_python:
         return
@@ -385,7 +388,7 @@ def _wrap_recompilation_reasons(original: Callable[..., Any]) -> Callable[..., A
     ) -> Any:
         reasons = original(entries, frame, *args, **more)
         if reasons and not more.get("skip_logging"):
-            with suppress(Exception):  # one reason for each code object compiled before
+            with suppress(Exception):  # `reasons` has an item for each earlier compilation
                 dynamo_trace.record_recompile(frame.f_code, str(reasons[0]), len(reasons))
         return reasons
 
@@ -434,9 +437,9 @@ class _Import(MetaPathFinder):
     """Import hook that notices when Dynamo is loaded."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return Dynamo's spec with a loader that also installs our patch.
+        """Return the spec of Dynamo's module, with a loader that also installs our patch.
 
-        Returns None for other modules.
+        For other modules the result is None.
         """
         if name != _CONVERT_FRAME:
             return None

@@ -1,9 +1,9 @@
-"""Watch memory: each storage that an operator creates, resizes or frees.
+"""Watch memory: report each storage that an operator creates or resizes, or that is freed.
 
 A dispatch mode inspects the outputs of every operator, below autograd and inside wrapper
-subclasses, whose inner tensors own the memory. It therefore counts real and fake tensors in the
-same way. Not seen: memory that a kernel allocates and frees internally, and memory that C++
-allocates without an operator.
+subclasses, whose inner tensors own the memory. Real and fake tensors are therefore counted in the
+same way. Memory that a kernel allocates and frees internally, and memory that C++ allocates without
+an operator, is not seen.
 
 Uses private API (2.8 to 2.15): `_cdata` identifies a storage. The Python object of a storage lives
 as long as its memory, so a weak reference notices when the memory is freed.
@@ -45,7 +45,7 @@ class StorageWatch(_Mode):  # type: ignore[misc]
         super().__init__()
         self._on_change, self._on_free, self._on_operator = on_change, on_free, on_operator
         self.inside = False  # True while an operator runs
-        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._alive: dict[int, tuple[weakref.ref[Any], int]] = {}  # live storages and their bytes
         self._patch = patch.object(torch.UntypedStorage, "resize_", self._watched_resize())
 
     def __enter__(self) -> StorageWatch:

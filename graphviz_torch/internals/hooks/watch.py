@@ -1,16 +1,16 @@
-"""Base of all watches: install a hook while somebody needs it, and notify listeners of events.
+"""Install a patch while it is needed, and notify listeners of events: the base of all watches.
 
 An `Installation` patches something in PyTorch while it has watchers, and restores it afterwards. A
-`Replacement` is one whose patch consists of replaced functions.
-Watchers are added and removed in any order and from any thread; the garbage collector may remove
-one that was forgotten. The first watcher installs the patch, the last one removes it. Both steps
-are idempotent, so an interrupt between two lines leaves nothing behind: the step is undone or
-repeated.
+`Replacement` is an installation that replaces functions.
 
-`notify` passes an event to all listeners in order. A listener is any object with methods named as
-events (`on_call_end`, `on_module_start`). An exception in a listener reaches neither the other
-listeners nor the user's program. Reads by a listener are hidden from modes, subclasses and
-compilers.
+Watchers may be added and removed in any order and from any thread. The garbage collector may remove
+a watcher, too. The first watcher installs the patch, and the last one removes it. Both steps are
+idempotent: after an interrupt in the middle of a step, the step is undone or repeated.
+
+`notify` passes an event to all listeners in order. A listener is any object with methods that have
+the names of events, such as `on_call_end` and `on_module_start`. An exception in a listener reaches
+neither the other listeners nor the user's program. Reads by a listener are hidden from modes,
+subclasses and compilers.
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ class Installation(Generic[Watcher]):
         self.watchers: tuple[Watcher, ...] = ()  # replaced, never mutated: reading it needs no lock
         self._install = install
         self._remove = remove
-        # Reentrant: the garbage collector may remove a watcher while this thread holds the lock.
+        # The lock is reentrant, because the garbage collector may remove a watcher while this
+        # thread has the lock.
         self._lock = threading.RLock()
 
     def add(self, watcher: Watcher, *, first: bool = False) -> None:
-        """Add a watcher, notified last unless `first`. If installing raises, nothing is added."""
+        """Add a watcher, at the front if `first`. If installing raises, no watcher is added."""
         with self._lock:
             try:
                 before, after = ((), self.watchers) if first else (self.watchers, ())
@@ -61,11 +62,11 @@ class Installation(Generic[Watcher]):
                 raise
 
     def discard(self, watcher: Watcher) -> None:
-        """Remove a watcher, if it is there."""
+        """Remove a watcher, if it was added."""
         with self._lock:
             try:
                 self._take(watcher)
-            except BaseException:  # an interrupt
+            except BaseException:  # an interrupt, after which the removal is repeated
                 self._take(watcher)
                 raise
 
@@ -89,7 +90,7 @@ class Installation(Generic[Watcher]):
 # An attribute to replace: its owner (a module or a class), its name, and a function from the
 # original to the replacement.
 Row = tuple[Any, str, Callable[[Any], Any]]
-_INHERITED: Any = object()  # stands for the original of an attribute that its owner inherits
+_INHERITED: Any = object()  # used as the original of an attribute that the owner inherits
 
 
 class _Replaced(NamedTuple):
@@ -101,7 +102,7 @@ class _Replaced(NamedTuple):
     replacement: Any
 
     def restore(self) -> bool:
-        """Restore the original, and return False if code of others has replaced ours since."""
+        """Restore the original. Return False if other code has replaced our function since."""
         current = vars(self.owner).get(self.name, _INHERITED)
         if current is self.replacement:
             if self.original is _INHERITED:
@@ -114,13 +115,13 @@ class _Replaced(NamedTuple):
 class Replacement(Installation[Watcher]):
     """An installation that replaces functions while it has watchers.
 
-    If other code replaces a function after us, its replacement is kept, and ours, which it calls,
-    passes each call on. Ours is removed as soon as the other code has restored it.
+    If other code replaces one of our functions, its replacement is kept. It calls our function,
+    which then only calls the original. Our function is removed once the other code has restored it.
 
     Args:
         rows: returns the attributes to replace; called at each installation.
         install: called after the attributes are replaced; does nothing if the patch is complete.
-        remove: called before they are restored; does nothing if nothing is patched.
+        remove: called before the attributes are restored; does nothing if nothing is patched.
 
     >>> import math
     >>> doubled = lambda original: lambda x: 2 * original(x)
@@ -153,13 +154,13 @@ class Replacement(Installation[Watcher]):
                     continue
                 new = wrap(getattr(owner, name))
                 new = staticmethod(new) if isinstance(original, staticmethod) else new
-                # Stored before it is used, since an interrupt may occur in between.
+                # The row is stored before it is used, since an interrupt may occur in between.
                 self._replaced.append(_Replaced(owner, name, original, new))
                 setattr(owner, name, new)
         self._also_install()
 
     def restore(self) -> None:
-        """Restore each original, unless other code has replaced ours since."""
+        """Restore each original, unless other code has replaced our function since."""
         self._also_remove()
         with self._table_lock:
             self._hidden.extend(self._replaced)
@@ -167,7 +168,10 @@ class Replacement(Installation[Watcher]):
             self._restore_visible()
 
     def _restore_visible(self) -> None:
-        """Restore originals until every replacement left is hidden by other code."""
+        """Restore all originals that other code does not hide.
+
+        This is repeated, because a restored function may make another one of ours visible.
+        """
         before = -1
         while before != len(self._hidden):
             before = len(self._hidden)
@@ -179,7 +183,7 @@ class Watch:
 
     installation: Installation[Any]
     first = False  # True to be notified before the watches already open
-    thread = 0  # ident of the thread that opened it
+    thread = 0  # ident of the thread that opened the watch
 
     def open(self) -> None:
         """Start watching; `thread` becomes the calling thread."""
@@ -187,7 +191,7 @@ class Watch:
         self.installation.add(self, first=self.first)
 
     def close(self) -> None:
-        """Stop watching; does nothing if the watch is not open."""
+        """Stop watching, if the watch is open."""
         self.installation.discard(self)
 
     def __enter__(self) -> Self:
@@ -203,7 +207,7 @@ OnError = Callable[[Exception], object]  # called with an exception of a listene
 
 
 def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
-    """Return the bound methods of this name, in the order of the listeners that have it.
+    """Return the methods named `event` of those listeners that have one, in order.
 
     >>> class Loud:
     ...     def on_call_end(self, event):
@@ -212,7 +216,8 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)
-    # Made of a list: a tuple that grows fails where another thread calls `gc.get_objects`.
+    # The tuple is made from a list, because a tuple that grows fails if another thread calls
+    # `gc.get_objects` meanwhile.
     return tuple([method for method in found if method is not None])
 
 

@@ -1,1 +1,1 @@
-"""Run a module's forward again as it was called, next to a second run with one thing changed."""
+"""Run a recorded module call again, alone or beside a run in which one thing is changed."""

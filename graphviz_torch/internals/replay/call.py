@@ -1,8 +1,8 @@
 """Record how a module was called, so that its forward can be run again with the same result.
 
 A `ModuleCall` has copies of the tensors among the arguments and of the buffers, the random state,
-autocast and the default dtype. Parameters are not copied: a second run uses their values at that
-time.
+autocast and the default dtype. Parameters are not copied, so a second run uses their values at the
+time of the second run.
 
 Uses private API (2.13): `torch._C._functorch`, and parts of `torch.random`, `torch.cuda` and
 `torch.get_autocast_dtype`.
@@ -49,7 +49,7 @@ def has_no_values(tensor: Tensor) -> bool:
 
 
 def copy_nested(nesting: Any) -> Any:
-    """Return nested containers with each tensor copied once, however often it occurs."""
+    """Return a copy of nested containers, in which a tensor that occurs twice is copied once."""
     known: dict[int, Tensor] = {}
 
     def copy_once(tensor: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ def _numpy_state() -> Any:
 
 
 class PythonDraws:
-    """True, as a bool, once `random` or numpy has drawn numbers since this was created."""
+    """An object that is true once `random` or numpy has drawn numbers since it was created."""
 
     def __init__(self) -> None:
         self._before = random.getstate(), _numpy_state()
@@ -90,7 +90,7 @@ class RandomState:
 
     @classmethod
     def current(cls) -> RandomState:
-        """Return the state that the random generators have now."""
+        """Return the current state of the random generators."""
         started = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         return cls(
             torch.get_rng_state(),
@@ -121,7 +121,7 @@ class ModuleCall:
     autocast: dict[str, tuple[bool, torch.dtype]]  # (enabled, dtype) by device type
     dtype: torch.dtype  # the default dtype
     contents: Snapshot  # state of objects among the arguments
-    # Each restores the state of a random generator that a module has.
+    # Each function restores the state of a random generator that a module has.
     generators: tuple[Callable[[], object], ...]
     start: int = -1  # sequence number of the thread's next node at the start of the call
 
@@ -178,9 +178,10 @@ class ModuleCall:
 
     @contextmanager
     def context(self, *, eager: bool = True) -> Iterator[None]:
-        """Apply the call's autocast and default dtype.
+        """Return a context with the call's autocast and default dtype.
 
-        With `eager`, compiled functions run eagerly.
+        Args:
+            eager: True to run compiled functions eagerly.
         """
         dtype = torch.get_default_dtype()
         before = {
@@ -190,8 +191,8 @@ class ModuleCall:
         try:
             _cast(self.autocast)
             torch.set_default_dtype(self.dtype)
-            # A program that has compiled nothing has not loaded the compiler, which takes seconds
-            # to load.
+            # If the compiler is not loaded, the program has compiled nothing. Loading it would take
+            # seconds.
             with _eagerly() if eager and "torch._dynamo" in sys.modules else nullcontext():
                 yield
         finally:

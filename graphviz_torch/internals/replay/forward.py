@@ -1,7 +1,7 @@
-"""Run a module's forward again on its own, and collect results of modules and of calls into torch.
+"""Run a recorded forward again, and collect the results of modules and of calls into torch.
 
-A call into torch is one made in Python, such as `F.layer_norm`. The kernels that it calls are not
-collected, because they depend on the memory layout of the tensors.
+A call into torch is a call that Python code makes, such as `F.layer_norm`. The results of kernels
+inside such a call are not collected, because kernels depend on the memory layout of the tensors.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from .modules import RunningModules, code_positions
 from .operators import operator_properties, written_by
 from .sandbox import Sandbox
 
-# Their results are uninitialized.
+# Parts of the names of calls whose results are uninitialized.
 _UNSET = ("empty", "resize", "set_")
-_MAX_COMPILED_CALLS = 16  # calls of compiled modules that are inspected
+_MAX_COMPILED_CALLS = 16  # most calls of compiled modules that are inspected
 
 
 class CallResult(NamedTuple):
     """The result of a call into torch."""
 
     name: str  # "layer_norm"
-    tensors: tuple[Tensor, ...]  # the result itself, which may be mutated later
+    tensors: tuple[Tensor, ...]  # the results themselves, which may be mutated later
     is_random: bool  # True if the call drew random numbers
     module: str  # path of the running module
     place: CodePosition | None  # innermost position outside of PyTorch and the standard library
@@ -49,7 +49,7 @@ class ForwardResult(NamedTuple):
     """The result of a forward that was run again."""
 
     output: Any
-    modules: tuple[tuple[str, Tensor, int], ...]  # path, result and version counter of the result
+    modules: tuple[tuple[str, Tensor, int], ...]  # path, result and the result's version
     error: BaseException | None
 
 
@@ -67,12 +67,13 @@ def run_forward(
 
     Args:
         call: the module, its arguments, and the state in which it was called.
-        change: called with copies of the arguments; returns replacements of tensors by `id()`.
-        training: the training mode of each module during the run; None leaves it as it is.
-        eager: run compiled functions eagerly.
+        change: called with copies of the arguments; returns replacements of tensors, by id() of the
+            copy.
+        training: returns the training mode of a module during the run; None: the modes are kept.
+        eager: True to run compiled functions eagerly.
         each: called with the result of each call into torch.
-        inside: called with each operation of compiled modules, with its compiled and eager results.
-        budget: total bytes of the modules' results.
+        inside: called with the compiled and the eager result of each operation in compiled modules.
+        budget: most bytes of collected module results.
     """
     return copy_context().run(_run_forward, call, change, training, eager, each, inside, budget)
 
@@ -93,7 +94,7 @@ def _run_forward(
     )
     output: Any = None
     error: BaseException | None = None
-    with sandbox.restored():
+    with sandbox.restore_on_exit():
         args, kwargs = copy_nested(call.args), copy_nested(call.kwargs)
         with torch.no_grad():
             others = {} if change is None else change(args, kwargs)
@@ -106,12 +107,13 @@ def _run_forward(
         if not eager or inside is not None:
             for parameter in call.module.parameters():
                 sandbox.protect(parameter)
-        if not eager:  # a mode would cause compiled regions to be recompiled
+        if not eager:  # compiled regions would be recompiled under a mode
             watch = nullcontext()
         for tensor in tensors(args, kwargs):
             sandbox.mark_created(tensor)
         calls: Any = nullcontext() if each is None else _CallObserver(results, each)
-        # Compiled code is guarded on the grad mode: another one would recompile it.
+        # Compiled code is guarded on the grad mode, and would be recompiled under another grad
+        # mode.
         gradients = torch.set_grad_enabled(not eager)
         regions = None if inside is None else _CompiledCalls(call.module)
         try:
@@ -127,7 +129,10 @@ def _run_forward(
 
 
 class _CompiledCalls:
-    """The calls of compiled modules in a forward; its hooks are removed when state is restored."""
+    """The calls of compiled modules in a forward, observed by hooks.
+
+    The hooks are removed when the modules' state is restored.
+    """
 
     def __init__(self, module: Module) -> None:
         self._calls: list[tuple[Module, Any, Any, RandomState]] = []
@@ -157,7 +162,7 @@ class _CallObserver(TorchFunctionMode):
     ) -> Any:
         before = GeneratorStates.save((), {}, [])
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "").partition(".")[0]  # "square_rows.default"
+        name = getattr(func, "__name__", "").partition(".")[0]  # without ".default" of custom ops
         made = tuple(t for _, t in flatten(result, ask=False))
         if made and not any(word in name for word in _UNSET):
             place, user_place, _ = code_positions(sys._getframe(1), _run_forward.__code__)
@@ -199,7 +204,7 @@ class _ProtectWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _ModuleResults(RunningModules):
-    """Collects the results of modules, up to a number of bytes."""
+    """A collector of modules' results, up to a number of bytes."""
 
     def __init__(self, root: Module, budget: int) -> None:
         super().__init__(root)

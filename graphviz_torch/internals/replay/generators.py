@@ -9,7 +9,11 @@ from torch import Tensor
 
 
 class GeneratorStates:
-    """The saved states of random generators; with `seed`, those of freshly seeded ones."""
+    """The saved states of some random generators.
+
+    Args:
+        seed: if given, the states are those of new generators with this seed.
+    """
 
     def __init__(self, seed: int | None = None) -> None:
         self._states: list[tuple[torch.Generator, Tensor]] = []
@@ -35,7 +39,7 @@ class GeneratorStates:
         return found
 
     def have_changed(self) -> bool:
-        """Return True if any of the generators has drawn numbers since."""
+        """Return True if any of the generators has drawn numbers since its state was saved."""
         return any(not torch.equal(state, g.get_state()) for g, state in self._states)
 
     def restore(self) -> None:

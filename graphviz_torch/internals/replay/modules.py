@@ -14,7 +14,7 @@ _FUNCTIONAL = "nn/functional.py"
 
 
 class RunningModules:
-    """Keeps track of the running module of this thread."""
+    """A context manager that knows which module of this thread is running."""
 
     def __init__(self, root: Module) -> None:
         self._names = {id(module): name for name, module in root.named_modules()}
@@ -29,7 +29,7 @@ class RunningModules:
         self._watch.close()
 
     def current(self) -> tuple[str, str]:
-        """Return path and classes of the running module: ("1.fc", "Net/Block/Linear")."""
+        """Return path and classes of the running module, such as ("1.fc", "Net/Block/Linear")."""
         return self._running[-1][:2] if self._running else ("", "")
 
     def _on_begin(self, event: ModuleBegan) -> None:
@@ -48,11 +48,11 @@ class RunningModules:
 def code_positions(
     frame: FrameType | None, last: CodeType
 ) -> tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]:
-    """Return code positions in the stack from `frame` up to the frame of `last`.
+    """Return code positions in the stack, from `frame` outwards up to the frame that runs `last`.
 
     Returns:
-        The innermost position outside of PyTorch and the standard library, the innermost one in the
-        user's own code, and the functions of torch.nn.functional that are running.
+        The innermost position outside of PyTorch and the standard library; the innermost position
+        in the user's own code; and the running functions of torch.nn.functional.
     """
     place = user = None
     functions: list[str] = []

@@ -1,7 +1,7 @@
-"""Read properties of an operator from its schema: which arguments it mutates, if it is random.
+"""Read properties of an operator from its schema, such as which arguments the operator mutates.
 
-Schemas are private API. Some batch norm kernels update the running statistics although their schema
-does not say so (2.13).
+Schemas are private API. The schemas of some batch norm kernels do not show that these kernels
+update the running statistics (2.13).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from ..tensors.pytree import map_tensors, tensors
 from .shadows import DOUBLE
 
-# Their results are uninitialized, so differences mean nothing.
+# Operators whose results are uninitialized, so that differences between results have no meaning.
 _UNSET = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 _RUNNING = {"running_mean", "running_var"}
 
@@ -24,11 +24,11 @@ class OperatorProperties(NamedTuple):
     """Properties of an operator."""
 
     name: str  # "aten::_softmax"
-    writes: tuple[tuple[int, str], ...]  # positions and names of the arguments that it mutates
+    writes: tuple[tuple[int, str], ...]  # position and name of each argument that is mutated
     is_view: bool
     is_random: bool
     is_unset: bool
-    has_workspace: bool  # a uint8 result is a buffer of the kernel in an undefined order
+    has_workspace: bool  # True if a uint8 result is a buffer of the kernel, in undefined order
 
 
 @lru_cache(1024)
@@ -65,7 +65,7 @@ def written_by(
 
 
 def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments with each dtype replaced by its double-precision one."""
+    """Return the arguments with each dtype replaced by the double-precision dtype of its kind."""
 
     def wide(value: Any) -> Any:
         return DOUBLE.get(value, value) if isinstance(value, torch.dtype) else value
@@ -74,7 +74,13 @@ def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def with_the_same_numbers(func: Any, args: Any, result: Any) -> Any:
-    """Return the float64 result of a random operator for the numbers that it drew in `result`."""
+    """Return the float64 result of a random operator, for the random numbers of `result`.
+
+    Args:
+        func: the operator.
+        args: arguments of the operator in float64.
+        result: the operator's result in the first run, which shows the numbers that were drawn.
+    """
     if str(func).startswith("aten.native_dropout") and args[2]:
         _, mask = result
         share = args[1]

@@ -4,10 +4,10 @@
     modules, arguments  training modes, attributes, and content of containers and objects
     gradients           the tensor that each parameter has as `.grad`
     tensors             values and version counters of tensors that existed before
-    prints, files       prints are dropped, writes to files refused
+    prints, files       prints are dropped, and writes to files are refused
 
-Cannot be restored: messages sent, and changes to objects that are reachable from neither a module
-nor an argument.
+Messages that were sent, and changes of objects that neither a module nor an argument refers to,
+cannot be undone.
 
 Uses the private `_unsafe_set_version_counter` (2.13).
 """
@@ -33,22 +33,22 @@ _set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
 class Sandbox:
-    """State of the program that a second run may change, restored afterwards.
+    """The state of the program that a second run may change and that is restored afterwards.
 
     Args:
         module: the module whose forward is run.
-        given: its arguments.
+        given: arguments of the forward.
     """
 
     def __init__(self, module: Module, *given: Any) -> None:
         self.refused: SideEffectError | None = None  # the side effect that stopped the forward
         self._module, self._given = module, given
         self._made: dict[int, Any] = {}  # storages created by the second run
-        # (tensor, copy, version) by storage.
+        # Tensor, copy of its storage, and version, by storage id.
         self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}
 
     def mark_created(self, tensor: Tensor) -> None:
-        """Mark a tensor as created by the second run: it needs no copy before a mutation."""
+        """Mark a tensor as created by the second run, so that `protect` does not copy it."""
         if has_storage(tensor):
             self._made[storage_id(tensor)] = storage_ref(tensor)
 
@@ -62,7 +62,7 @@ class Sandbox:
             self._before[key] = (tensor, _whole_storage(tensor).clone(), _version(tensor))
 
     @contextmanager
-    def restored(self) -> Iterator[None]:
+    def restore_on_exit(self) -> Iterator[None]:
         """Restore all state at the end of this context."""
         state, contents = RandomState.current(), Snapshot(*self._module.modules(), *self._given)
         effects = SideEffects(contents)

@@ -1,13 +1,14 @@
-"""Values that tensors have in the changed run, where they differ from the first run.
+"""Store the values that tensors have in a changed run, if they differ from those of the first run.
 
-A tensor with the same value in both runs has no shadow. Shadows belong to storages: all tensors
-that share a storage share its shadow, so that views and in-place changes need no special care. A
-tensor without a storage of its own (sparse, nested, wrapper) has a shadow of its own.
+Such a value is called a shadow. A tensor with the same value in both runs has no shadow. Shadows
+belong to storages: tensors that share a storage share its shadow, so views and in-place changes
+need no special treatment. A tensor without a storage (sparse, nested, wrapper) has a shadow of its
+own.
 
     shadows.get(tensor)         the value in the changed run, or None if it is the same
     shadows.set(tensor, other)  set the value in the changed run
     shadows.part(tensor)        create an equal shadow, before the tensor is mutated
-    shadows.maker(tensor)       the number of the operator that wrote to it last
+    shadows.maker(tensor)       the number of the operator that wrote to the tensor last
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ class _Entry(NamedTuple):
     """The shadow of a storage."""
 
     ref: Any  # weak reference to the storage
-    dtype: torch.dtype  # dtype of the tensors on it
-    flat: Tensor  # content of the whole storage, in this dtype or a wider one
-    maker: int
+    dtype: torch.dtype  # dtype of the tensors that use the storage
+    flat: Tensor  # content of the whole storage in the changed run, in this dtype or a wider one
+    maker: int  # number of the operator that wrote to the storage last
 
 
 class Shadows:
-    """The tensors whose values differ in the changed run, with those values.
+    """The values of the tensors that differ in the changed run.
 
     Args:
-        double: keep floating-point shadows in float64.
+        double: True to keep floating-point values in float64.
     """
 
     def __init__(self, *, double: bool = False) -> None:
@@ -52,9 +53,9 @@ class Shadows:
         return len(self._entries) + len(self._others)
 
     def get(self, tensor: Tensor) -> Tensor | None:
-        """Return the tensor's value in the changed run, or None if it is the same.
+        """Return the tensor's value in the changed run; None if it is equal to the first run's.
 
-        For a DTensor it is the value of the local tensor.
+        For a DTensor, this is the value of the local tensor.
         """
         tensor = _local(tensor)
         if not has_storage(tensor):
@@ -68,7 +69,10 @@ class Shadows:
         return shadow.conj() if tensor.is_conj() else shadow
 
     def makers(self, tensors: Sequence[Tensor]) -> dict[int, int]:
-        """Return the last operator that wrote to each tensor with a shadow, by `id()`."""
+        """Return the number of the last operator that wrote to a tensor, by id().
+
+        Tensors without a shadow are left out.
+        """
         found = {}
         for each in tensors:
             tensor = _local(each)
@@ -82,7 +86,9 @@ class Shadows:
         return found
 
     def _flat(self, tensor: Tensor, entry: _Entry) -> Tensor | None:
-        """Return the shadow of the whole storage in the tensor's dtype, or None if it has none."""
+        """Return the shadow of a tensor's whole storage in the tensor's dtype; None if the shadow
+        cannot be viewed in this dtype.
+        """
         if tensor.is_meta:
             return None
         flat, dtype = entry.flat, tensor.dtype
@@ -123,7 +129,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Create a shadow equal to the tensor if it has none, before the tensor is mutated."""
+        """Create a shadow that is equal to the tensor, if it has none, before it is mutated."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widen(tensor.detach().clone()), -1)
@@ -152,7 +158,9 @@ class Shadows:
         self._others.clear()
 
     def widen(self, tensor: Tensor) -> Tensor:
-        """Return a tensor without a shadow as the changed run sees it: in float64 if `double`."""
+        """Return the value of a tensor without a shadow in the changed run: the tensor itself, or a
+        float64 copy if `double`.
+        """
         return tensor.to(DOUBLE[tensor.dtype]) if self._widens(tensor) else tensor
 
     def _widens(self, tensor: Tensor) -> bool:
@@ -174,7 +182,9 @@ class Shadows:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Return True if the tensor is strided with one storage and sees no operators."""
+    """Return True if the tensor is strided, has one storage, and its class has no
+    `__torch_dispatch__`.
+    """
     if is_dense(tensor):
         return True
     sees = type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__
@@ -187,7 +197,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
-    """Return the whole storage of `other` if both tensors have the same layout in theirs."""
+    """Return the whole storage of `other` as a tensor, if both tensors have the same layout in
+    storages of the same size; None otherwise.
+    """
     if not has_storage(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
         return None
     places = [(t.stride(), t.storage_offset(), t.shape) for t in (tensor, other)]

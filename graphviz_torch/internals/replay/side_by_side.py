@@ -1,15 +1,16 @@
 """Run a forward again and compare each operator with the same operator on changed values.
 
-A single run of the user's code computes both versions. An operator whose operands differ in the
-changed run is run twice, on the first and on the changed values, and the results are compared
+The user's code runs once and computes both versions. An operator whose operands differ in the
+changed version runs twice, on the first and on the changed values, and the two results are compared
 immediately. Only the changed values of live tensors are stored. The control flow is that of the
-first run. If it depends on values that differ, this is reported and comparing ends.
+first version. If it depends on values that differ, this is reported, and the comparison ends there.
 
 Random operators draw the same numbers for both versions. With `other_seed`, the changed version
-draws other numbers. Nothing else differs then, and operators on those numbers are not run twice.
+draws other numbers. These are then the only difference, and operators that use them do not run
+twice.
 
-`numpy`, `tolist` and `data_ptr` take values out of PyTorch. If a run calls one of them on values
-that differ, its control flow counts as depending on data, since the results cannot be followed.
+`numpy`, `tolist` and `data_ptr` take values out of PyTorch, where they cannot be followed. If one
+of them is called on values that differ, the control flow is taken to depend on these values.
 
 Defines the private `_should_skip_dynamo`; without it, a mode loads the compiler (2.13).
 """
@@ -45,7 +46,7 @@ from .operators import (
 from .sandbox import Sandbox
 from .shadows import DOUBLE, Shadows, has_storage
 
-_MAX_OPERATORS = 100_000  # operators compared
+_MAX_OPERATORS = 100_000  # most operators that are compared
 _VALUE_READS = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
@@ -56,15 +57,15 @@ class OperatorPair(NamedTuple):
     name: str  # "aten::_softmax"
     first: Tensor  # result in the first run
     other: Tensor  # result in the changed run
-    makers: frozenset[int]  # operators that made the operands that differ; -1 for an input
+    makers: frozenset[int]  # numbers of the operators that made differing operands; -1: an input
     operands: tuple[Tensor, ...]  # operands that do not differ
     is_view: bool
     is_random: bool
     module: str  # path of the running module
-    classes: str  # its class and those around it: "Net/Block/BatchNorm1d"
-    # Call it within the callback. Returns the innermost position outside of PyTorch and the
-    # standard library, the innermost one in the user's own code, and the running functions of
-    # torch.nn.functional.
+    classes: str  # classes of the running modules, such as "Net/Block/BatchNorm1d"
+    # Returns the innermost position outside of PyTorch and the standard library, the innermost
+    # position in the user's own code, and the running functions of torch.nn.functional. It can only
+    # be called within the callback.
     lines: Callable[[], tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]]
     node: int  # index of the operator's autograd node in the run; -1 for none
 
@@ -72,14 +73,14 @@ class OperatorPair(NamedTuple):
 class ComparisonRun(NamedTuple):
     """The result of a run."""
 
-    output: Any  # of the module
+    output: Any  # output of the module
     shadows: Shadows
     nodes: int  # number of autograd nodes that the forward created
     error: BaseException | None  # exception that the forward raised
     depends: CodePosition | None  # first position whose control flow depends on values that differ
     dependent: bool  # True if there is such a position
-    leaves: str  # function that takes values out of PyTorch there, as "numpy"; or ""
-    at: int  # number of the operator there, else of the last operator
+    leaves: str  # function that takes values out of PyTorch there, such as "numpy"; "" if none
+    at: int  # number of the operator at that position, or else of the last operator
     unsupported: int  # number of operators that raised on the changed operands
     draws_in_python: bool  # True if `random` or numpy drew numbers
 
@@ -98,13 +99,14 @@ def run_side_by_side(
 
     Args:
         call: the module, its arguments, and the state in which it was called.
-        change: called with copies of the arguments; returns changed values of tensors by `id()`.
-        compare: called with each operator whose operands differ; returns True if its result
-            differs.
-        training: the training mode of each module during the run; None leaves it as it is.
-        double: compute the changed version in float64.
-        other_seed: seed of the changed version.
-        views: call `compare` for views as well.
+        change: called with copies of the arguments; returns changed values of tensors, by id() of
+            the copy.
+        compare: called with each operator whose operands differ; returns True if the operator's
+            results differ.
+        training: returns the training mode of a module during the run; None: the modes are kept.
+        double: True to compute the changed version in float64.
+        other_seed: seed of the changed version's random numbers; None: the same numbers are drawn.
+        views: True to call `compare` for views as well.
     """
     return copy_context().run(
         _run_both_versions, call, change, compare, training, double, other_seed, views
@@ -123,7 +125,7 @@ def _run_both_versions(
     leave_programs()
     sandbox = Sandbox(call.module, call.args, call.kwargs)
     output, error = None, None
-    with sandbox.restored():
+    with sandbox.restore_on_exit():
         args, kwargs = copy_nested(call.args), copy_nested(call.kwargs)
         for tensor in tensors(args, kwargs):
             sandbox.mark_created(tensor)
@@ -236,7 +238,8 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             others: Any = map_tensors(shadows.get, result)
         else:
-            # Before the first run, which may mutate the operands.
+            # The changed operands are taken before the operator runs, because it may mutate the
+            # operands.
             taken = (
                 map_tensors(self._changed_operand, args),
                 map_tensors(self._changed_operand, kwargs),
@@ -345,13 +348,13 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if any(tensor is each for each in written):
                 self.shadows.wrote(tensor, self.at)
             elif differs or not has_storage(tensor):
-                # A view with a shadow of its own counts as made by the maker of its base.
+                # For a view with a shadow of its own, the operator that made the base is recorded.
                 self.shadows.set(
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
                 )
 
     def record_value_read(self, name: str, tensor: Tensor) -> None:
-        """Record that a function takes the values of a tensor out of PyTorch, if they differ."""
+        """Record a function that takes values of a tensor out of PyTorch, if the values differ."""
         differs = self.shadows.get(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name

@@ -1,11 +1,11 @@
 """Suppress the side effects of a forward that is run again.
 
     prints, log records     dropped
-    files                   opening one for writing, or writing to one that a module has open,
+    files                   opening a file for writing, or writing to a file that a module has open,
                             raises `SideEffectError`: the run ends there and nothing is written
 
-This applies to the thread of the run only. Files that PyTorch itself writes, such as the
-compiler's, are let through.
+This applies only to the thread of the run. Files that PyTorch itself writes, such as the compiler's
+files, are allowed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .snapshot import Snapshot
 
 
 class SideEffectError(Exception):
-    """Raised before a forward does something that cannot be undone.
+    """Exception that stops a forward before it does something that cannot be undone.
 
     Args:
-        does: "writes to the file log.txt".
+        does: the side effect, such as "writes to the file log.txt".
     """
 
     def __init__(self, does: str) -> None:
@@ -54,10 +54,10 @@ class _SilencedOutput:
 
 
 class SideEffects:
-    """Suppresses or refuses side effects of a forward.
+    """The suppression of a forward's side effects.
 
     Args:
-        contents: state of the modules, which shows the files that they have open.
+        contents: state of the modules, which shows the files that the modules have open.
     """
 
     def __init__(self, contents: Snapshot) -> None:
@@ -85,7 +85,7 @@ class SideEffects:
         files = list(self._contents.files())
         builtins.open = io.open = open_file
         logging.Logger.callHandlers = log  # type: ignore[assignment,method-assign]
-        for container, key in files:  # restored together with the other contents
+        for container, key in files:  # restored later, together with the modules' other state
             container[key] = _ReadOnlyFile(self, container[key])
         try:
             with redirect_stdout(out), redirect_stderr(err):
@@ -101,7 +101,7 @@ class SideEffects:
 
 
 class _ReadOnlyFile:
-    """Proxy of an open file that raises on a write."""
+    """A proxy of an open file that refuses to write."""
 
     def __init__(self, effects: SideEffects, file: Any) -> None:
         self._effects, self._file = effects, file

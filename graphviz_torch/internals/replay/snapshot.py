@@ -1,9 +1,9 @@
 """Save and restore the state of Python objects: attributes, containers and random generators.
 
-Searched are lists, tuples, dicts, sets, deques, objects with attributes, and the objects of bound
-methods (such as hooks). Not searched: classes, functions, tensors, instances of classes defined by
-the standard library, PyTorch (except modules) and this package, and objects that have a lock or a
-thread, because another thread may change them at any time.
+Lists, tuples, dicts, sets, deques, objects with attributes, and the objects of bound methods (such
+as hooks) are searched for state. Classes, functions, tensors, and instances of classes of the
+standard library, of PyTorch (except modules) and of this package are not searched. Objects that
+have a lock or a thread are left out, because another thread may change them at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-_MAX_OBJECTS = 20_000  # objects
+_MAX_OBJECTS = 20_000  # most objects that are searched
 _KNOWN = ("torch", __name__.partition(".")[0])
 _LOCKS: tuple[type, ...] = (
     *(threading.Thread, threading.Event, threading.Condition),
@@ -32,12 +32,13 @@ _ATOMS = frozenset((int, float, bool, str, bytes, type(None), Tensor, torch.nn.P
 
 
 class Snapshot:
-    """The saved state of some objects and of all that they refer to."""
+    """The saved state of some objects and of all objects that they refer to."""
 
     def __init__(self, *values: Any) -> None:
-        self._inside: list[tuple[Any, Any]] = []  # (container, copy of it)
+        self._inside: list[tuple[Any, Any]] = []  # each container, and a copy of it
+        # The `__dict__` of each object, and a copy of it.
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        # Each restores the state of a random generator.
+        # Functions that each restore the state of a random generator.
         self.generators: list[Callable[[], object]] = []
         self._walk(values)
 
@@ -51,7 +52,7 @@ class Snapshot:
             put_state()
 
     def files(self) -> Iterator[tuple[Any, Any]]:
-        """Yield (container, key) of each file open for writing, in a dict or a list."""
+        """Yield the dict or list that contains a file open for writing, and its key or index."""
         for container in [now for now, _ in self._attributes] + [now for now, _ in self._inside]:
             pairs: Any = ()
             if isinstance(container, dict):

@@ -1,12 +1,12 @@
-"""Find the AccumulateGrad node of a leaf without an operator call that others could see.
+"""Find the AccumulateGrad node of a leaf without calling an operator.
 
-`get_gradient_edge` calls `view_as` on the leaf. Sparse, MKL-DNN, nested and lazy leaves refuse that
-call, and modes, tracers, checkpoint policies and subclasses see it. Two internals of autograd ask
-the leaf for its node without calling an operator.
+`get_gradient_edge` calls the operator `view_as` on the leaf. Sparse, MKL-DNN, nested and lazy
+leaves refuse this call, and modes, tracers, checkpoint policies and subclasses see it. Two
+internals of autograd find the node without calling an operator.
 
 Uses private API (2.13): `torch._C._functions.DelayedError` takes a plain tensor and returns an
-alias with a node. The C++ part of `Function.apply` is used for subclasses, since an alias of a
-subclass cannot be created without running its code; that call appears in a profile.
+alias that has a node. For subclasses the C++ part of `Function.apply` is used, because an alias of
+a subclass cannot be created without running the subclass's code. That call appears in a profile.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _alias: Any = torch._C._functions.DelayedError("", 1)
 
 
 def accumulator(leaf: Tensor) -> Any:
-    """Return the AccumulateGrad node of a leaf, or None.
+    """Return the AccumulateGrad node of a leaf; None if it has none.
 
-    A tensor that does not require gradients has none, and neither has a tensor inside a
+    A tensor that requires no gradient has no such node, and neither has a tensor inside a
     `torch.func` transform.
 
     >>> leaf = torch.ones(2).to_sparse().requires_grad_()
@@ -65,6 +65,7 @@ def _subclass_accumulator(leaf: Tensor) -> Any:
 
 
 def _is_subclass(leaf: Tensor) -> bool:
-    # Also True for meta and nested tensors, which are plain unless they have a class of their own.
+    # PyTorch's function also returns True for meta and nested tensors. These count as plain, unless
+    # they have a class of their own.
     like: bool = torch._C._dispatch_isTensorSubclassLike(leaf)
     return like and not leaf.is_meta and type(leaf) not in (Tensor, torch.nn.Parameter)

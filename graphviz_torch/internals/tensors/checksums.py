@@ -1,7 +1,8 @@
-"""Compute checksums that are equal for equal bits, on every rank and in any order of summation.
+"""Compute checksums of tensors, which are equal on all ranks for equal bits.
 
-The checksum is the wrapping sum of a tensor's memory read as 64-bit integers, which does not depend
-on the order of summation. Only tensors that do not start at an 8-byte boundary are copied.
+A tensor's memory is read as 64-bit integers. The checksum is their sum with overflow, which does
+not depend on the order of summation. Only tensors that do not start at an 8-byte boundary are
+copied.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ..probes import Probe, fetch, unobserved
 from .memory import elements, may_be_read
 
 _WORD = 8  # bytes of a 64-bit integer
-# 2 ** 64 / the golden ratio: multiplying by it separates close sums (Knuth)
+# This is 2 ** 64 divided by the golden ratio. A product with it separates close sums (Knuth).
 _ODD = 0x9E3779B97F4A7C15
 _NARROW = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
@@ -33,23 +34,25 @@ class Checksums:
         with unobserved():
             for key, tensor in tensors.items():
                 for plain in filter(may_be_read, elements(tensor).tensors):
-                    with suppress(RuntimeError):  # dtypes or layouts without such a view
+                    with suppress(RuntimeError):  # raised for dtypes and layouts without a view
                         for words in _words(TensorBase.detach(plain)):
                             total = torch.sum(words, dtype=words.dtype)
                             self._found.append((key, Probe(total.to(torch.int64))))
 
     def fetch(self) -> dict[str, int]:
-        """Return the checksums by key, with one copy from each device."""
+        """Return the checksums by key, after one copy from each device."""
         found: dict[str, int] = {}
         rows = fetch([total for _, total in self._found])
         for (key, _), values in zip(self._found, rows, strict=True):
-            for value in values:  # none if the device has failed
+            for value in values:  # there are no values if the device has failed
                 found[key] = (31 * found.get(key, 0) + value) % (1 << 64)
         return {key: value * _ODD % (1 << 64) >> 32 for key, value in found.items()}
 
 
 def _words(tensor: Tensor) -> list[Tensor]:
-    """Return views of the tensor's memory as 64-bit integers, and of its rest as narrower ones."""
+    """Return views of the tensor's memory as 64-bit integers, and of the last bytes as narrower
+    integers.
+    """
     size, count = tensor.element_size(), tensor.numel()
     spans = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if not count or sum(spans) + 1 != count:

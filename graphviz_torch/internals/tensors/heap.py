@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Not read as an attribute, which a subclass may override.
+# The getter is called directly, because a subclass may override the attribute.
 _grad_fn: Any = torch._C.TensorBase.grad_fn.__get__  # type: ignore[union-attr]
 
 
@@ -33,15 +33,16 @@ def subclasses_of(kind: type) -> list[Any]:
 def instances_of(kind: type) -> list[Any]:
     """Return the objects tracked by the garbage collector whose type is `kind` or a subclass.
 
-    No other thread runs during the scan: it is a single call into C. A reference from here to a
-    tuple that another thread is building makes that thread fail with a SystemError (3.11).
+    The scan is a single call into C, so that no other thread runs during it. If this function had a
+    reference to a tuple that another thread is building, that thread would fail with a SystemError
+    (3.11).
     """
     is_kind = set(subclasses_of(kind)).__contains__
     objects: list[Any] = []
     fill = map(objects.extend, map(gc.get_objects, (None,)))  # called once, by `list` below
     found = compress(objects, map(is_kind, map(type, objects)))
     empty = map(list.clear, (objects,))
-    return list(chain(fill, found, empty))[1:-1]  # without the None of `extend` and `clear`
+    return list(chain(fill, found, empty))[1:-1]  # without the results of `extend` and `clear`
 
 
 def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:

@@ -1,17 +1,17 @@
 """Decide whether a tensor may be read, and find the plain tensors with its elements.
 
-A kernel that reads a tensor without memory crashes the process, and many tensors have none: meta,
-fake, batched and functional tensors, many wrapper subclasses, parameters freed by FSDP. Code that
-reads the user's tensors uses these functions first, and gets plain tensors that have memory.
+A kernel that reads a tensor without memory crashes the process. Meta, fake, batched and functional
+tensors, many wrapper subclasses, and parameters that FSDP freed have no memory. Code that reads the
+user's tensors therefore calls these functions first, and gets plain tensors with memory.
 
     is_dense(tensor)     True if it has exactly one storage, with or without memory
-    has_memory(tensor)   True if it is dense and a kernel may read it; with_memory(tensors) filters;
-                         have_memory(tensors) is True if it holds for all strided `tensors`
+    has_memory(tensor)   True if it is dense and a kernel may read it; with_memory(tensors) returns
+                         those of many tensors; have_memory(tensors) is True if all are such tensors
     elements(tensor)     the plain tensors that contain its elements, if there are any
-    parts(tensor)        all tensors it consists of: those it keeps alive, and those that a copy
-                         copies; parts_of_each(tensors) does so for many tensors
+    parts(tensor)        all tensors of which it consists: it keeps them alive, and a copy of it
+                         copies them; parts_of_each(tensors) returns those of many tensors
 
-Subclasses are asked for attributes, never for an operator, which would run the user's
+Only attributes of subclasses are read. No operator is called on them, which would run the user's
 `__torch_dispatch__`. Callers use `unseen_calls()`, because function modes see attribute reads.
 
 Uses private API (2.13): `torch._C._data_address` returns the address of the memory without the side
@@ -48,7 +48,7 @@ class Elements(NamedTuple):
 
     tensors: list[Tensor]  # dense tensors with memory
     numel: int  # number of elements, including those that a sparse layout omits
-    extent: Extent = ""  # which of the elements they are
+    extent: Extent = ""  # which part of the elements the tensors contain
 
 
 _NO_ELEMENTS = Elements([], 0)
@@ -65,7 +65,7 @@ def has_memory(tensor: Tensor) -> bool:
     >>> has_memory(torch.ones(2)), has_memory(torch.ones(2, device="meta"))
     (True, False)
     """
-    # `is_dense` inlined for speed, as this is called for every gradient.
+    # `is_dense` is written out here for speed, because this is called for every gradient.
     if type(tensor) not in PLAIN or tensor.layout is not torch.strided or tensor.is_nested:
         return False
     try:
@@ -77,7 +77,7 @@ def has_memory(tensor: Tensor) -> bool:
 def may_be_read(tensor: Tensor) -> bool:
     """Return True if a kernel of ours may read the tensor now.
 
-    The tensor needs memory, and no CUDA graph may be captured on its stream.
+    This is so if the tensor has memory, and no CUDA graph is being captured on the current stream.
     """
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
@@ -114,7 +114,7 @@ def elements(tensor: Tensor) -> Elements:
     """
     if has_memory(tensor):  # the common case
         return Elements([tensor], TensorBase.numel(tensor))
-    # A subclass may raise anything.
+    # Exceptions are suppressed, because a subclass may raise any.
     with no_functions(), no_operators(), no_autograd(), suppress(Exception):
         return _elements(tensor)
     return _NO_ELEMENTS
@@ -126,7 +126,10 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def readable(tensor: Any) -> list[Tensor]:
-    """Return [values] of a floating-point tensor, or [] if it cannot be read as one tensor."""
+    """Return a list with the values of a floating-point tensor, as a tensor without history.
+
+    The list is empty if the tensor cannot be read as a single dense tensor.
+    """
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
         return []
     found = elements(tensor)
@@ -135,7 +138,7 @@ def readable(tensor: Any) -> list[Tensor]:
 
 
 def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the values of many tensors, without a Python call for each plain one."""
+    """Return the values of many tensors, without a Python call for each plain tensor."""
     floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
     plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
     others = [one for t in floats if type(t) is not Tensor for one in readable(t)]
@@ -146,8 +149,8 @@ def parts(tensor: Tensor) -> list[Tensor]:
     """Return the tensors that a tensor consists of, each with one storage; [tensor] if it is dense.
 
     They are in the order in which PyTorch copies them (SparseTensor.cpp and TensorConversions.cpp
-    in ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15). A tensor in MKL-DNN's layout has
-    none.
+    in ATen/native; torch/nested/_internal/ops.py; 2.11 to 2.15). The list is empty for a tensor in
+    MKL-DNN's layout.
 
     >>> [part.tolist() for part in parts(torch.tensor([[0.0, 5.0]]).to_sparse())]
     [[[0], [1]], [5.0]]
@@ -217,7 +220,7 @@ def storage_ref(part: Tensor) -> Any:
 
 
 def storage_of(tensor: Tensor) -> torch.UntypedStorage:
-    """Return the storage of a tensor, asking a subclass that overrides `untyped_storage`."""
+    """Return the storage of a tensor; if a subclass overrides `untyped_storage`, it is called."""
     own = type(tensor).untyped_storage is not Tensor.untyped_storage
     found: torch.UntypedStorage = (
         tensor.untyped_storage() if own else TensorBase.untyped_storage(tensor)
@@ -241,7 +244,7 @@ def _elements(tensor: Tensor) -> Elements:
         )
     if tensor.is_nested:
         return _elements(TensorBase.values(tensor))
-    if tensor.layout is torch.strided:  # a subclass that owns its memory: read its plain alias
+    if tensor.layout is torch.strided:  # of a subclass that owns its memory, an alias is read
         return _NO_ELEMENTS if kind in PLAIN else _elements(TensorBase.detach(tensor))
     if tensor.layout is torch.sparse_coo:
         tensor = TensorBase.coalesce(tensor)
@@ -279,8 +282,9 @@ def _read_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
     return [tensor._local_tensor], "" if whole else "local part"
 
 
-# Wrapper subclasses by module and name, since most are not imported, and their inner tensors. A
-# wrapper of this package has `inner_tensors` instead.
+# Functions that return the inner tensors of wrapper subclasses. The keys are module and name of the
+# class, since most of these classes are not imported. Wrappers of this package have a method
+# `inner_tensors` instead.
 _READERS: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor", "DTensor"): _read_dtensor,
     ("torch.distributed._functional_collectives", "AsyncCollectiveTensor"): (

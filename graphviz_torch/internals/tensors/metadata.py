@@ -1,16 +1,16 @@
 """Read metadata that autograd nodes keep: shape, dtype and device of each output, and attributes.
 
 Outputs are read from `_input_metadata` (2.11 to 2.15), a tuple with one entry per output. It is
-correct for custom Functions and after backward, and becomes stale only if `.data` is assigned.
+correct for custom Functions and after backward. Only an assignment to `.data` makes it wrong.
 
 If a subclass computes its own sizes, PyTorch caches them in the tensor's `__dict__`, as
 `_sym_sizes_capsule` and similar names (private, 2.13). A capsule cannot be pickled, so `torch.save`
 would refuse the tensor. Capsules that our reads created are therefore removed.
 
 Attributes are the arguments of an operation that are not tensors: an exponent, a stride, a
-dimension. They are read from `_saved_*` of C++ nodes (2.11 to 2.15). A saved tensor has
-`_raw_saved_*` as well and is left alone, since reading it would unpack it. Shapes and options are
-left out, because the graph has them elsewhere.
+dimension. They are read from `_saved_*` of C++ nodes (2.11 to 2.15). A saved tensor also has
+`_raw_saved_*`. Its `_saved_*` is not read, since reading it would unpack the tensor. Shapes and
+options are left out, because the graph has them elsewhere.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
 
 
 def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
-    """Return `tensor_meta` of many tensors; call it inside `unseen_calls()`.
+    """Return `tensor_meta` of each tensor; call this inside `unseen_calls()`.
 
-    Equal results are shared.
+    Equal results are the same object.
     """
     known = _Known()
     with suppress(RuntimeError, TypeError):
@@ -82,7 +82,7 @@ def without_new_capsules(tensor: torch.Tensor) -> Iterator[None]:
 
 
 class _Known(dict[Any, Outputs]):
-    """Cache of the outputs of nodes with one output, by its shape, dtype and device."""
+    """A cache of the outputs of nodes with one output, by the output's shape, dtype and device."""
 
     def __missing__(self, key: Any) -> Outputs:
         sizes, dtype, device = key
@@ -93,13 +93,13 @@ class _Known(dict[Any, Outputs]):
 def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
     """Return the outputs of each node, and the indices of nodes that may have undefined outputs.
 
-    Equal values are created once and shared.
+    Equal values are the same object.
     """
     known = _Known()
     found: list[Outputs] = []
     several: list[int] = []
     for i, entries in enumerate(map(_entries, fns)):
-        # Symbolic and ragged shapes raise, or cannot be hashed.
+        # Symbolic and ragged shapes raise an exception, or cannot be hashed.
         try:
             if len(entries) == 1:
                 sizes, dtype, device = _shape_dtype_device(entries[0])  # sizes are a list
@@ -114,7 +114,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
         found.append(outputs)
     if not several:
         return found, several
-    # The metadata of an undefined output.
+    # Autograd gives an undefined output this metadata.
     undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))
     return found, [i for i in several if undefined in found[i]]
 
@@ -124,13 +124,14 @@ def defined_outputs(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
 
     Args:
         fn: the node, which has several outputs.
-        outputs: their metadata.
+        outputs: metadata of the node's outputs.
         used: indices of the outputs that the graph uses, which are therefore defined.
 
-    Autograd's metadata of an undefined output equals that of a scalar on the CPU. An unused scalar
-    on the CPU counts as undefined if another output is on another device; if the node is a custom
-    Function (an argument that is not a tensor or not differentiable); or if the node is of a double
-    backward and another output is not a scalar (a gradient that was not requested).
+    Autograd gives an undefined output the metadata of a scalar on the CPU. If no node uses such an
+    output, it is taken to be undefined in three cases. Another output is on another device. The
+    node is a custom Function, for whose non-tensor arguments autograd creates such outputs. Or the
+    node belongs to a double backward and another output is no scalar; then it is a gradient that
+    was not requested.
     """
     on_device = any(meta is not None and meta.device != "cpu" for meta in outputs)
     asked = any(meta is not None and meta.shape for meta in outputs)
@@ -180,34 +181,35 @@ def _size(tensor: torch.Tensor, dim: int) -> int:
 
 
 def _number(size: Any) -> int:
-    # A SymInt: `int(size)` would add a guard in `torch.compile`; reading the hint does not.
+    # `size` is a SymInt. `int(size)` would add a guard in `torch.compile`; reading its hint does
+    # not.
     node = size.node
     if node.is_nested_int() or not node.has_hint():
         return -1
     return int(node.hint)
 
 
-Attributes = tuple[str, ...]  # "name=value", the value as Python writes it
+Attributes = tuple[str, ...]  # of the form "name=value", with the value as in Python
 
 
 class _Members(NamedTuple):
     """Attributes of a node class that are not tensors."""
 
     names: list[str]
-    # Returns their values: a tuple, or the value itself if there is one.
+    # Returns the attributes' values in a tuple, or the value itself if there is only one.
     get: Callable[[Any], Any] | None
 
 
 _NOTHING = _Members([], None)
 _LEFT_OUT = ("sizes", "size", "numel", "strides", "options", "scalar_type", "sizes_opt")
-_members: dict[type, _Members] = {}  # by classes of PyTorch's nodes, which are never freed
-_UNSIGNED = 1 << 63  # a negative dimension is kept as an unsigned 64-bit number
+_members: dict[type, _Members] = {}  # by class of PyTorch's nodes; such classes are never freed
+_UNSIGNED = 1 << 63  # larger numbers are negative dimensions, stored as unsigned 64-bit numbers
 
 
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
     """Return the attributes of each live node.
 
-    A custom Function has none, since its attributes are private to its author.
+    The attributes of custom Functions are not read, since only their authors know the meaning.
     """
     known: dict[Any, Attributes] = {}
     found: list[Attributes] = [()] * len(fns)
@@ -228,10 +230,10 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
 
 
 def _key(values: Any) -> bytes | str:
-    """Return a dict key that distinguishes numbers, strings and lists of them, also 1 from 1.0."""
+    """Return a dict key for numbers, strings and lists of them, which distinguishes 1 and 1.0."""
     try:
         return dumps(values, 2)  # takes a quarter of the time of repr
-    except ValueError:  # a symbolic size
+    except ValueError:  # raised for a symbolic size
         return repr(values)
 
 

@@ -1,4 +1,4 @@
-"""Compute the norms of many tensors in one call, to cost less than a small model's step.
+"""Compute the norms of many tensors in a few calls, in less time than a small model's step.
 
 Uses the private `torch._foreach_norm` (2.11 to 2.15), as `torch.nn.utils.get_total_norm` does.
 """
@@ -25,7 +25,7 @@ _new: Any = tuple.__new__  # creates a Norm without a Python-level call
 
 
 class Norm(NamedTuple):
-    """A Euclidean norm, and which of its tensor's elements it covers."""
+    """A Euclidean norm, and the part of the tensor's elements that it covers."""
 
     norm: float
     extent: Extent = ""
@@ -34,8 +34,8 @@ class Norm(NamedTuple):
 def quick_norms(tensors: list[Tensor]) -> list[float] | None:
     """Return the Euclidean norms of plain tensors of one dtype on one device that is not CUDA.
 
-    Returns None for other tensors; reading from CUDA would synchronize. In float32, elements below
-    1e-19 count as zero, because their squares underflow.
+    Returns None for other tensors. Reading from CUDA would wait for the device. In float32,
+    elements below 1e-19 count as zero, because their squares underflow.
     """
     if {*map(type, tensors)} != {Tensor} or tensors[0].is_cuda:
         return None
@@ -53,20 +53,21 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return True if one call shows that a plain CPU tensor is finite, else False.
+    """Return True if a single call shows that a plain CPU tensor is finite.
 
-    Meant for one tensor per step; returns False if a mode would see the call.
+    Otherwise the tensor may be finite or not. The result is also False if a mode would see the
+    call. This is the fastest check of one tensor per step.
     """
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.requires_grad:
         return False
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return False
     try:
-        short = TensorBase.dim(tensor) == 1  # the faster of the two for a vector
+        short = TensorBase.dim(tensor) == 1  # for a vector, `dot` is faster than `sum`
         return math.isfinite(
             TensorBase.item(torch.dot(tensor, tensor) if short else torch.sum(tensor))
         )
-    except (RuntimeError, TypeError):  # a complex tensor, or a dtype without a sum
+    except (RuntimeError, TypeError):  # raised for complex tensors and dtypes without a sum
         return False
 
 
@@ -74,8 +75,8 @@ def have_equal_first_rows(tensors: list[Tensor], within: float) -> list[bool]:
     """Return for each tensor whether its first two rows are equal up to rounding.
 
     Args:
-        tensors: of one dtype, on one device.
-        within: tolerance for the norm of the difference, relative to the norm of the first row.
+        tensors: tensors of one dtype on one device.
+        within: largest norm of the difference, as a fraction of the norm of the first row.
     """
     firsts, seconds = ([torch.select(tensor, 0, i) for tensor in tensors] for i in (0, 1))
     norms = torch._foreach_norm([*torch._foreach_sub(firsts, seconds), *firsts])
@@ -84,25 +85,25 @@ def have_equal_first_rows(tensors: list[Tensor], within: float) -> list[bool]:
     return [apart <= within * size for apart, size in pairs]
 
 
-_MAX_STACKED_ELEMENTS = (
-    512  # elements: stacking tensors up to this size costs less than one call for each
-)
+# Tensors with at most this many elements are stacked, which takes less time than a call for each.
+_MAX_STACKED_ELEMENTS = 512
 
 
 def _norms(
     group: list[tuple[int, Tensor]], dtype: torch.dtype | None
 ) -> Iterator[tuple[list[tuple[int, Tensor]], Tensor]]:
-    """Yield (tensors, norms) for tensors of one dtype and device, in a few calls.
+    """Yield groups of tensors with their norms, for tensors of one dtype and device.
 
-    On the CPU, `_foreach_norm` makes one call per tensor. Small tensors of one shape are stacked
-    there instead; the norm of a row equals that of the tensor bit by bit (2.13).
+    On the CPU, `_foreach_norm` makes one call per tensor. Small tensors of one shape are therefore
+    stacked there. The norm of a row has the same bits as the norm of the tensor (2.13).
     """
     rest = group
     if group[0][1].is_cpu:
         alike: dict[Any, list[tuple[int, Tensor]]] = defaultdict(list)
         for pair in group:
             plain = pair[1]
-            # In other layouts the elements are summed in memory order.
+            # A tensor that is not contiguous is not stacked, because its norm is summed in memory
+            # order.
             alike[plain.shape if TensorBase.is_contiguous(plain) else None].append(pair)
         rest = []
         for shape, part in alike.items():
@@ -140,16 +141,16 @@ class Norms:
                 groups[plain.device, plain.dtype].append((key, plain))
             for (_, dtype), group in groups.items():
                 wide = torch.float32 if dtype.itemsize < 4 else None
-                with suppress(RuntimeError):  # dtypes without a norm
+                with suppress(RuntimeError):  # raised for dtypes without a norm
                     for part, norms in _norms(group, wide):
                         self._found.append(([key for key, _ in part], Probe(norms)))
 
     def fetch(self) -> dict[int, Norm]:
-        """Return the norms by key, with one copy from each device."""
+        """Return the norms by key, after one copy from each device."""
         found: dict[int, float] = {}
         rows = fetch([probe for _, probe in self._found])
         for (keys, _), norms in zip(self._found, rows, strict=True):
-            for key, norm in zip(keys, norms, strict=False):  # none if the device has failed
+            for key, norm in zip(keys, norms, strict=False):  # no norms if the device has failed
                 found[key] = math.hypot(found[key], norm) if key in found else norm
         extents = map(self._extents.get, found, repeat(""))
         pairs = zip(found.values(), extents, strict=True)

@@ -14,9 +14,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-# Types of most elements in lists of numbers.
+# Types of the elements of most lists that contain no tensors.
 _PLAIN: frozenset[type] = frozenset((int, float, bool, str, type(None)))
-# Types of most other variables: neither containers nor tensors nor modules.
+# Types of most variables that are neither containers nor tensors nor modules.
 ATOMS: frozenset[type] = _PLAIN.union((type, ModuleType, FunctionType, BuiltinFunctionType))
 _FLAT = _TENSORS | _PLAIN
 _LEAVES = _PLAIN | {torch.dtype, torch.device, torch.layout, torch.memory_format}
@@ -25,21 +25,23 @@ _LEAVES = _PLAIN | {torch.dtype, torch.device, torch.layout, torch.memory_format
 def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
     """Return (path, tensor) of each tensor in nested containers.
 
-    For example `{"loss": [t]}` -> `[("loss[0]", t)]`.
+    For example, the result for `{"loss": [t]}` is `[("loss[0]", t)]`.
 
-    Lists, tuples, dicts and dataclasses are searched in order; other values are skipped. The path
+    Lists, tuples, dicts and dataclasses are searched in order. Other values are skipped. The path
     of a tensor that is not in a container is "".
 
     Args:
-        ask: use the iteration methods of container subclasses, as one that loads on access needs.
-            False reads the underlying container and runs no code of a subclass.
+        value: the nested containers.
+        ask: True to call the iteration methods of container subclasses, as is needed if a subclass
+            loads its items on access. False: the built-in container is read, and no code of a
+            subclass runs.
     """
     found: list[tuple[str, torch.Tensor]] = []
     stack: list[tuple[str, Any]] = [("", value)]
-    entered: set[int] = set()  # ids of entered containers, for one that contains itself
+    entered: set[int] = set()  # id() of entered containers, since one may contain itself
     while stack:
         path, value = stack.pop()
-        # By type, since `isinstance` may run code of the value (`__class__`).
+        # `isinstance` is not used, since it may run code of the value (`__class__`).
         if issubclass(type(value), torch.Tensor):
             found.append((path, value))
         elif is_nesting(value) and id(value) not in entered:
@@ -79,13 +81,13 @@ def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
                 yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
     else:
         for field in fields(kind):
-            # A field may have been declared and never set.
+            # A declared field may never have been set.
             read = getattr if ask else _own_attribute
             yield f"{dot}{field.name}", read(value, field.name, None)
 
 
 def _own_attribute(value: Any, name: str, default: Any) -> Any:
-    """As `getattr`, but without the class's `__getattr__`."""
+    """Return an attribute like `getattr`, without calling `__getattr__` of the class."""
     try:
         return object.__getattribute__(value, name)
     except AttributeError:
@@ -100,7 +102,7 @@ def tensors(*values: Any) -> list[torch.Tensor]:
     stack = [*reversed(values)]
     while stack:
         value = stack.pop()
-        # The builtin types' own methods are used, as a subclass's may have side effects.
+        # Methods of the built-in types are called, since those of a subclass may have side effects.
         kind = type(value)
         if kind in _TENSORS:
             found.append(value)

@@ -1,8 +1,8 @@
-"""Find the attributes of autograd nodes that give the tensors saved for backward.
+"""Find the attributes of autograd nodes that refer to the tensors saved for backward.
 
-Private API (2.11 to 2.15): `fn._raw_saved_<name>` is a SavedTensor whose `data` is the saved
-tensor; a custom Function has one list of them. An older SavedTensor has no `data`, and unpacking it
-may run a hook of the user (2.8, 2.9).
+Uses private API (2.11 to 2.15): `fn._raw_saved_<name>` is a SavedTensor, whose `data` is the saved
+tensor. A custom Function has one list of SavedTensors. In 2.8 and 2.9 a SavedTensor has no `data`,
+and unpacking it may run a hook of the user.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _OF_FUNCTION = [("_raw_saved_tensors", "")]
 class _SavedNames(dict[type, list[tuple[str, str]]]):
     def __missing__(self, kind: type) -> list[tuple[str, str]]:
         if issubclass(kind, BackwardCFunction):
-            return _OF_FUNCTION  # not cached, as a user's class may refer to tensors
+            return _OF_FUNCTION  # not cached, because a class of the user may refer to tensors
         names = [name for name in dir(kind) if name.startswith(_PREFIX)]
         self[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
         return self[kind]
 
 
-# By node class: (attribute that gives the saved tensor, its name).
+# For each node class, the attributes that refer to saved tensors, each with the tensor's name.
 SAVED_NAMES = _SavedNames()

@@ -1,9 +1,10 @@
 """Read the values of small tensors: at once on the CPU, by a later copy from other devices.
 
-A tensor is read when it is given, because the program may change it afterwards. On a device other
-than the CPU, a copy of at most `MOST_ELEMENTS` elements is made there, and all copies are fetched
-together. Not read: a tensor without memory of its own (meta, fake, batched, sparse, nested), the
-local shard of a DTensor, and tensors inside a CUDA graph capture.
+A tensor's current values are taken, because the program may change the tensor afterwards. On
+another device than the CPU, the tensor is copied on the device, and all such copies are fetched
+together later. Tensors with more than `MOST_ELEMENTS` elements, tensors without memory of their own
+(meta, fake, batched, sparse, nested), local shards of DTensors, and tensors inside a CUDA graph
+capture are not read.
 """
 
 from __future__ import annotations
@@ -23,46 +24,49 @@ from ..probes import Probe, fetch, run_unobserved
 from .memory import PLAIN, elements, have_memory, may_be_read
 
 Key = TypeVar("Key", bound=Hashable)
-Values = tuple[Any, ...]  # flat, row-major
+Values = tuple[Any, ...]  # the elements of a tensor in row-major order
 
 
 class _Shapes(dict[tuple[int, ...], bool]):
-    """Cache of shapes with at most `MOST_ELEMENTS` elements: no Python call for a known shape."""
+    """A cache: True for shapes with at most `MOST_ELEMENTS` elements.
+
+    No Python code runs for a known shape.
+    """
 
     def __missing__(self, shape: tuple[int, ...]) -> bool:
         if any(type(size) is not int for size in shape):
-            return False  # a SymInt: to compare it would add a guard
+            return False  # a comparison with a SymInt would add a guard
         found = 0 <= math.prod(shape) <= MOST_ELEMENTS
         if len(self) < _MAX_CACHED_SHAPES:
             self[shape] = found
         return found
 
 
-_MAX_CACHED_SHAPES = 10_000  # shapes
-IS_SMALL = _Shapes()  # raises TypeError for a shape with symbols
+_MAX_CACHED_SHAPES = 10_000  # most shapes in the cache
+IS_SMALL = _Shapes()  # raises TypeError for a shape with symbolic sizes
 
 
 def is_small(tensor: Tensor) -> bool:
     """Return True for a tensor of at most `MOST_ELEMENTS` elements."""
     try:
         return IS_SMALL[tensor.shape]
-    except (RuntimeError, TypeError):  # a strided nested tensor has no shape; symbols no hash
+    except (RuntimeError, TypeError):  # raised for nested tensors and for symbolic sizes
         return False
 
 
 class SmallValues(Generic[Key]):
-    """Collects the values of small tensors, by key."""
+    """A collection of the values of small tensors, by key."""
 
     def __init__(self) -> None:
         self._found: dict[Key, Values] = {}
-        self._copies: dict[Key, Probe] = {}  # on other devices
+        self._copies: dict[Key, Probe] = {}  # copies on other devices
 
     def see(self, key: Key, tensor: Tensor) -> None:
-        """Read a tensor of at most `MOST_ELEMENTS` elements now, if it can be read."""
+        """Take the current values of a tensor with at most `MOST_ELEMENTS` elements."""
         self.see_all([key], [tensor])
 
     def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
-        """Read tensors of at most `MOST_ELEMENTS` elements now, each under its key."""
+        """Take the current values of several tensors with at most `MOST_ELEMENTS` elements each."""
         run_unobserved(self._see_all, keys, tensors)
 
     def _see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
@@ -71,7 +75,7 @@ class SmallValues(Generic[Key]):
             self._found.update(zip(keys, map(tuple, flat), strict=True))
             return
         for key, tensor in zip(keys, tensors, strict=True):
-            with suppress(Exception):  # of a kind that PyTorch cannot read
+            with suppress(Exception):  # raised for tensors that PyTorch cannot read
                 self._see(key, tensor)
 
     def _see(self, key: Key, tensor: Tensor) -> None:
@@ -89,7 +93,7 @@ class SmallValues(Generic[Key]):
             self._copies[key] = Probe(torch.clone(TensorBase.detach(tensor)))
 
     def fetch(self) -> dict[Key, Values]:
-        """Return all values, with one copy from each device for each dtype."""
+        """Return all values by key, after one copy from each device for each dtype."""
         copies, self._copies = self._copies, {}
         rows = fetch([*copies.values()])
         self._found |= {key: tuple(row) for key, row in zip(copies, rows, strict=True) if row}
@@ -97,7 +101,7 @@ class SmallValues(Generic[Key]):
 
 
 def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
-    """Return the values of those tensors that are small, synchronizing with their devices.
+    """Return the values of those tensors that are small; this waits for the tensors' devices.
 
     >>> small_values({"x": torch.arange(3.0), "w": torch.ones(9)})
     {'x': (0.0, 1.0, 2.0)}
@@ -110,7 +114,7 @@ def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
 
 
 def _are_on_cpu(tensors: Sequence[Tensor]) -> bool:
-    """Return True if all are plain dense tensors in the memory of the CPU."""
+    """Return True if all tensors are plain and dense, and in the memory of the CPU."""
     strided = torch.strided
     plain = [type(one) in PLAIN and one.is_cpu and one.layout is strided for one in tensors]
     return all(plain) and have_memory(tensors)

@@ -1,11 +1,11 @@
 """Weak references to tensors that `torch.utils.swap_tensors` tolerates.
 
-`swap_tensors` refuses a tensor that has weak references, which makes `module.to` and
-`load_state_dict` fail under `torch.__future__.set_swap_module_params_on_conversion`. References of
-class `Ref` stay correct after a swap: they refer to the tensor object, whatever its content.
+`swap_tensors` refuses a tensor that has weak references. `module.to` and `load_state_dict` then
+fail under `torch.__future__.set_swap_module_params_on_conversion`. References of class `Ref` are
+still correct after a swap, because they refer to the tensor object, whatever its content.
 
-`swap_tensors` also refuses a leaf whose AccumulateGrad node is alive. Code that keeps nodes is
-therefore notified before a swap.
+`swap_tensors` also refuses a leaf whose AccumulateGrad node is alive. Code that keeps nodes alive
+is therefore notified before a swap.
 
 `swap_tensors` calls the private `torch.utils.weakref.getweakrefs` (2.13). While a watch is open,
 `torch.utils.weakref` is replaced by an object that leaves out our references.

@@ -67,7 +67,7 @@ class Collectives(Listener):
         self._calls: dict[int, _Record] = {}
         # Created now if this process is a rank, otherwise at the first collective.
         self._owners: PayloadResolver | None = None
-        if program.options.distributed:
+        if program.options.is_distributed:
             self._owners = PayloadResolver(program)
             self.on_module_start = self._owners.messages.on_module_start
             self.on_module_end = self._owners.messages.on_module_end

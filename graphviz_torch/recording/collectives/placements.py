@@ -23,7 +23,7 @@ from ..program import Program
 class Placements(Listener):
     """Listener that records the placements of DTensors."""
 
-    needs = ("distributed",)
+    needs = ("is_distributed",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

@@ -46,7 +46,7 @@ class _Copy(NamedTuple):
 class Replicas(Listener):
     """Listener that records checksums of tensors of which ranks should have equal copies."""
 
-    needs = ("every_call", "with_gradients", "distributed")
+    needs = ("every_call", "with_gradients", "is_distributed")
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

@@ -53,7 +53,7 @@ class Wrappers(Listener):
 
     needs = (
         "every_call",
-        "distributed",
+        "is_distributed",
     )
 
     def __init__(self, program: Program) -> None:

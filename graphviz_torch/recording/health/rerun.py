@@ -185,7 +185,7 @@ class NonfiniteRerun:
         try:
             recording = record(self._model, notes=False, transfers=False)
             world = Sandbox(self._model)
-            with world.restored(), _call_context(call), torch.enable_grad(), recording:
+            with world.restore_on_exit(), _call_context(call), torch.enable_grad(), recording:
                 result = self._repeat_call(call, world)
                 outputs = _outputs(result)
                 known = [call.gradients.get(i) for i in range(len(outputs))]

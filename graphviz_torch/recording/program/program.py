@@ -76,7 +76,7 @@ class Options(NamedTuple):
         return self.compiled != "closed" and not self.light
 
     @property
-    def distributed(self) -> bool:
+    def is_distributed(self) -> bool:
         """Return True if this process is a rank or may become one. Otherwise the program can have
         no DTensors and no DDP or FSDP wrappers.
         """

@@ -1,6 +1,6 @@
-"""The operators of collectives: the kind of each, and the positions of its arguments.
+"""List the operators of collectives, with the kind and the argument positions of each.
 
-Operator and argument names are private (2.8 to 2.15).
+The names of operators and arguments are private (2.8 to 2.15).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _KINDS: dict[str, dict[str, CollectiveKind]] = {
     },
 }
 WAIT = "_c10d_functional::wait_tensor"
-# Argument names of those operators, by role.
+# Names of the operators' arguments: inputs, process group, and peer.
 _INPUTS: tuple[str, ...] = (
     "input_tensors",
     "input_tensor",
@@ -99,7 +99,7 @@ def _schema(operator: str) -> Any:
 
 
 class Arguments(NamedTuple):
-    """Positions of an operator's arguments; None for one that it does not have."""
+    """The positions of an operator's arguments; None if the operator has no such argument."""
 
     inputs: int
     group: int
@@ -109,7 +109,7 @@ class Arguments(NamedTuple):
 
 @cache
 def arguments(operator: str) -> Arguments:
-    """Return the positions of the operator's arguments."""
+    """Return the positions of the arguments of an operator, given by name."""
     names = [argument.name for argument in _schema(operator).arguments]
 
     def place(wanted: tuple[str, ...]) -> int | None:

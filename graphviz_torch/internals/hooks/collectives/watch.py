@@ -1,13 +1,13 @@
-"""Watch the collectives that this process takes part in, whichever code issues them.
+"""Watch the collectives of this process, whichever code issues them.
 
-All of them go through the operators listed in operators.py: those of `torch.distributed`, DTensor,
-`fully_shard`, and DDP's reducer, which is C++. While a watch is open and a process group exists,
-these operators have a kernel of ours. The kernel is below autograd, modes and subclasses, so it
-sees each collective once, in every thread. A functional operator calls a c10d operator internally;
-only the outer one is reported.
+`torch.distributed`, DTensor, `fully_shard`, and DDP's reducer, which is C++, call the operators
+listed in operators.py. While a watch is open and a process group exists, these operators have a
+kernel of ours. The kernel is below autograd, modes and subclasses, so it sees each collective once,
+in every thread. A functional operator calls a c10d operator internally; only the functional
+operator is reported.
 
-Not seen: operators of symmetric memory missing from that list (`nvshmem_put`), and messages that a
-library sends itself with NCCL or MPI.
+Operators of symmetric memory that are missing from the list (`nvshmem_put`), and messages that a
+library sends itself with NCCL or MPI, are not seen.
 
 Uses private API (2.8 to 2.15): `ProcessGroup.unbox`, the lookup of a group by name, and
 `_update_default_pg`, which is called when the first group is created.
@@ -43,23 +43,23 @@ class Group(NamedTuple):
     name: str  # PyTorch's name of the group
     description: str  # description given by the code that created the group
     ranks: tuple[int, ...]
-    has_all: bool  # True if it contains all ranks
-    rank: int  # this rank's global number
+    has_all: bool  # True if the group contains all ranks
+    rank: int  # global number of this rank
     on_cpu: bool  # True if the ranks wait for each other on the CPU, as with gloo
 
 
 class CollectiveStarted(NamedTuple):
     """A collective that is about to start."""
 
-    call: int  # its number in this process
+    call: int  # number of the collective in this process
     kind: CollectiveKind
     group: Group
 
 
 class CollectiveIssued(NamedTuple):
-    """A collective whose call has returned, though it may still be running."""
+    """A collective whose call has returned, although the collective may still be running."""
 
-    call: int  # its number in this process
+    call: int  # number of the collective in this process
     kind: CollectiveKind
     group: Group
     given: list[Tensor]  # this rank's inputs; its output for a rank that only receives
@@ -77,7 +77,7 @@ class CollectiveAwaited(NamedTuple):
 
     tensor: Tensor | None  # the output, for a functional collective
     call: int | None = None  # number of a collective that is not functional, if known
-    at_once: bool = False  # True if the function that started it also waited
+    at_once: bool = False  # True if the function that started the collective also waited
     begin: float = 0.0  # `time.perf_counter` at the start of the wait
     end: float = 0.0
 
@@ -88,7 +88,7 @@ class CollectiveWatch(Watch):
     Args:
         on_start, on_issue, on_wait_end: called with the event.
         on_return: called with the number of a collective whose call has returned.
-        on_wait_start: called with the number of a collective before a wait for it, or None.
+        on_wait_start: called before a wait, with the number of the collective, or None if unknown.
         on_raise: called with None when a collective, or a wait for one, raises.
     """
 
@@ -107,9 +107,8 @@ class CollectiveWatch(Watch):
 
 
 _libraries: list[Library] = []
-_thread_state = (
-    threading.local()
-)  # .inside: True while an operator runs; .call: number of the last one
+# .inside: True while an operator runs; .call: number of the last collective
+_thread_state = threading.local()
 _calls = count(1)
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
 
@@ -124,7 +123,7 @@ def _install() -> None:
     if dist.is_available() and dist.is_initialized() and not _libraries:
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
-            # Stored before it is used, since an interrupt may occur in between.
+            # The library is stored before it is used, since an interrupt may occur in between.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
             kernel = _kernel(name)
@@ -227,9 +226,9 @@ def _sent_event(
 ) -> CollectiveIssued:
     at = arguments(operator)
     root = None if at.peer is None else args[at.peer]
-    # The root is given as a rank within the group.
+    # The operator gets the root as a rank within the group.
     peer = None if root is None or not 0 <= root < len(group.ranks) else group.ranks[root]
-    # The second for scatter on a rank that only receives.
+    # A rank that only receives in a scatter has no inputs; its output is taken instead.
     given = tensors(args[at.inputs]) or tensors(args[0])
     made, filled = (
         ([], tensors(args[0])) if operator.startswith("c10d::") else (tensors(result), [])
@@ -258,6 +257,6 @@ def _group(given: Any) -> Group:
 
 
 def _on_cpu(group: Any) -> bool:
-    with suppress(Exception):  # raises if the group has no backend for the CPU
+    with suppress(Exception):  # raised if the group has no backend for the CPU
         return str(group._get_backend(torch.device("cpu")).name()) == "gloo"
     return False

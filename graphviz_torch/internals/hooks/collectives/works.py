@@ -1,7 +1,7 @@
 """Match each wait for a `Work` with the ProcessGroup call that created the `Work`.
 
-Not seen: waits in C++ (DDP's reducer at the end of a backward), and reads of a `Work`'s future. On
-CUDA, a wait returns immediately and a stream waits instead.
+Waits in C++, as by DDP's reducer at the end of a backward, and reads of a `Work`'s future are not
+seen. On CUDA, a wait returns immediately, and a stream waits instead.
 
 The methods of a ProcessGroup that return a `Work` are found by their docstrings, which is private
 (2.8 to 2.15).
@@ -30,16 +30,16 @@ class Wait(NamedTuple):
     """A wait for a `Work`."""
 
     call: int | None  # number of the collective that created the `Work`, if known
-    at_once: bool  # True if the torch.distributed function that started it also waits
+    at_once: bool  # True if the torch.distributed function that started the collective waits
 
 
 class WorkMethods:
     """Replacements for `Work.wait` and for the ProcessGroup methods that return a `Work`.
 
     Args:
-        last_call: returns the number of the collective last started in this thread.
+        last_call: returns the number of the collective that this thread started last.
         on_wait_start: called before a wait.
-        on_wait_end: called after a wait, with the `time.perf_counter` of its start.
+        on_wait_end: called after a wait, with the `time.perf_counter()` at which it began.
         on_raise: called when a wait raises.
     """
 
