@@ -1,4 +1,4 @@
-"""`python -m graphviz_torch` is the command `graphviz-torch`."""
+"""Run the command `graphviz-torch` as `python -m graphviz_torch`."""
 
 import sys
 

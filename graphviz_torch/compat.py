@@ -1,4 +1,4 @@
-"""Functions with the names and arguments of other libraries: `make_dot` of torchviz."""
+"""Provide functions with the names and arguments of other libraries: torchviz' `make_dot`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collectives, shards and ranks of distributed training."""
+"""Inspect distributed training: collectives, shards, and graphs of several ranks."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ def assert_no_collectives(graph: Any, kind: str | None = None) -> None:
 def assert_no_findings(
     graph: Any, severity: Literal["error", "warning", "info"] = "warning"
 ) -> None:
-    """Fail if `find` reports a finding of this severity or a worse one.
+    """Fail if `find` reports a finding of severity `severity` or worse.
 
     Args:
         graph: a recording or its graph.

@@ -71,8 +71,8 @@ def collective_changes(
     """Yield changes in the number of collectives; yield nothing unless both graphs ran backward.
 
     Args:
-    a, b: the graphs.
-    renamed: paths in `a` and `b` of renamed modules.
+        a, b: the graphs.
+        renamed: paths in `a` and `b` of renamed modules.
     """
     if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
         return
@@ -104,8 +104,8 @@ def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iter
     """Yield changes of modules that have the same path or contain matched nodes.
 
     Args:
-    a, b: the graphs.
-    pairs: ids in `a` and `b` of matched nodes.
+        a, b: the graphs.
+        pairs: ids in `a` and `b` of matched nodes.
     """
     rows = {row.path: row for row in a.modules}
     paths = {b.nodes[j].module: a.nodes[i].module for i, j in pairs} if rows else {}

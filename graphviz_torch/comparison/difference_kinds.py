@@ -1,6 +1,7 @@
-"""Classify the first difference between two runs, as far as the two graphs show it.
+"""Explain the first difference between two runs, as far as the two graphs show its cause.
 
-Each method checks for one kind of difference, and returns a sentence or "".
+Each check of `DivergencePoint` looks for one cause. It returns a sentence if it finds the cause,
+else "".
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, distance, equal_projections, is_identifying
 from .value_pairs import MOVED_DISTANCE, TRANSPOSES, ValuePairs, shape_of, value_of
 
-_JUMP_FACTOR = 8  # times as large as the difference of the inputs
-_SAME_TOLERANCE = 1e-5  # relative difference up to which elements are the same
+_JUMP_FACTOR = 8  # a result jumps if its difference is this many times that of its inputs
+_SAME_TOLERANCE = 1e-5  # relative difference up to which two results have the same elements
 _EQUAL_TOLERANCE = 1e-4  # relative difference up to which two numbers are equal
-# Attributes that follow from shapes, or change no value.
+# Attributes that follow from shapes, or that do not affect values.
 _SHAPE_ATTRIBUTES = {
     "normalized_shape",
     "inplace",
@@ -27,15 +28,17 @@ _SHAPE_ATTRIBUTES = {
     "beta",
     "dtype",
 }
-_GELU_ERROR = 1e-3  # absolute difference between the two formulas, for any input
+_GELU_ERROR = 1e-3  # largest absolute difference between the exact GELU and the tanh formula
 
 
 class DivergencePoint:
-    """The place where two runs diverge: a node of each graph, or of the second alone.
+    """The two nodes at which runs diverge.
 
     Args:
-        before, after: pairs as seen from the first and from the second graph.
-        a, b: ids of the nodes; a may be None.
+        before: matches of the first graph's nodes.
+        after: matches of the second graph's nodes.
+        a: id of the node in the first graph; None if it has no counterpart.
+        b: id of the node in the second graph.
     """
 
     def __init__(self, before: ValuePairs, after: ValuePairs, a: int | None, b: int) -> None:
@@ -48,7 +51,7 @@ class DivergencePoint:
         self.near_b = _nearby_nodes(after, b)
 
     def kind(self) -> str:
-        """Return the sentence of the first check that applies, or ""."""
+        """Return the sentence of the first check that finds a cause; "" if none does."""
         for answer in (
             self._finite,
             self._attribute,
@@ -66,14 +69,14 @@ class DivergencePoint:
         return ""
 
     def _finite(self) -> str:
-        """Check whether only one of the two values is finite."""
+        """Check for NaN or Inf in only one of the two results."""
         known = [value is None or is_identifying(value) for value in (self.value_a, self.value_b)]
         if known[0] == known[1]:
             return ""
         return "NaN or Inf before and not after" if known[1] else "NaN or Inf after and not before"
 
     def _attribute(self) -> str:
-        """Check for an attribute with another value."""
+        """Check for an attribute whose value differs."""
         if self.a is None or self.a.operation != self.b.operation:
             return ""
         of_a, of_b = _attributes(self.a), _attributes(self.b)
@@ -85,11 +88,11 @@ class DivergencePoint:
         return ""
 
     def _gelu(self) -> str:
-        """Check for GELU by another formula."""
+        """Check for GELU by two different formulas."""
         formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
         if not formula_a or not formula_b or formula_a == formula_b:
             return ""
-        # The constant of one formula is sufficient evidence if the other is a GELU operator.
+        # If only one run computes GELU from its constant, the other formula is sufficient evidence.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
         if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)
@@ -106,14 +109,15 @@ class DivergencePoint:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
             lacks = self.after if acts[0] else self.before
-            if any(map(_dropout_of, lacks.own_graph.nodes)):  # dropout is active elsewhere
+            # dropout is active at another node of this run
+            if any(map(_dropout_of, lacks.own_graph.nodes)):
                 return ""
             where = "before and not after" if acts[0] else "after and not before"
             return f"dropout acts {where}: {acts[0] or acts[1]}"
         return ""
 
     def _epsilon(self) -> str:
-        """Check for a norm with another epsilon."""
+        """Check for a norm layer whose epsilon differs."""
         readers = [self.after.own_graph.nodes[i] for i in self.after.readers(self.b.id)]
         epsilon_a = _epsilon(self.before, self.near_a)
         epsilon_b = _epsilon(self.after, [*self.near_b, *readers])

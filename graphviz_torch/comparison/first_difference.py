@@ -50,7 +50,8 @@ class FirstDifference:
     b: Graph
     equal: int  # number of results before the divergence that are equal in both graphs
     equal_to: float  # largest relative difference among these equal results
-    before: int | None = None  # id in a where they diverge, or None if a has no such result
+    # id in a of the node where the runs diverge; None without a counterpart
+    before: int | None = None
     after: int | None = None  # id in b
     # relative difference of these two results; None without a counterpart
     relative: float | None = None

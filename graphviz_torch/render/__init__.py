@@ -1,1 +1,1 @@
-"""Renderers of a `Graph`: DOT, SVG, HTML, Mermaid and text."""
+"""Render a `Graph` as DOT, SVG, HTML, Mermaid or text."""

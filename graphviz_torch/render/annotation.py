@@ -1,7 +1,7 @@
-"""A source file annotated with the results of each line: shapes, device copies and cuts.
+"""Annotate each line of a source file with its results: shapes, device copies and cuts.
 
-A graph stores lines as "train.py:41" without a folder, so unless the path is given, the file is
-searched for in the current folder and among the files that Python has read.
+A graph stores lines as "train.py:41", without a folder. Unless the caller passes a path, the file
+is searched for in the current folder and among the files that Python has loaded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ..graph.shown_text import Text
 from ..graph.text import first_items
 from . import labels
 
-_MAX_CODE_WIDTH = 60  # characters; annotations of longer lines are not aligned
-_MAX_RESULTS = 3  # results that are listed for one line
+_MAX_CODE_WIDTH = 60  # longest code line with which annotations are aligned, in characters
+_MAX_RESULTS = 3  # most results listed for one line
 _PACKAGE = Path(__file__).parents[1]
 _SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
@@ -27,18 +27,18 @@ _SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     r"""Return the source of a program with the shapes of the results beside each line.
 
-    Copies between devices and cuts are listed as well. Results that need no gradient are in no
-    graph, so they are missing.
+    Copies between devices and cuts are listed as well. Results that require no gradient are
+    missing, because they are not in the graph.
 
     Args:
-        graph: a recording, or a Graph of one.
-        file: the source file; None for the file that computed most nodes.
+        graph: a recording, or the Graph of a recording.
+        file: the source file; None chooses the file whose lines created most nodes.
 
     Returns:
         The text of the file. A line with many results lists three and counts the others.
 
     Raises:
-        ValueError: if the graph has no source lines, or none of this file.
+        ValueError: if the graph has no source lines, or none in `file`.
         FileNotFoundError: if the source cannot be found.
 
     >>> import tempfile
@@ -56,7 +56,7 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     facts = list(_facts(graph))
     files = Counter(name for name, _, _ in facts)
     if not files:
-        raise ValueError("the graph knows no lines: record a step with record() to have them.")
+        raise ValueError("the graph has no source lines: record the step with record().")
     if file is None:
         [(name, _)] = files.most_common(1)
         text = _find(name)
@@ -65,7 +65,9 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
             each for each in files if Path(file).parts[-len(Path(each).parts) :] == Path(each).parts
         ]
         if not named:
-            raise ValueError(f"{file} made nothing in this graph; it knows {', '.join(files)}.")
+            raise ValueError(
+                f"no node of this graph was created in {file}, only in {', '.join(files)}."
+            )
         name = named[0]
         text = Path(file).read_text(encoding="utf-8")
     made: dict[int, list[str]] = {}
@@ -76,7 +78,9 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
 
 
 def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:
-    """Yield (file, line, text) for cuts, nodes in topological order, copies and collectives."""
+    """Yield (file, line, text) for cuts, for nodes in topological order, for copies and
+    collectives.
+    """
     for where, how in dict.fromkeys((cut.where, cut.how) for cut in graph.cuts):
         yield from _at_lines(where, f"cut by {how}")
     for node in graph.nodes:
@@ -120,9 +124,9 @@ def _results_text(says: Iterable[str]) -> str:
 
 
 def _find(name: str) -> str:
-    """Return the text of the file of this name in the current folder, or that Python has read.
+    """Return the text of a file that is in the current folder or that Python has loaded.
 
-    For a notebook, "In[3]" is its third cell.
+    In a notebook, "In[3]" is the third cell.
     """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is not None and (number := re.fullmatch(r"In\[(\d+)\]", name)):
@@ -133,9 +137,9 @@ def _find(name: str) -> str:
     below = [str(here / part) for part in (name, Path(name).name) if ".." not in Path(part).parts]
     below = [
         file for file in below if Path(file).is_relative_to(here)
-    ]  # a name from a file may leave the folder
+    ]  # a name from an untrusted graph may point outside of the folder
     for file in dict.fromkeys([*below, *read]):
         own = Path(file).is_relative_to(_PACKAGE) and _PACKAGE.name not in Path(name).parts
         if not own and _path_ends_with(Path(file), name) and (lines := linecache.getlines(file)):
             return "".join(lines)
-    raise FileNotFoundError(f"{name} is not at hand: pass its path, annotate_source(graph, file).")
+    raise FileNotFoundError(f"{name} was not found: pass its path, annotate_source(graph, file).")

@@ -1,7 +1,7 @@
-"""Line charts on two logarithmic axes as one SVG file: time by size, bandwidth by bytes.
+"""Draw line charts on two logarithmic axes as SVG, such as time by size or bandwidth by bytes.
 
-Lines differ in colour, dash and mark, and are named at their ends. The SVG follows the dark setting
-of the reader and loads nothing.
+Lines differ in color, dash and marker; each line's name is at its end. The SVG follows the reader's
+dark mode and loads no other file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def line_chart(
 
 
 class _Axis:
-    """A logarithmic map from values to positions."""
+    """A logarithmic axis: it maps values to positions in the picture."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
@@ -98,7 +98,9 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return round values on the axis: powers of ten, with 2 and 5 if these are few."""
+        """Return the values of the ticks: powers of ten, and their multiples by 2 and 5 if powers
+        are few.
+        """
         span = self.high - self.low
         steps = (1,) if span > 3 else (1, 2, 5)
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
@@ -108,7 +110,7 @@ class _Axis:
 
 
 def byte_ticks(most: float) -> list[float]:
-    """Return three to six round numbers of bytes from 0 on: 0 B, 128 MiB, 256 MiB.
+    """Return the bytes of three to six ticks from 0 on, in equal steps: 0 B, 128 MiB, 256 MiB.
 
     >>> byte_ticks(424 * 2**20) == [128 * 2**20 * i for i in range(4)]
     True
@@ -118,7 +120,7 @@ def byte_ticks(most: float) -> list[float]:
 
 
 def svg_escape(text: str) -> str:
-    r"""Return a text escaped for an element or attribute of an SVG.
+    r"""Escape a text for an element or an attribute of an SVG.
 
     >>> svg_escape("a < b\x1b")
     'a &lt; b␛'
@@ -127,7 +129,9 @@ def svg_escape(text: str) -> str:
 
 
 def svg_start(width: float, height: float, title: str) -> str:
-    """Return the start of an SVG: its size, dark colours, title and background."""
+    """Return the start of an SVG: opening tag with size, style for dark mode, title and
+    background.
+    """
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '
@@ -139,7 +143,7 @@ def svg_start(width: float, height: float, title: str) -> str:
 def svg_text(
     x: float, y: float, text: str, color: str = "ink", anchor: str = "start", size: int = 12
 ) -> str:
-    """Return a line of text in one of `COLORS`."""
+    """Return the SVG of a line of text; `color` is a name in `COLORS`."""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" fill="{COLORS[color][0]}" text-anchor="{anchor}" '
         f'font-size="{size}">{svg_escape(text)}</text>'
@@ -147,6 +151,6 @@ def svg_text(
 
 
 def svg_line(x1: float, y1: float, x2: float, y2: float, color: str = "cluster_line") -> str:
-    """Return a straight line in one of `COLORS`."""
+    """Return the SVG of a straight line; `color` is a name in `COLORS`."""
     line = COLORS[color][0]
     return f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="{line}" fill="none"/>'

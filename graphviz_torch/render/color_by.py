@@ -1,6 +1,6 @@
-"""The values of `color_by`, and the number or name that each reads from a node.
+"""Read the number or name that each value of `color_by` colors a node by.
 
-Their meaning is documented with the options of drawing, in options.py.
+The values are documented with the other options of drawing, in options.py.
 """
 
 from __future__ import annotations
@@ -19,42 +19,44 @@ from . import labels
 ColorName = Literal[
     "device", "dtype", "module", "trainable", "mode", "gradient", "time", "saved", "influence"
 ]
-# A name, or a function that gives a node's value or category, or None for a node without one.
+# A name, or a function that returns the number or category of a node; None if the node has none.
 ColorBy = ColorName | Callable[[Node], float | str | None]
 
 
 class NumberReader(NamedTuple):
-    """How to read a number from a node, and how to write it."""
+    """A function that reads a number from a node, and texts for the drawing."""
 
     read: Callable[[Node], float | None]
     words: Callable[[float], str]
-    says: str  # text before the number
-    advice: str  # for the error if no node has a number
-    title: str  # of the legend
-    missing: str = ""  # legend text for nodes without a number; "": they are not marked
-    summed: bool = False  # a group shows the sum of its nodes; otherwise the largest
-    own: bool = False  # from a function of the user
-    bounds: tuple[float, float] | None = None  # of the scale; None: the range in the drawing
+    says: str  # text written before the number
+    advice: str  # advice in the error if no node has a number
+    title: str  # title of the legend
+    missing: str = ""  # legend text for nodes without a number; "" leaves such nodes unmarked
+    # True if a group shows the sum over its nodes, False for the largest number
+    summed: bool = False
+    own: bool = False  # True if a function of the user returned the numbers
+    # least and greatest number of the scale; None uses those in the drawing
+    bounds: tuple[float, float] | None = None
 
 
 class NameReader(NamedTuple):
-    """How to read a name from a node."""
+    """A function that reads a name from a node, and the legend's title."""
 
     read: Callable[[Node], str]
-    title: str  # of the legend
+    title: str  # title of the legend
 
 
 def colors_by_number(color_by: ColorBy | None) -> bool:
-    """Return True if `color_by` reads numbers, so that each closed group shows its own."""
+    """Return True if `color_by` reads numbers, so that each closed group shows a number."""
     field = None if callable(color_by) else _of_field(Graph(()), color_by)
     return callable(color_by) or color_by in _VALUES or isinstance(field, NumberReader)
 
 
 def reader(graph: Graph, color_by: ColorBy) -> NumberReader | NameReader:
-    """Return how to read the number or name of a node of `graph`.
+    """Return the reader of numbers or names for a `color_by`.
 
     Raises:
-        TypeError: if a function returns neither numbers nor texts, or both.
+        TypeError: if a function returns something else than numbers or text, or both of them.
         ValueError: if `color_by` is unknown.
     """
     if callable(color_by):
@@ -109,7 +111,7 @@ _VALUES: dict[str, NumberReader] = {
         missing="not timed",
         summed=True,
     ),
-    # Nodes that save nothing for backward have no value and no mark.
+    # Nodes that save nothing for backward have no number, and stay unmarked.
     "saved": NumberReader(
         lambda node: node.saved_bytes if node.saved else None,
         lambda value: bytes_text(int(value)),
@@ -122,7 +124,7 @@ _VALUES: dict[str, NumberReader] = {
         attrgetter("influence"),
         "{:.0%}".format,
         "changes by",
-        "Draw what influence(recording, ...) gives.",
+        "Draw the result of influence(recording, ...).",
         "share that changes",
         missing="not reached in the module",
         bounds=(0.0, 1.0),
@@ -131,7 +133,9 @@ _VALUES: dict[str, NumberReader] = {
 
 
 def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | None:
-    """Return the reader for a field of nodes or modules that is declared as a `color_by`."""
+    """Return the reader for a field that `Node` or `ModuleRow` declares as a `color_by`; else
+    None.
+    """
     cls: Any = Node if name in columns_of(Node) else ModuleRow
     column = columns_of(cls).get(name or "")
     if name is None or column is None or not column.color:
@@ -150,7 +154,7 @@ def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | Non
 
 
 def color_name(color_by: ColorBy) -> str:
-    """Return the name of a `color_by` in a legend; for a function its `__name__`."""
+    """Return the name of a `color_by` for a legend; for a function, its `__name__`."""
     if not callable(color_by):
         return color_by
     name = getattr(color_by, "__name__", "")
@@ -160,14 +164,14 @@ def color_name(color_by: ColorBy) -> str:
 def _read_function(
     graph: Graph, function: Callable[[Node], float | str | None]
 ) -> NumberReader | NameReader:
-    """Return the reader for a function of the user, which returns numbers or texts."""
+    """Return the reader for a function of the user that returns numbers or text."""
     name = color_name(function)
     given = [function(node) for node in graph.nodes]
     texts = [value if isinstance(value, str) else "" for value in given]
     if any(texts) and all(isinstance(value, str) for value in given if value is not None):
         return NameReader(lambda node: texts[node.id], name)
     values = [_number(name, node, value) for node, value in zip(graph.nodes, given, strict=True)]
-    advice = "The function gave None for every node."
+    advice = "The function returned None for every node."
     read: Callable[[Node], float | None] = lambda node: values[node.id]  # noqa: E731
     return NumberReader(read, labels.number, name, advice, name, missing="no value", own=True)
 
@@ -181,16 +185,16 @@ def _number(name: str, node: Node, value: object) -> float | None:
     except (TypeError, ValueError):
         pass
     raise TypeError(
-        f"color_by: {name} gave {value!r} for node {node.id} ({node.title}). Return a number for "
-        "every node, or a text for every node as its category; None for a node without one."
+        f"color_by: {name} returned {value!r} for node {node.id} ({node.title}). Return a number "
+        "for every node, or a category as text for every node; None for a node without either."
     )
 
 
 def _trainable(graph: Graph) -> Callable[[Node], str]:
     """Return a function node -> "trainable", "frozen" or "partly frozen"; "" without parameters.
 
-    An operation has the state of the parameters of its own module. A recording lists frozen
-    parameters; a trace only knows those in the graph, which are trainable.
+    An operation has the state of its module's parameters. Frozen parameters are known from a
+    recording only: a traced graph contains just trainable ones.
     """
     found: dict[str, set[bool]] = {}  # by module
     for parameter in graph.parameters:

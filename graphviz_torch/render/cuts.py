@@ -1,4 +1,4 @@
-"""Cuts (detach, no_grad, integer casts, ...) as lines beside or between drawn elements."""
+"""Draw cuts (detach, no_grad, integer casts, ...) as lines between or beside drawn elements."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_CALLS = {
     "inference_mode": "inference_mode",
     "switched_off": "set_grad_enabled(False)",
 }
-# Operations that return integers or booleans, through which no gradient can flow.
+# Operations with integer or boolean results, through which no gradient can flow.
 _INDICES = frozenset(
     (
         *("topk", "max", "min", "sort", "argmax", "argmin", "argsort", "kthvalue", "median"),
@@ -27,40 +27,43 @@ _SCISSORS = "\N{BLACK SCISSORS}"
 
 
 class CutLine(NamedTuple):
-    """A cut with at least one side in the drawing."""
+    """The line of a cut with at least one side in the drawing.
 
-    source: int | None  # key of the detached node; None if it is in no graph of the step
-    target: int | None  # key of the node that used the result; None if none in the graph did
-    text: tuple[str, ...]  # lines: the operation, the tensor if a side is None, the source line
-    color: str  # name in the palette
+    A side is the node upstream or downstream of the cut.
+    """
+
+    source: int | None  # key of the detached node; None if no graph of the step contains the node
+    target: int | None  # key of the node that used the result; None if no node in the graph did
+    text: tuple[str, ...]  # lines of text: operation, tensor (if a side is None), source line
+    color: str  # name of the color in the palette
 
     @property
     def key(self) -> int:
-        """Return the key of the only drawn side."""
+        """Key of the side that is drawn if the other is not."""
         key = self.source if self.target is None else self.target
         assert key is not None
         return key
 
     @property
     def one_sided(self) -> bool:
-        """Return True if one side of the cut is not in the drawing."""
+        """True if one side of the cut is not in the drawing."""
         return self.source is None or self.target is None
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
-    """Return a line for each cut whose sides are drawn; identical cuts share one.
+    """Return a line for each cut whose sides are drawn; identical cuts share one line.
 
-    A cut has one side if its operand is in no graph of the step, or if nothing computed from its
-    result is in the graph. A parameter written inside its operation has no line, as that would
-    start at the result of the operation, which was not cut. Cuts at indices, such as those of a
-    router, are left out unless a finding reports them: no gradient could flow there.
+    A cut has only one side if no graph of the step contains its operand, or if nothing in the graph
+    was computed from its result. A cut of a parameter that is written inside an operation has no
+    line, because the line would start at the operation's result. Cuts by operations with integer
+    results are left out unless a finding reports them, because no gradient can flow through those.
 
     Args:
         most: maximum number of lines.
 
     Returns:
-        The lines, and the number of cuts left out: beyond `most`, inside closed groups, or in
-        blocks that another one represents.
+        The lines, and the number of cuts that are not drawn: those beyond `most`, inside closed
+            groups, or in blocks that another block represents.
     """
     if not drawing.graph.cuts:
         return [], 0
@@ -95,7 +98,7 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
 
 
 def _sides(cut: Cut) -> Iterator[tuple[int | None, int | None]]:
-    """Yield (upstream, downstream) node pairs of a cut; None for a missing side."""
+    """Yield the (upstream, downstream) nodes of a cut; None for a missing side."""
     if cut.before is not None and cut.after:
         yield from [(cut.before, after) for after in cut.after]
     elif cut.before is not None:

@@ -1,4 +1,4 @@
-"""`draw_graph`: the still picture of a graph, for files and notebooks."""
+"""Draw a graph as a still picture, for files and notebooks: `draw_graph`."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ def draw_graph(
 ) -> Picture:
     """Return the picture of an autograd graph; a notebook shows it, `.render(path)` writes it.
 
-    A recording is drawn as a whole: each of several backward passes, such as those of the two
-    losses of a GAN, has a frame with the names of its outputs and its line. Of passes from the same
-    output and line, as in a loop, the last is drawn; `recording.graphs` has each.
+    All backward passes of a recording are drawn. If there are several, such as those of a GAN's two
+    losses, each is in a frame that names its outputs and its source line. Of the passes that began
+    at the same output and line, as in a loop, only the last is drawn; `recording.graphs` contains
+    all.
 
     Args:
-        target: a Graph, a recording, an output, a nesting of outputs, an `nn.Module`, which
-            runs one forward with `inputs`, or the `diff` of two graphs, which are drawn as one. A
-            program of `torch.export` or a graph of `torch.fx` is drawn as it is.
+        target: a Graph, a recording, an output tensor or nested outputs; an `nn.Module`, which is
+            called once with `inputs`; the `diff` of two graphs, which are drawn as one; a program
+            of `torch.export` or a graph of `torch.fx`.
         inputs: the arguments of the module.
-        names: names of tensors, as in `trace`; None reads the variables of the caller.
-        timeout: seconds for the layout, after which a coarser picture is drawn.
+        names: names of tensors, as in `trace`; None uses the names of the caller's variables.
+        timeout: seconds for the layout; a coarser picture is drawn if the layout takes longer.
         options: those of `DrawingOptions`.
 
     Raises:
@@ -56,7 +57,9 @@ def draw_graph(
     ['x', '', 'y']
     """
     if not timeout > 0:
-        raise ValueError(f"timeout={timeout} leaves no time for a layout: give seconds above 0.")
+        raise ValueError(
+            f"timeout={timeout} leaves no time for the layout: pass a positive number of seconds."
+        )
     said, marks = "", None
     found = options.get("findings", "auto")
     if isinstance(target, Difference):
@@ -67,9 +70,7 @@ def draw_graph(
     if isinstance(graphs, list) and len(graphs) > 1:
         said = _undrawn_backwards(graph, graphs)
     elif not said and not isinstance(graphs, list) and _lacks_constants(graph):
-        said = (
-            "What needs no gradient, such as the 2 of x + 2, is not in this graph: record() has it."
-        )
+        said = "Operands without gradient, such as the 2 of x + 2, are missing; record() has them."
 
     def write(note: str = "", **coarser: Any) -> str:
         both = " ".join(text for text in (said, note) if text)
@@ -80,7 +81,7 @@ def draw_graph(
 
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
-    """Return a sentence on the backward passes of a recording without a frame in its picture."""
+    """Return a sentence on the backward passes that have no frame of their own in the picture."""
     inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:
@@ -93,7 +94,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 
 def _lacks_constants(graph: Graph) -> bool:
-    """Return True if an addition or product lacks an operand, as in a trace of `x + 2`."""
+    """Return True if a sum or product in a traced graph has only one operand, as in `x + 2`."""
     if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])
@@ -117,14 +118,14 @@ def make_dot(
     Args:
         var: a tensor, a list, tuple or dict of tensors, or a recording.
         params: names of tensors: a dict, or pairs as from `named_parameters()`.
-        show_attrs: write the attributes that autograd saved of each operation.
-        show_saved: write the tensors that each operation saved for backward. They are known for a
-            recording only; otherwise a note in the picture says so.
+        show_attrs: write the attributes that autograd saved for each operation.
+        show_saved: write the tensors that each operation saved for backward. They are known only
+            for a recording; for other values a note in the picture says so.
         max_attr_chars: maximum number of characters of an attribute.
 
     Raises:
-        TypeError: as `draw_graph`, and for `params` without names.
-        ValueError: as `draw_graph`, and for `max_attr_chars` below 1.
+        TypeError: as `draw_graph`; also if `params` contains no names.
+        ValueError: as `draw_graph`; also if `max_attr_chars` is less than 1.
 
     >>> import torch
     >>> x = torch.ones(3, requires_grad=True)
@@ -132,13 +133,13 @@ def make_dot(
     True
     """
     if max_attr_chars < 1:
-        raise ValueError(f"max_attr_chars={max_attr_chars} leaves nothing to show: give 1 or more.")
+        raise ValueError(f"max_attr_chars={max_attr_chars} leaves nothing to show: pass 1 or more.")
     try:
         names = None if params is None else dict(params)
     except (TypeError, ValueError):
         raise TypeError(
-            f"params is {type_text(params)} that gives no names: pass a dict of tensors by "
-            "name, or model.named_parameters()."
+            f"params is {type_text(params)} without names: pass a dict from name to "
+            "tensor, or model.named_parameters()."
         ) from None
     if not show_attrs and not show_saved:
         return draw_graph(var, names=names)

@@ -1,7 +1,7 @@
-"""`to_html` and `view`: a graph as one HTML file with the interactive view, or in a notebook.
+"""Show a graph interactively: `to_html` writes an HTML file, `view` is for notebooks.
 
-The page is self-contained: its content security policy forbids loading anything and running any
-other script, and every name in it is data that the view inserts as text.
+The page is self-contained. Its content security policy forbids loading any file and running any
+other script. Names from the graph are data, which the view inserts as text.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from .view.difference import Difference
 from .view.payload import view_payload
 from .view.title import title_of
 
-_STILL_TIMEOUT = 5.0  # seconds
+_STILL_TIMEOUT = 5.0  # seconds for the layout of the still picture
 _FRAME_HEIGHT = 560  # CSS pixels
 
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
 """
 
-# Text of a page where scripts are off; a framed page shows the still picture behind it instead.
+# Text that a page shows if scripts are disabled. A framed page shows the still picture instead.
 _NO_SCRIPT = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
 _NO_SCRIPT_FRAMED = ""
 
@@ -68,16 +68,16 @@ def to_html(
 ) -> Page:
     """Return a self-contained HTML page with the interactive view of `graph`.
 
-    It is also written to `path`, if given. A notebook shows the returned text as the view itself.
+    The page is also written to `path`, if given. A notebook shows the returned page as the view.
 
     Args:
-        graph: a target of `draw_graph`: a graph, a recording, a tensor, a module, which runs one
-            forward, or the `diff` of two graphs, which are drawn as one; or the result of
-            `influences`, of which a click selects one graph.
-        path: the file to write; None for none.
+        graph: any target of `draw_graph`: a graph, a recording, a tensor, a module, which is called
+            once with `inputs`, or the `diff` of two graphs, which are drawn as one. Or the result
+            of `influences`, whose graphs the reader selects by a click.
+        path: the file to write; None writes no file.
         inputs: the arguments of the module.
-        title: the title of the page; "" for the names of the outputs.
-        findings: findings to show: "auto" for those that `find` reports, a list, or None.
+        title: the title of the page; "" uses the names of the outputs.
+        findings: the findings to show: "auto" for those that `find` reports, a list, or None.
 
     Raises:
         TypeError: for another `graph`, or if `path` is not a path.
@@ -123,7 +123,7 @@ class Page(str):
 
 
 class NotebookView:
-    """The interactive view of a graph as the value of a notebook cell."""
+    """The interactive view of a graph, which a notebook cell shows as its value."""
 
     def __init__(self, graph: Graph | Difference, findings: Sequence[Finding], height: int) -> None:
         self.graph = graph.union() if isinstance(graph, Difference) else graph
@@ -147,10 +147,15 @@ def view(
     findings: FindingsLike = "auto",
     height: int = _FRAME_HEIGHT,
 ) -> NotebookView:
-    """Return the interactive view as the value of a notebook cell, `height` CSS pixels high.
+    """Return the interactive view of a graph, for a notebook cell to show.
 
-    It needs no network and no extension. A notebook that runs no scripts shows a still picture.
-    `graph` and `inputs` are those of `draw_graph`.
+    The view needs no network and no extension. A notebook that runs no scripts shows a still
+    picture.
+
+    Args:
+        graph, inputs: as in `draw_graph`.
+        findings: as in `to_html`.
+        height: height of the view in CSS pixels.
 
     Raises:
         TypeError: for a `graph` that `draw_graph` does not accept.
@@ -165,10 +170,10 @@ def view(
 
 
 def _frame(page: str, height: int, still: str = "") -> str:
-    """Return HTML with a page in a frame above its still picture.
+    """Return HTML with a page in a frame, which covers the still picture of the graph.
 
-    The picture is visible where frames are removed from a cell, and through the empty frame where
-    it runs no script.
+    The picture is visible if the notebook removes frames, or if the frame is empty because it may
+    not run scripts.
     """
     return (
         f'<div style="position: relative; height: {height}px; overflow: hidden">{still}'
@@ -181,7 +186,7 @@ def _frame(page: str, height: int, still: str = "") -> str:
 def _graph_and_findings(
     graph: GraphLike | Difference, inputs: Sequence[Any], findings: FindingsLike
 ) -> tuple[Graph | Difference, tuple[Finding, ...]]:
-    """Return the graph or diff to show, and its findings."""
+    """Return the graph or diff to show, and the findings to show with it."""
     if inputs or not isinstance(graph, Difference):
         return graph_and_findings(graph, *inputs, findings=findings)
     return graph, resolve_findings(graph, findings)
@@ -227,5 +232,5 @@ def _page(
 
 
 def _csp_hash(text: str) -> str:
-    """Return the content security policy source for an inline script or style of this text."""
+    """Return the content security policy's source expression for an inline script or style."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""Text for nodes, tensors and gradients, as all formats write it."""
+"""Write nodes, tensors and gradients as text, for all output formats."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Outputs = tuple[TensorMeta | None, ...]
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
-MAX_ELEMENTS_SHOWN = 4  # of a value or gradient; larger ones are summarized
-_MAX_TEXT = 2000  # characters; Graphviz rejects much longer labels
+MAX_ELEMENTS_SHOWN = 4  # most elements of a value or gradient that are written out
+_MAX_TEXT = 2000  # most characters of a label; Graphviz rejects much longer ones
 _MAX_NAME_LINE = 60  # characters per line of a name
 _NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
-# (prefix of the operation, attribute, format, value that is not written): the attributes to show.
+# Attributes to write: (beginning of the operation's name, attribute, format, value to leave out).
 _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
     *((name, "data", "{}", "") for name in ("add", "sub", "mul", "div")),
-    ("mul", "p", "dropout {}", ""),  # the product of a dropout on the CPU
+    ("mul", "p", "dropout {}", ""),  # autograd records a dropout on the CPU as a product
     ("convolution", "kernel_size", "{}", ""),
     ("convolution", "stride", "stride {}", "1"),
     ("convolution", "dilation", "dilation {}", "1"),
@@ -50,7 +50,7 @@ _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def with_class(name: str, kind: str) -> str:
-    """Return the name of a module with its class; the class alone if the two are equal.
+    """Return the name of a module with its class; only the class if both have the same name.
 
     >>> with_class("fc1", "Linear(4, 16)"), with_class("LSTM", "LSTM(8, 16)")
     ('fc1 · Linear(4, 16)', 'LSTM(8, 16)')
@@ -61,7 +61,7 @@ def with_class(name: str, kind: str) -> str:
 
 
 def row_ending(first: str, last: str) -> str:
-    """Return the part of the last name of a row that differs from the first.
+    """Return the part of the last name in a row that the first name does not have.
 
     >>> row_ending("transformer.h.0", "h.11"), row_ending("0", "3")
     ('11', '3')
@@ -71,14 +71,16 @@ def row_ending(first: str, last: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Return a text that fits a picture: the end of a long one is replaced by its length."""
+    """Return a text that fits a picture: the end of a long text is replaced by its number of
+    characters.
+    """
     more = len(text) - _MAX_TEXT
     return drawable(text if more <= 0 else f"{text[:_MAX_TEXT]}… {more:,} more characters")
 
 
 @lru_cache(maxsize=4096)
 def wrap_name(name: str) -> str:
-    """Return a long name in several lines, broken after a word or a part of a path.
+    """Break a long name into several lines, after words or parts of a path.
 
     >>> print(wrap_name("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
     encoder.layers.10.attention.self.query.projection.weight ·
@@ -99,7 +101,7 @@ def wrap_name(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
-    """Return the attributes that distinguish an operation from others of its name.
+    """Return the attributes that distinguish an operation from others with the same name.
 
     >>> attribute_suffix("pow", ("exponent=2",))
     ' 2'
@@ -131,7 +133,9 @@ def operation_text(title: str, attributes: tuple[str, ...], call: str = "") -> s
     On the CPU, autograd records a dropout as a product; it is named "dropout".
 
     Args:
-        call: `Node.call`; its name replaces that of the operation.
+        title: name of the operation.
+        attributes: `Node.attributes`.
+        call: `Node.call`; the name in it replaces `title`.
 
     >>> operation_text("pow", ("exponent=2",)), operation_text("mul", ("p=0.1",))
     ('pow 2', 'dropout 0.1')
@@ -148,7 +152,7 @@ def operation_text(title: str, attributes: tuple[str, ...], call: str = "") -> s
     return name if name == "square" else name + attribute_suffix(title, attributes)
 
 
-# Operator methods -> the name of the function.
+# Method of an operator -> name of the function.
 _METHOD_NAMES = {
     **dict.fromkeys(("iadd", "radd"), "add"),
     **dict.fromkeys(("isub",), "sub"),
@@ -159,7 +163,7 @@ _METHOD_NAMES = {
     "ipow": "pow",
     "rmatmul": "matmul",
 }
-# Calls whose autograd name says more: `x[0]` is "select", `x[1:]` is "slice".
+# Calls for which autograd's name is more specific: `x[0]` is "select", `x[1:]` is "slice".
 _GENERIC_CALLS = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
 
 
@@ -184,7 +188,7 @@ def _parse_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
 
 
 def _short_value(value: str, attribute: str) -> str:
-    """Return a value as text, equal sizes once: "2" for "(2, 2)", except for kernels."""
+    """Return an attribute's value as short text: "2" for "(2, 2)", except for kernel sizes."""
     if attribute == "data":  # "old" for "old f32[64]"
         return value.rpartition("[")[0].rpartition(" ")[0] or "data"
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
@@ -195,7 +199,7 @@ def _short_value(value: str, attribute: str) -> str:
 
 
 def _round_text(value: str) -> str:
-    """Return the text of a number rounded to six significant digits; other text unchanged."""
+    """Round a number in a text to six significant digits; return other text unchanged."""
     if "." not in value:
         return value
     try:
@@ -211,7 +215,7 @@ def shape(meta: TensorMeta) -> str:
 
 
 def shapes(metas: Sequence[TensorMeta]) -> str:
-    """Return dtype and shape of tensors that differ in the size of an axis, as a range.
+    """Return dtype and shape of tensors that differ in the size of an axis, which becomes a range.
 
     >>> shapes([TensorMeta((rows, 64), "float32", "cpu") for rows in (7, 3, 9)])
     'f32[3…9, 64]'
@@ -226,9 +230,10 @@ def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
     """Return all outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
 
     Args:
-        others: outputs of the other nodes that the drawn one represents, which may differ in the
+        outputs: outputs of the drawn node.
+        others: outputs of the other nodes that the drawn node represents, which may differ in the
             size of an axis.
-        device: end the line with the device.
+        device: True to end the line with the device.
     """
     if not outputs:
         return "shape not known"
@@ -243,7 +248,7 @@ def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
 
 
 def gradient(stats: GradientStats) -> str:
-    """Return a gradient in one line: its values if it has few elements, else its norm.
+    """Return a gradient in one line: its elements if they are few, else its norm.
 
     >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, values=(1.5, 0.0)))
     'grad [1.5, 0]'
@@ -259,7 +264,7 @@ def gradient(stats: GradientStats) -> str:
 
 
 def is_spoilt(line: str) -> bool:
-    """Return True for a line of a value or a gradient that has NaN or Inf.
+    """Return True if a line on a value or a gradient contains NaN or Inf.
 
     >>> is_spoilt("value [1, NaN]"), is_spoilt("grad norm 2, 3 Inf"), is_spoilt("value 2")
     (True, True, False)
@@ -268,12 +273,12 @@ def is_spoilt(line: str) -> bool:
 
 
 def is_small(stats: GradientStats) -> bool:
-    """Return True if a gradient has few enough elements to write each."""
+    """Return True if a gradient has few enough elements to write all of them."""
     return stats.values is not None and len(stats.values) <= MAX_ELEMENTS_SHOWN
 
 
 def leaf_gradient(leaf: Node) -> str:
-    """Return the gradient norm of a leaf, after a space; "" if unknown.
+    """Return a space and the gradient norm of a leaf; "" if the norm is unknown.
 
     >>> leaf_gradient(Node(0, "AccumulateGrad", (), grad_outputs=(GradientStats(3, 2, 1, 0),)))
     ' grad 3'
@@ -286,7 +291,9 @@ def leaf_gradient(leaf: Node) -> str:
 
 @lru_cache(maxsize=4096)
 def cast(before: Outputs, after: Outputs) -> str:
-    """Return the new dtype if a carrier changes it: " as bf16"; else ""."""
+    """Return " as bf16" if a cast or view between a leaf and its user changes the dtype; else
+    "".
+    """
     old, new = ([meta.dtype for meta in metas if meta is not None] for metas in (before, after))
     return f" as {short_dtype(new[0])}" if new and old != new else ""
 
@@ -297,7 +304,7 @@ def number(value: object) -> str:
 
 
 def details(node: Node) -> list[str]:
-    """Return the lines of the fields that are declared as details of a node, such as its note."""
+    """Return a line for each field of a node that is declared as a detail, such as its note."""
     found: list[str] = []
     for name, column in declared_details(Node):
         value = getattr(node, name)

@@ -1,4 +1,4 @@
-"""`to_mermaid`: the graph as a Mermaid flowchart, which GitHub and many wikis render."""
+"""Write a graph as a Mermaid flowchart, which GitHub and many wikis render: `to_mermaid`."""
 
 from __future__ import annotations
 
@@ -42,28 +42,30 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
     "stack": ("[[", "]]"),
 }
 _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
-# Mermaid uses these to encode entities while it parses.
+# Mermaid encodes entities with these characters while it parses a text.
 _RESERVED = frozenset("ﬂ°¶ß")
 # Sequences that Mermaid interprets in labels: $$ (mathematics), \n (new line), fa:fa- (icon).
 _SPECIAL = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
-_SEPARATOR = "\u200b"  # zero-width space
+# zero-width space, which separates characters that Mermaid would interpret together
+_SEPARATOR = "\u200b"
 
 
 @drawing_options
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
     """Return the graph as the text of a Mermaid flowchart, as detailed as a picture.
 
-    Put it in a Markdown code block of the language `mermaid`. Unless `depth` is given, it has at
-    most 500 edges and 50,000 characters, the limits of GitHub. With theme="auto" it sets no
-    colours, so Mermaid uses those of the page.
+    Put the text in a Markdown code block of the language `mermaid`. Unless `depth` is given, the
+    flowchart keeps to GitHub's limits of 500 edges and 50,000 characters. With theme="auto" the
+    flowchart sets no colors, so that Mermaid uses those of the page.
 
     Args:
-        graph: a graph, a tensor, or a recording, which is drawn as by `draw_graph`.
+        graph: a graph, a tensor, or a recording, as in `draw_graph`.
         options: those of `DrawingOptions`.
 
     Raises:
         TypeError: for another `graph`, or an unknown option.
-        ValueError: for an invalid value of an option, or one that the graph does not have.
+        ValueError: for an invalid value of an option, such as a `module` that the graph does not
+            have.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node
     >>> square = Graph((Node(0, "AccumulateGrad", (), "x", leaf="tensor"),
@@ -103,14 +105,14 @@ def _write(graph: Graph, options: Any) -> str:
 
 
 class _Nodes:
-    """Writer of the nodes of one drawing, of the subgraphs around them, and of their styles."""
+    """Writer of a drawing's nodes, of the subgraphs that contain them, and of their styles."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         self.outputs = drawing.outputs
         self.copies = wording.transfer_lines(drawing.graph)
         self.senders = wording.senders(drawing)
-        self.roles: dict[int, Role] = {}  # by key
+        self.roles: dict[int, Role] = {}  # key of a written node -> role
 
     def lines(self, part: Open) -> Iterator[str]:
         """Yield the lines of everything in an open group."""
@@ -118,7 +120,8 @@ class _Nodes:
         if framed and part.group is not None:
             yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
             totals = wording.repeat_totals(self.drawing, part.group)
-            if totals:  # a node of its own: Mermaid puts nodes over a title of several lines
+            # the totals are a node, because Mermaid draws nodes over a title of several lines
+            if totals:
                 yield f't{part.group}["{_text(totals)}"]'
         for child in part.children:
             if isinstance(child, Open):
@@ -160,7 +163,7 @@ class _Nodes:
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
 
     def between_ranks(self) -> Iterator[str]:
-        """Yield a box for the collectives without a drawn element."""
+        """Yield a box for the collectives that belong to no drawn element, if there are any."""
         if None in self.drawing.collectives:
             before, behind = _SHAPES["collective"]
             said = [labels.BETWEEN_RANKS, *wording.collective_lines(self.drawing, None)]
@@ -170,7 +173,7 @@ class _Nodes:
         return "output" if unit.node in self.outputs else "operation"
 
     def styles(self) -> Iterator[str]:
-        """Yield the colours of the nodes written so far."""
+        """Yield the colors of the nodes that were written so far."""
         theme = self.drawing.options["theme"]
         if theme == "auto":
             return
@@ -205,7 +208,7 @@ def _edges(drawing: Drawing) -> Iterator[str]:
 
 
 def _stubs(drawing: Drawing) -> Iterator[str]:
-    """Yield boxes for data, and for the other ends of edges that are not drawn."""
+    """Yield boxes for data, and for the undrawn ends of edges that have one drawn end."""
     for key, texts in wording.data_inputs(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
@@ -242,7 +245,7 @@ def _cut(cut: CutLine, number: int) -> str:
 
 
 def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
-    """Yield a node with the findings and with a sentence on everything that is not drawn."""
+    """Yield a node with the findings, and with a sentence on everything that is left out."""
     if not drawing.options["explain"]:
         return
     found = drawing.findings
@@ -261,7 +264,7 @@ def _id(end: End) -> str:
 
 
 def _text(lines: list[Any]) -> str:
-    """Return lines joined and escaped for a quoted Mermaid string."""
+    """Join lines, and escape them for a quoted Mermaid string."""
     text = "<br/>".join("".join(map(_letter, labels.clip(str(line)))) for line in lines)
     return _SPECIAL.sub(rf"\g<0>{_SEPARATOR}", text)
 

@@ -1,7 +1,8 @@
-"""The options of drawing, defined once: name, type, default and meaning.
+"""Define the options of drawing once: name, type, default and description.
 
-`draw_graph`, `to_dot` and `to_mermaid`, the command line and the app share them. Type checkers read
-`DrawingOptions`; `drawing_options` completes signatures and docstrings from it.
+`draw_graph`, `to_dot` and `to_mermaid`, the command line and the app share these options. Type
+checkers read `DrawingOptions`. The decorator `drawing_options` writes the options into the
+signature and the docstring of a function.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Option(NamedTuple):
 
 
 class DrawingOptions(TypedDict, total=False):
-    """Options of drawing that a caller may pass."""
+    """The options of drawing that a caller can pass."""
 
     direction: Annotated[
         Direction, Option("TB", 'direction of data flow: "TB" is from top to bottom.')
@@ -73,7 +74,7 @@ class DrawingOptions(TypedDict, total=False):
     ]
     depth: Annotated[
         int | None,
-        Option(None, "levels of modules to open; None opens as many as fit a page."),
+        Option(None, "levels of nested modules to open; None opens as many as fit a page."),
     ]
     module: Annotated[str | None, Option(None, "draw the inside of this module only.")]
     detail: Annotated[
@@ -93,19 +94,21 @@ class DrawingOptions(TypedDict, total=False):
             "reports, a list of findings, or None.",
         ),
     ]
-    explain: Annotated[bool, Option(True, "explain shapes and colours below the picture.")]
+    explain: Annotated[bool, Option(True, "explain shapes and colors below the picture.")]
 
 
 class Settings(DrawingOptions, total=False):
-    """All options, including those that only this package sets, as for a diff or a slow layout."""
+    """All options of drawing, including those that only this package sets, such as `marks` for a
+    diff.
+    """
 
-    parameters: Parameters | None  # inside operations, or as nodes; None: depends on the graph
-    fold: bool | None  # draw identical blocks once; None: depends on the page
-    limit: int | None  # maximum number of boxes; None: as many as fit a page
-    marks: Mapping[int, Mark] | None  # by node id
+    parameters: Parameters | None  # draw inside operations, or as nodes; None decides by the graph
+    fold: bool | None  # draw identical blocks once; None decides by the size of a page
+    limit: int | None  # maximum number of boxes; None allows as many as fit a page
+    marks: Mapping[int, Mark] | None  # node id -> "added", "removed" or "changed"
 
 
-# Option name -> (its default and description, its type).
+# Option name -> (default and description, type).
 OPTIONS: Mapping[str, tuple[Option, Any]] = {
     name: (get_args(hint)[1], get_args(hint)[0])
     for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
@@ -115,7 +118,7 @@ _DEFAULTS = {
     **{name: option.default for name, (option, _) in OPTIONS.items()},
     **dict.fromkeys(_SETTINGS),
 }
-# Option name -> its possible values, if they are few.
+# Option name -> all possible values, for options with few values.
 _CHOICES: Mapping[str, tuple[object, ...]] = {
     "direction": get_args(Direction),
     "theme": get_args(Theme),
@@ -125,11 +128,11 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
 
 
 def complete(options: DrawingOptions) -> Settings:
-    """Return the given options, checked, with the defaults of the others.
+    """Check the given options, and return them with the defaults of all others.
 
     Raises:
         TypeError: for an unknown option.
-        ValueError: for a value that is not among the choices, or too small.
+        ValueError: for a value that is not one of the choices, or that is too small.
     """
     for name, value in options.items():
         if name not in _DEFAULTS:
@@ -141,11 +144,11 @@ def complete(options: DrawingOptions) -> Settings:
     found = cast(Settings, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
-            f"{option('depth', found['depth'])} is not a number of levels: give 0 or more."
+            f"{option('depth', found['depth'])} is not a number of levels: pass 0 or more."
         )
     if found["limit"] is not None and found["limit"] < 1:
         raise ValueError(
-            f"{option('limit', found['limit'])} leaves nothing to show: give 1 or more."
+            f"{option('limit', found['limit'])} leaves nothing to show: pass 1 or more."
         )
     for mark in (found["marks"] or {}).values():
         _check("marks: mark", mark, get_args(Mark))
@@ -158,10 +161,10 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
 
 
 def drawing_options(function: _Function) -> _Function:
-    """Decorate a function with `**options: Unpack[DrawingOptions]` to show each option.
+    """Decorate a function that has `**options: Unpack[DrawingOptions]`, to list each option.
 
-    `help()`, notebook editors and the command line see a keyword for each option in its signature,
-    and the description of each in its docstring.
+    The signature gets a keyword for each option, and the docstring its description. `help()`,
+    notebook editors and the command line read these.
     """
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
@@ -176,7 +179,7 @@ def drawing_options(function: _Function) -> _Function:
         **{name: hint for name, hint in function.__annotations__.items() if name != "options"},
         **{name: hint for name, (_, hint) in OPTIONS.items()},
     }
-    if function.__doc__:  # python -OO has none
+    if function.__doc__:  # None under python -OO
         rows = "".join(f"{_row(name, option.meaning)}\n" for name, (option, _) in OPTIONS.items())
         function.__doc__ = function.__doc__.replace(_PLACEHOLDER, rows)
     return function

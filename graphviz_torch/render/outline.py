@@ -1,7 +1,7 @@
-"""The nodes of a graph as rows under the names of their modules; identical blocks appear once.
+"""List the nodes of a graph below the names of their modules; identical blocks appear once.
 
-Rows are in the order of forward, a parameter just before its first user. The groups are those of
-pictures; runs of equal size, which only shrink a picture, and calls have no heading.
+Rows are in the order of forward; a parameter is listed just before its first user. Nodes are
+grouped as in pictures. Calls and runs have no heading, since runs only make a picture smaller.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ from .drawing.drawing import NOTHING
 from .drawing.fold import fold_repeats
 from .groups.groups import Group, Groups, group
 
-_MAX_GROUP_SIZE = 100  # nodes and groups directly in a group
+_MAX_GROUP_SIZE = 100  # most nodes and groups directly inside a group
 _INDENT = "  "
 
 
 class Row(NamedTuple):
-    """A node, or a heading above the nodes of a group."""
+    """A row of the outline: a node, or the heading of a group (`node` is None)."""
 
     text: str
     node: Node | None = None
 
 
 def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Row], bool]:
-    """Return the rows, and True if some nodes have none.
+    """Return the rows, and whether some nodes have no row.
 
     Args:
-        marks: texts by node; those of hidden nodes go to their heading.
+        graph: the graph.
+        marks: node id -> texts to write at the node. If the node has no row, its texts are written
+            at the heading of its group.
     """
     tree = group(graph, limit=_MAX_GROUP_SIZE)
     families = fold_repeats(NOTHING.having(graph=graph, groups=tree, fold=True)).families
@@ -63,7 +65,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
 
 
 def _hidden(tree: Groups, alike: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """Return the nodes of repeated blocks after the first, and the middle nodes of chains."""
+    """Return the nodes without a row: those of repeated blocks after the first, and the nodes of
+    chains but the first and the last.
+    """
     hidden = {node for members in alike.values() for node in _nodes_in(tree, members[1:])}
     for part in tree.groups:
         if part.kind == "chain":
@@ -77,7 +81,7 @@ def _marks_of_hidden(
     hidden: set[int],
     marks: Mapping[int, Collection[str]],
 ) -> list[str]:
-    """Return the marks of hidden nodes that no listed node has."""
+    """Return the marks of the hidden nodes in `members` that no listed node in `members` has."""
     said: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for node in _nodes_in(tree, members):
         said[node in hidden].update(dict.fromkeys(marks.get(node, ())))
@@ -104,7 +108,9 @@ def _title(tree: Groups, members: tuple[int, ...]) -> str:
 
 
 def _name(node: Node) -> str:
-    """Return "weight" for a parameter, "addmm" for an operation, "loss = mean" for a named one."""
+    """Return "weight" for a parameter, "addmm" for an operation, "loss = mean" for a named
+    result.
+    """
     if node.leaf:
         return labels.local_name(node, node.label) or node.title
     title = labels.operation_text(node.title, node.attributes)

@@ -1,7 +1,7 @@
-"""Resolve the target of a picture into one graph and its findings.
+"""Convert the target of a picture into one graph and its findings.
 
-A recording of several backward passes becomes one graph of several segments, and its findings get
-the node ids of that graph.
+A recording of several backward passes becomes one graph with several segments. Its findings are
+changed to use the node ids of that graph.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from ..graph import Finding, Graph, Names, Training
 from ..graph.ids import shift_ids
 from ..graph.training.join import Places, one_graph
 
-# Findings to mark: given ones, "auto" for those of `find`, or None.
+# Findings to mark: a list, "auto" for those that `find` reports, or None for no findings.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None
 
 
 def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Finding, ...]:
-    """Return the given findings, or those that `find` reports for `value` if "auto".
+    """Return `findings`, or the findings that `find` reports for `value` if `findings` is "auto".
 
-    `find` runs on a recording or Graph, and on the last step of a `Training`; any other value, such
-    as a difference, has no findings.
+    `find` checks a recording, a Graph, or the last step of a `Training`. Any other value, such as a
+    diff, has no findings.
 
     >>> resolve_findings(Graph(()), None)
     ()
@@ -31,7 +31,7 @@ def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Findi
     if isinstance(findings, str):
         if findings != "auto":
             raise ValueError(
-                f'findings={findings!r}: pass what `find` returned, "auto" for that, or None.'
+                f'findings={findings!r}: pass a result of `find`, "auto" to call `find`, or None.'
             )
         judged = isinstance(value, Graph) or isinstance(getattr(value, "graphs", None), list)
         findings = _find(value) if judged else ()
@@ -39,8 +39,10 @@ def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Findi
 
 
 def _find(value: Any) -> Sequence[Finding]:
-    """Return the findings of `value`, without the note that no backward ran: a picture shows it."""
-    from ..findings import find  # imported late: rules take long to load
+    """Return the findings of `value`, except the one that no backward ran, which a picture
+    shows.
+    """
+    from ..findings import find  # imported when needed, because the rules take long to load
     from ..findings.rules.silence import FORWARD_ALONE
 
     found = find(value)
@@ -50,15 +52,15 @@ def _find(value: Any) -> Sequence[Finding]:
 def graph_and_findings(
     value: Any, *inputs: Any, findings: FindingsLike = "auto", names: Names = None
 ) -> tuple[Graph, tuple[Finding, ...]]:
-    """Return the graph to draw for `value`, and the findings with its node ids.
+    """Return the graph to draw for `value`, and the findings with the node ids of that graph.
 
-    Several backward passes of a recording become one graph of several segments; of those that began
-    at the same output and line, as in a loop, only the last is drawn. A training is drawn by its
-    last step.
+    Several backward passes of a recording become one graph with several segments. Of the passes
+    that began at the same output and line, as in a loop, only the last is drawn. For a training the
+    last step is drawn.
 
     Args:
         value, inputs, names: as in `graph_of`.
-        findings: the result of `find`, "auto" to call it, or None.
+        findings: the result of `find`, "auto" to call `find`, or None.
 
     Raises:
         TypeError, ValueError: as `graph_of`.
@@ -77,8 +79,8 @@ def graph_and_marks(
 ) -> tuple[Graph, tuple[Finding, ...]]:
     """Return the graph and the findings for a still picture.
 
-    Findings that "auto" found with severity "info" have no nodes, as their message says everything;
-    given findings keep their nodes.
+    If `findings` is "auto", findings of severity "info" lose their nodes: a still picture writes
+    their message but marks no node. Findings in a list keep their nodes.
     """
     graph, found = graph_and_findings(value, *inputs, findings=findings, names=names)
     if isinstance(findings, str):
@@ -87,7 +89,9 @@ def graph_and_marks(
 
 
 def _renumber(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
-    """Return a finding with node ids of the joined graph; without any if its graph is not drawn."""
+    """Return a finding with node ids of the joined graph; if its graph is not drawn, with no
+    nodes.
+    """
     by, transfers = moves.get(finding.steps[-1] if finding.steps else last, (None, ()))
     if by is None:
         return replace(finding, nodes=(), transfers=())

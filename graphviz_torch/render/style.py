@@ -1,9 +1,9 @@
-"""Shapes and colours of every drawing, by the role of a node, in light and dark.
+"""Define shapes and colors of all drawings, by the role of a node, in light and dark.
 
-Hues follow the palette of Okabe and Ito, which any common colour blindness can tell apart; each is
-a pale fill with a strong line. Every role also has a shape of its own. Each colour has a name and
-two values; no two names share a light value, so `dark_rules` can turn a light drawing dark by
-replacing values.
+Hues follow the palette of Okabe and Ito, which people with the common types of color blindness can
+distinguish; each hue has a pale fill and a strong line. Every role also has its own shape. Each
+color has a name, a light and a dark value. No two names share a light value, so `dark_rules` can
+turn a light drawing dark by replacing values.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final, Literal, NamedTuple
 
 from ..graph import Node
 
-Theme = Literal["light", "dark", "auto"]  # auto: an SVG follows its reader's setting
-Pair = tuple[str, str]  # a colour in light, and in dark
+Theme = Literal["light", "dark", "auto"]  # "auto": the SVG follows the reader's dark mode
+Pair = tuple[str, str]  # (light value, dark value) of a color
 Role = Literal[
     "input",
     "parameter",
@@ -29,7 +29,7 @@ Role = Literal[
     "stack",
 ]
 
-# name -> (light, dark)
+# Name -> (light value, dark value).
 COLORS: Final[dict[str, tuple[str, str]]] = {
     "background": ("#ffffff", "#12161b"),
     "ink": ("#1c2630", "#e8edf2"),
@@ -67,7 +67,7 @@ COLORS: Final[dict[str, tuple[str, str]]] = {
     "changed": ("#9b4f80", "#e08fc3"),
 }
 
-# Fills for values, low to high: one hue, ordered by lightness.
+# Fills for numbers from low to high: one hue, ordered by lightness.
 SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#f1f6fb", "#1a2733"),
     ("#d2e3f3", "#1b3c58"),
@@ -77,12 +77,12 @@ SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#1a5a91", "#8ac3e8"),
     ("#0a3a6e", "#cde6f8"),
 )
-# First index in SCALE whose fill needs the text colour ON_STRONG.
+# First index in SCALE whose fill is so strong that its text needs the color ON_STRONG.
 FIRST_STRONG_STEP: Final = 4
 ON_STRONG: Final = ("#fefffe", "#10202e")
-NONFINITE: Final = ("#f3c6de", "#6b1f49")  # NaN or Inf: outside the scale
+NONFINITE: Final = ("#f3c6de", "#6b1f49")  # fill for NaN and Inf, which are not on the scale
 
-# Fills for names (devices, modules, dtypes), distinct and unordered.
+# Fills for names (devices, modules, dtypes): distinct colors without an order.
 CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("#e4e8ec", "#2f3a45"),
     ("#cfe6f7", "#0f3d5f"),
@@ -93,7 +93,7 @@ CATEGORIES: Final[tuple[tuple[str, str], ...]] = (
     ("#d9d8f3", "#322f63"),
     ("#d5e7b5", "#34450f"),
 )
-# Backgrounds for clusters of devices, in the same order: paler than any node on them.
+# Backgrounds for clusters of devices, in the order of CATEGORIES, and paler than any node's fill.
 GROUNDS: Final[tuple[tuple[str, str], ...]] = (
     ("#f2f4f6", "#1b2229"),
     ("#eaf4fc", "#11222f"),
@@ -107,7 +107,7 @@ GROUNDS: Final[tuple[tuple[str, str], ...]] = (
 
 
 class NodeShape(NamedTuple):
-    """Shape of a role, as Graphviz attributes."""
+    """The shape of a role, as Graphviz attributes."""
 
     shape: str
     style: str
@@ -145,7 +145,14 @@ def role(
     transfers: Collection[int],
     collectives: Collection[int] = (),
 ) -> Role:
-    """Return the role of a node; the collections contain node ids."""
+    """Return the role of a node.
+
+    Args:
+        node: the node.
+        outputs: ids of the graph's outputs.
+        transfers: ids of nodes that copy between devices.
+        collectives: ids of nodes that are drawn as collectives.
+    """
     if node.leaf:
         return "input" if node.leaf == "tensor" else node.leaf
     if node.id in transfers:
@@ -157,17 +164,19 @@ def role(
 
 @lru_cache
 def palette(theme: Theme) -> Mapping[str, str]:
-    """Return name -> colour for a theme; "auto" has the light ones, which `dark_rules` replaces."""
+    """Return name -> color for a theme; "auto" gets the light values, which `dark_rules`
+    replaces.
+    """
     return MappingProxyType({name: pick(pair, theme) for name, pair in COLORS.items()})
 
 
 def pick(pair: tuple[str, str], theme: Theme) -> str:
-    """Return the value of a colour in a theme."""
+    """Return the value of a color in a theme."""
     return pair[theme == "dark"]
 
 
 def dark_rules() -> str:
-    """Return CSS that turns a light SVG dark if the reader prefers a dark scheme."""
+    """Return CSS that turns a light SVG dark if the reader's system is set to dark."""
     pairs = [*COLORS.values(), *SCALE, ON_STRONG, NONFINITE, *CATEGORIES, *GROUNDS]
     rules = "".join(
         f'[fill="{light}"]{{fill:{dark}}}[stroke="{light}"]{{stroke:{dark}}}'
@@ -177,7 +186,7 @@ def dark_rules() -> str:
 
 
 def category(names: Collection[str]) -> dict[str, int]:
-    """Return an index into CATEGORIES and GROUNDS for each name; "cpu" and "" are grey (0)."""
+    """Return the index of each name's color in CATEGORIES and GROUNDS; "cpu" and "" get 0, gray."""
     rest = [name for name in dict.fromkeys(names) if name not in ("", "cpu")]
     numbers = {name: 1 + i % (len(CATEGORIES) - 1) for i, name in enumerate(rest)}
     return {"": 0, "cpu": 0, **numbers}

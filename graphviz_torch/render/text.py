@@ -1,4 +1,4 @@
-"""`to_text`: the graph as an outline that fits a terminal, or as a table of all columns."""
+"""Write a graph as an outline that fits a terminal, or as a table of all columns: `to_text`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .ranks.collectives import merge_equal, payload_text
 from .ranks.rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
 
-# Declared fields in this order; the others follow in the order of their declaration.
+# Fields of Node whose columns come first; the other fields follow as they are declared.
 _FIRST_FIELDS = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
-# Columns by importance; the last ones are left out first.
+# Columns by importance; those at the end are left out first.
 _COLUMNS_BY_IMPORTANCE: tuple[str, ...] = (
     "id",
     "node",
@@ -36,12 +36,12 @@ _COLUMNS_BY_IMPORTANCE: tuple[str, ...] = (
     "value",
 )
 _COLUMNS_BY_IMPORTANCE += ("placement", "time", "module", "saved", "where", "class", "attributes")
-# Minimum width in characters to which a column is shortened before another is left out.
+# Characters to which a column may be shortened before other columns are left out.
 _MIN_WIDTHS = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
 _MIN_WIDTHS |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
-_PATHS = ("label", "module", "where")  # columns that are shortened at the beginning
-_HEADED = ("scope", "module_class")  # fields that headings show
-_OPTIONAL_COUNTS = ("transfer", "collective")  # left out of the summary if there are none
+_PATHS = ("label", "module", "where")  # columns whose texts lose their beginning if too long
+_HEADED = ("scope", "module_class")  # fields that the headings show already
+_OPTIONAL_COUNTS = ("transfer", "collective")  # the summary mentions these only if there are any
 _MAX_CELL = 64  # characters
 _MAX_MODULES = 20
 
@@ -49,15 +49,15 @@ _MAX_MODULES = 20
 def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = False) -> Text:
     """Return the graph as text: nodes in topological order, below the names of their modules.
 
-    Lines fit the terminal, or 80 characters. Identical blocks are listed once; columns that do not
-    fit are left out, with a note, and so are those without any value. Names are escaped as in
-    Python literals.
+    Lines fit the terminal, or 80 characters without a terminal. Identical blocks are listed once.
+    Empty columns are left out, and so are columns that do not fit, which the last line names. Names
+    are escaped as in Python literals.
 
     Args:
-        graph: a graph, a tensor, or a recording, of which all that `draw_graph` draws is written.
-        findings: findings to mark, with their messages below the nodes: "auto" for those that
-            `find` reports, a list, or None.
-        wide: write a plain table of all nodes and columns, with lines of any length.
+        graph: a graph, a tensor or a recording, as in `draw_graph`.
+        findings: the findings to mark at nodes and to write below: "auto" for those that `find`
+            reports, a list, or None.
+        wide: True to write a table of all nodes and columns, with lines of any length.
 
     >>> from graphviz_torch.graph import Edge, Graph, Node, TensorMeta
     >>> scalar = (TensorMeta((), "float32", "cpu"),)
@@ -122,7 +122,7 @@ def _summary(graph: Graph, width: int | None) -> str:
 
 
 def _device(graph: Graph) -> str:
-    """Return the device of all tensors; "" if there are several, or none is known."""
+    """Return the device of all tensors; "" if there are several devices, or none is known."""
     devices = {meta.device for node in graph.nodes for meta in node.outputs if meta is not None}
     return devices.pop() if len(devices) == 1 else ""
 
@@ -173,7 +173,13 @@ def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
 def _columns(
     graph: Graph, marks: Mapping[int, dict[str, None]], *, headed: bool
 ) -> dict[str, Callable[[Node], str]]:
-    """Return, by column, the function that writes a node; `headed` rows omit the module."""
+    """Return column title -> function that writes a node's cell.
+
+    Args:
+        graph: the graph.
+        marks: node id -> findings to write at the node.
+        headed: True if headings show the modules, so that columns for these are omitted.
+    """
     inputs, device = graph.inputs(), _device(graph)
     columns: dict[str, Callable[[Node], str]] = {"id": lambda node: str(node.id)}
     if headed:
@@ -202,7 +208,9 @@ def _columns(
 
 
 def _flag_nonfinite(line: str) -> str:
-    """Return the text after the first word, marked if it has NaN or Inf."""
+    """Return the text after the first word; put an error sign before it if it contains NaN or
+    Inf.
+    """
     text = line.partition(" ")[2]
     return f"{SEVERITY_SIGNS['error']} {text}" if labels.is_spoilt(line) else text
 
@@ -222,7 +230,7 @@ def _end(graph: Graph, edge: Edge) -> str:
 
 
 def _modules(graph: Graph, width: int | None) -> list[str]:
-    """Return a table of the values recorded by module; columns of one value are left out."""
+    """Return a table of the records of modules; a column whose texts are all equal is left out."""
     columns = columns_in(ModuleRow, graph.modules)
     cells = [
         (_plain(row.path) or "(the model)", *(_field(name, columns[name], row) for name in columns))
@@ -296,7 +304,7 @@ def _cuts(graph: Graph, width: int | None) -> list[str]:
 
 
 def _untracked_table(graph: Graph, width: int | None) -> list[str]:
-    """Return a table of data and of calls without an autograd node: `u0` is the first."""
+    """Return a table of data and of calls without an autograd node; the first row is `u0`."""
     rows = [
         (
             f"u{i}",
@@ -322,7 +330,15 @@ def _rows(
     order: Sequence[str],
     right: Sequence[str],
 ) -> list[str]:
-    """Return rows under their titles; a source line that does not fit loses its beginning."""
+    """Return a table's lines; a source line that does not fit loses its beginning.
+
+    Args:
+        titles: titles of the columns.
+        rows: the cells of each row.
+        width: characters of a line; None is unlimited.
+        order: titles, the most informative first.
+        right: titles of columns that are aligned at the right.
+    """
     columns = [
         TableColumn(title, cells, 14 if title == "where" else 0, title in right, True)
         for title, cells in zip(titles, zip(*rows, strict=True), strict=True)
@@ -339,7 +355,7 @@ def _message(finding: Finding, width: int | None) -> Iterator[str]:
 
 
 def _wrap_indented(text: str, width: int | None, indent: str = "") -> str:
-    """Return a text wrapped to `width`; lines after the first are indented by two spaces."""
+    """Wrap a text to `width` characters; lines after the first get two more spaces."""
     if width is None:
         return indent + text
     lines = wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent or '  '}")
@@ -347,7 +363,7 @@ def _wrap_indented(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _output_suffix(node: Node, output_nr: int) -> str:
-    """Return the name of an output and its value, in parentheses, as far as they are known."""
+    """Return the known name and value of an output in parentheses; "" if neither is known."""
     known = node.values[output_nr] if output_nr < len(node.values) else None
     said = [_plain(node.label)] if node.label else []
     if known is not None:
@@ -357,5 +373,5 @@ def _output_suffix(node: Node, output_nr: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a name on one line, shortened if too long."""
+    """Return a text on one line, shortened if it is too long."""
     return shorten(printable(text), _MAX_CELL)

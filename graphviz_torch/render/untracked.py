@@ -1,4 +1,4 @@
-"""Boxes for data and for calls without an autograd node, beside the drawn nodes of a graph."""
+"""Add boxes for data, and for calls without an autograd node, to a drawing."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from . import labels
 from .drawing.drawing import Drawing
 from .drawing.tree import Box, Open
 
-_MAX_BOXES = 24  # of data and calls; a loop that reads data in each step shows the first ones
-_MAX_CALLS = 6  # linked functions on data; longer chains are one box
-_MAX_TITLE = 40  # characters
-_MAX_DATA_BOXES = 4  # if there is more data, that which only enters closed groups is left out
+# most boxes of data and calls; of a loop that reads data in each step, the first are drawn
+_MAX_BOXES = 24
+_MAX_CALLS = 6  # most connected functions on data that are drawn apart; more are drawn as one box
+_MAX_TITLE = 40  # most characters of a title
+_MAX_DATA_BOXES = 4  # beyond this number, data that only enters closed groups is left out
 
 
 class Stub(NamedTuple):
-    """Box for data, or for a call without an autograd node."""
+    """A box for data, or for a call without an autograd node."""
 
-    position: int  # in `Graph.untracked`
+    position: int  # position in `Graph.untracked`
     title: str
     details: tuple[str, ...]
     is_data: bool
     frames: tuple[int, ...]  # open groups around the box, outermost first
 
 
-End = int | Stub  # end of a link: a key of the drawing, or a stub
+End = int | Stub  # one end of a link: the key of a drawn element, or a box
 
 
 class Stubs(NamedTuple):
-    """Boxes beside the nodes, and their links in the direction of the data."""
+    """The boxes for data and calls, and their links in the direction of the data."""
 
     stubs: tuple[Stub, ...]
     links: tuple[tuple[End, End], ...]
@@ -43,8 +44,8 @@ class Stubs(NamedTuple):
 def stubs_of(drawing: Drawing) -> Stubs:
     """Return the boxes for `Graph.untracked`, with their links.
 
-    A call inside a closed group belongs to that group, so its inputs enter the group. Data and
-    calls that lead to no drawn element are left out.
+    A call inside a closed group has no box, and its inputs are linked to the group. Data and calls
+    that lead to no drawn element are left out.
     """
     rows = drawing.graph.untracked
     if not rows:
@@ -52,7 +53,8 @@ def stubs_of(drawing: Drawing) -> Stubs:
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     places = _Places(drawing)
     inside = [places.closed_group(row) for row in rows]
-    ends: list[set[tuple[str, int]]] = [set() for _ in rows]  # by row: elements that it leads to
+    # for each row, the elements that it leads to
+    ends: list[set[tuple[str, int]]] = [set() for _ in rows]
     alike: dict[int, list[int]] = {}  # drawn row -> the rows that share its box
     drawn_for: dict[object, int] = {}
     chains = _chains(rows, [i for i in range(len(rows)) if inside[i] is None])
@@ -92,14 +94,14 @@ def stubs_of(drawing: Drawing) -> Stubs:
 
 
 def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, int]:
-    """Return position -> chain id, for chains of more than `_MAX_CALLS` linked functions.
+    """Return position -> chain id, for more than `_MAX_CALLS` functions that are connected.
 
-    Only functions without a gradient count, such as those that prepare a mask or an encoding of
-    positions.
+    A chain consists of functions whose operands need no gradient, such as those that prepare a mask
+    or a positional encoding.
     """
     among = {i for i in positions if rows[i].kind == "function" and not rows[i].sources}
     number = {i: i for i in among}
-    for i in sorted(among):  # inputs come first
+    for i in sorted(among):  # inputs have lower positions than their users
         joined = {number[j] for j in rows[i].inputs if j in among}
         if joined:
             number[i] = first = min(joined)
@@ -110,19 +112,22 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
 
 
 def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
-    """Return at most `_MAX_BOXES` positions, preferring those that lead to drawn elements."""
+    """Return at most `_MAX_BOXES` positions, first of all those that lead to drawn elements
+    directly.
+    """
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
-    for i in sorted(kept, reverse=True):  # also leave out boxes that lead only to omitted ones
+    # a box that leads only to boxes left out is left out as well
+    for i in sorted(kept, reverse=True):
         if not any(kind == "key" or end in kept for kind, end in ends[i]):
             kept.remove(i)
     return [i for i in shown if i in kept]
 
 
 def _merge_key(row: Untracked) -> object:
-    """Return the key of rows that share a box if they also lead to the same elements.
+    """Return a key; rows with equal keys that lead to the same elements share a box.
 
-    Steps of a loop repeat their calls, and compute or read their data again.
+    This merges the calls and data that each step of a loop repeats.
     """
     tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
     if row.kind == "data":
@@ -149,10 +154,10 @@ def _drop_inner_data(
     ends: Sequence[set[tuple[str, int]]],
     shown: list[int],
 ) -> list[int]:
-    """Return the positions without data that only enters closed parts of open modules.
+    """Leave out data that only enters closed groups inside of open modules, if there is much data.
 
-    Applies only if there is much data: a mask that a library creates for each layer is less
-    informative than the input that the program passes.
+    A mask that a library creates for each layer is less informative than the input that the program
+    passes.
     """
     if sum(rows[i].kind == "data" for i in shown) <= _MAX_DATA_BOXES:
         return shown
@@ -181,7 +186,7 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     title = (
         row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
     )
-    if frames and row.kind == "module":  # the frame already shows the path
+    if frames and row.kind == "module":  # the frame around the box already shows the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
     title = "  ".join([title[-_MAX_TITLE:], *times])
@@ -189,7 +194,7 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
 
 
 def _shared_frames(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the groups around all of these paths, outermost first."""
+    """Return the groups that all paths begin with, outermost first."""
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
     return tuple(level[0] for level in levels)
 
@@ -204,10 +209,10 @@ def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...
 
 
 class _Places:
-    """Lookup of the groups around a module call, by its path."""
+    """A lookup of the drawn groups that contain a module call, by the module's path."""
 
     def __init__(self, drawing: Drawing) -> None:
-        self._closed: dict[str, int] = {}  # keys
+        self._closed: dict[str, int] = {}  # path -> key of the closed group
         self._opened: dict[str, tuple[int, ...]] = {}
         self._repeated: set[str] = set()
         if drawing.groups is None:
@@ -222,20 +227,20 @@ class _Places:
                 self._repeated |= {groups[number].path for number in part.repeats}
 
     def closed_group(self, row: Untracked) -> int | None:
-        """Return the key of the closed group around a call, or None."""
+        """Return the key of the closed group that contains a call; None if there is none."""
         return next((self._closed[p] for p in _enclosing_modules(row) if p in self._closed), None)
 
     def is_repeated(self, row: Untracked) -> bool:
-        """Return True if a call is in a block that another block represents."""
+        """Return True if a call is inside a block that another, identical block represents."""
         return any(path in self._repeated for path in _enclosing_modules(row))
 
     def frames(self, row: Untracked) -> tuple[int, ...]:
-        """Return the open groups around a call, outermost first."""
+        """Return the open groups that contain a call, outermost first."""
         return next((self._opened[p] for p in _enclosing_modules(row) if p in self._opened), ())
 
 
 def _enclosing_modules(row: Untracked) -> Iterator[str]:
-    """Yield the paths of the modules around a call, innermost first."""
+    """Yield the paths of the modules that contain a call, innermost first."""
     if row.kind == "data":
         return
     path = row.label.rpartition(".")[0] if row.kind == "module" else row.module

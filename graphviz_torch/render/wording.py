@@ -1,4 +1,4 @@
-"""Plain text of a drawing, which every output format writes in its own syntax."""
+"""Compose the text of a drawing, which every output format writes in its own syntax."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import describe_collectives
 from .style import role
 
-_MAX_DATA_INPUTS = 8  # boxes of data; a loop that reads data in each step shows the first ones
-# Operation of a layer -> (name of the input that it saves for backward, its input_nr).
+# most boxes of data; of a loop that reads data in each step, the first are drawn
+_MAX_DATA_INPUTS = 8
+# Operation of a layer -> (autograd's name of the saved input, input_nr of that input).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
-_MAX_NAMES = 3  # of outputs, inputs and results of a closed group
-_MAX_PATH = 60  # characters of a path in a hint
+_MAX_NAMES = 3  # most names of outputs, inputs or results written at a closed group
+_MAX_PATH = 60  # most characters of a path in a hint
 
 
 def transfer_lines(graph: Graph) -> dict[int, list[str]]:
-    """Return, by node that copies between devices in forward, its text."""
+    """Return node id -> text, for nodes that copy a tensor between devices in forward."""
     found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
@@ -34,14 +35,18 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
 
 
 def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
-    """Return the text of the collectives at a key; None: those without a drawn element."""
+    """Return the text of the collectives at a drawn element.
+
+    Args:
+        drawing: the drawing.
+        key: key of the element; None for the collectives that belong to no drawn element.
+    """
     return describe_collectives(drawing.collectives[key]) if key in drawing.collectives else []
 
 
 def senders(drawing: Drawing) -> set[int]:
-    """Return the nodes that are drawn as collectives.
-
-    A node all of whose collectives send parameters is none.
+    """Return the nodes that are drawn as collectives: at least one of theirs sends other data than
+    parameters.
     """
     found = set()
     for key, some in drawing.collectives.items():
@@ -51,7 +56,9 @@ def senders(drawing: Drawing) -> set[int]:
 
 
 def node_names(drawing: Drawing, node: Node) -> list[str]:
-    """Return the names written above the operation of a node: its label, and its module's title."""
+    """Return the names to write above a node's operation: its label, and the title of its
+    module.
+    """
     output = drawing.outputs.get(node.id, node.id)
     label = node.label or drawing.graph.nodes[output].label
     found = [label] if label else []
@@ -64,7 +71,7 @@ def node_names(drawing: Drawing, node: Node) -> list[str]:
 
 
 def operation_text(drawing: Drawing, node: Node) -> str:
-    """Return the operation of a node; "" if its names already describe it."""
+    """Return the text of a node's operation; "" if the node's names already describe it."""
     if drawing.options["detail"] != "full":
         if node.id in drawing.module_titles and not node.leaf:
             return ""
@@ -74,9 +81,11 @@ def operation_text(drawing: Drawing, node: Node) -> str:
 
 
 def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[str]:
-    """Return the small print of a node below its tensor.
+    """Return the small text of a node, which is written below its tensor.
 
     Args:
+        drawing: the drawing.
+        node: the node.
         copied: the result of `transfer_lines`.
     """
     found = [*copied.get(node.id, ()), *collective_lines(drawing, node.id)]
@@ -91,12 +100,14 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
 
 
 def tensors(drawing: Drawing, node: Node) -> str:
-    """Return the outputs of a node; an axis that varies among represented nodes is a range."""
+    """Return the text of a node's outputs; an axis whose size varies among represented nodes is a
+    range.
+    """
     return labels.tensors(*_outputs(drawing, node.id), device=drawing.shows_devices)
 
 
 def nodes_with_size_range(drawing: Drawing) -> list[int]:
-    """Return the drawn nodes that represent several with outputs of different sizes."""
+    """Return the drawn nodes that represent several nodes with outputs of different sizes."""
     if not drawing.tree.represented_groups:
         return []
     shown = [
@@ -113,14 +124,16 @@ def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
         return {nodes[shown.get(node, node)].outputs: None}
     outputs = [nodes[shown.get(i, i)].outputs for i in alike]
     if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
-        outputs = [nodes[i].outputs for i in alike]  # not every one is followed by a view
-    return dict.fromkeys({id(each): each for each in outputs}.values())  # most are one object
+        # views follow only some of the nodes, so the shapes before the views are used
+        outputs = [nodes[i].outputs for i in alike]
+    # most outputs are the same object, so compare ids first
+    return dict.fromkeys({id(each): each for each in outputs}.values())
 
 
 def operation_of_node(drawing: Drawing, node: Node) -> str:
-    """Return the operation of a node with its distinguishing attributes.
+    """Return the text of a node's operation, with distinguishing attributes.
 
-    The zero that only the first step of a loop adds is left out.
+    If the node represents several steps of a loop, a 0 that only the first step adds is left out.
     """
     alone = len(drawing.represented_nodes(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ADDED_ZERO]
@@ -129,9 +142,10 @@ def operation_of_node(drawing: Drawing, node: Node) -> str:
 
 
 def small_values(drawing: Drawing, node: Node) -> list[str]:
-    """Return a line with the output values if they are few or contain NaN or Inf, else nothing.
+    """Return a line with the values of a node's outputs, or [] if there are many and all are
+    finite.
 
-    A node that represents several has none, as their values differ.
+    A node that represents several nodes gets no line, because their values differ.
     """
     if not node.values or len(drawing.represented_nodes(node.id)) > 1:
         return []
@@ -141,9 +155,11 @@ def small_values(drawing: Drawing, node: Node) -> list[str]:
 
 
 def gradients(drawing: Drawing, node: Node) -> list[str]:
-    """Return a line for the gradient of each output; a range over the steps of a loop.
+    """Return a line for the gradient of each output.
 
-    With detail="short" only the gradients of few elements of a program without modules are written.
+    A node that represents several nodes gets the range of their norms. With detail="short"
+    gradients are written only for a program without modules, and only if one of them has few
+    elements.
     """
     if not node.grad_outputs:
         return []
@@ -164,10 +180,14 @@ def gradients(drawing: Drawing, node: Node) -> list[str]:
 
 
 def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
-    """Return a leaf that is written inside an operation, and its shapes, each after a space.
+    """Return a leaf that is written inside an operation, and the text that follows its name.
 
-    The text ends with the new dtype if a carrier changes it, and begins with the number of users if
-    many operations read the leaf.
+    The text consists of the number of users (if many operations read the leaf), of the leaf's
+    shapes, and of the new dtype (if a cast follows the leaf).
+
+    Args:
+        drawing: the drawing.
+        folded: id of the leaf, or of the last view or cast between leaf and operation.
     """
     nodes, inner = drawing.graph.nodes, drawing.inner
     leaf, last = nodes[inner.leaf(folded)], nodes[folded]
@@ -177,16 +197,17 @@ def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
 
 
 def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
-    """Return the line for a leaf and its gradient inside the operation that uses it."""
+    """Return the line for a leaf and its gradient, to be written inside the operation `node`."""
     leaf, after = inner_leaf(drawing, folded)
     name = labels.local_name(node, leaf.label) if leaf.label else role(leaf, (), ())
     return f"{name}{after}{labels.leaf_gradient(leaf)}"
 
 
 def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
-    """Return the ids of the leaves or carriers written inside an operation.
+    """Return the ids of the leaves to write inside an operation.
 
-    With detail="short", parameters of the module itself are left out.
+    If views or casts are between a leaf and the operation, the id is that of the last one. With
+    detail="short", parameters of the operation's own module are left out.
     """
     folded = [edge.source for edge in drawing.inner.inside.get(node.id, ())]
     if not folded or drawing.options["detail"] != "short":
@@ -196,16 +217,16 @@ def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
 
 
 def _is_from_other_module(node: Node, leaf: Node) -> bool:
-    """Return True if a leaf belongs to another module than the operation that reads it."""
+    """Return True if a leaf and the operation that uses it belong to different modules."""
     if not leaf.label:
         return leaf.leaf != "parameter"
-    if not node.scope and node.module_class:  # the model's own
+    if not node.scope and node.module_class:  # an operation of the model itself
         return "." in leaf.label
     return labels.local_name(node, leaf.label) == leaf.label
 
 
 def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[list[str], list[str]]:
-    """Return the names and the small print of a fused node."""
+    """Return the names and the small text of a fused node."""
     assert drawing.groups is not None
     node = drawing.graph.nodes[unit.node]
     names = [node.label] if node.label not in ("", drawing.title(number)) else []
@@ -225,13 +246,13 @@ def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[li
 
 
 def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
-    """Return text on the data that enters each key: inputs that need no gradient.
+    """Return key of a drawn element -> texts on the data that enters the element.
 
-    Autograd has no node for such data; it is known from the tensors that operations saved for
-    backward. A layer that reads a result computed without gradient reads data, too.
+    Data are inputs and results that need no gradient. Autograd has no node for data, so they are
+    taken from the tensors that operations saved for backward.
     """
     if drawing.graph.untracked:
-        return {}  # the data has boxes of its own
+        return {}  # the data is drawn as boxes already
     nodes, edges = drawing.graph.nodes, drawing.graph.edges
     given = [
         node.id
@@ -249,13 +270,14 @@ def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
     ids = dict.fromkeys(sorted({*given, *(operands.keys() - made)}))
     if not ids:
         return {}
-    known: dict[int, set[object]] = {i: set() for i in ids}  # tensors that nodes computed for it
-    fed: dict[int, set[int]] = {i: set() for i in ids}  # input_nr of these tensors
+    # node id -> operands that nodes computed
+    known: dict[int, set[object]] = {i: set() for i in ids}
+    fed: dict[int, set[int]] = {i: set() for i in ids}  # node id -> input_nr of these operands
     for edge in edges:
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
             fed[edge.target].add(edge.input_nr)
-    for cut in drawing.graph.cuts:  # drawn as a dashed line to `cut.after`
+    for cut in drawing.graph.cuts:  # a cut is drawn as a dashed line to `cut.after` already
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
@@ -274,8 +296,9 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
     """Return text on the data that a node saved for backward.
 
     Args:
-        known: tensors that nodes computed for it.
-        fed: input_nr of these tensors; the target of a loss is data if only input 0 is among them.
+        node: the node.
+        known: the operands of the node that other nodes computed.
+        fed: input_nr of these operands. The target of a loss is data if only input 0 is computed.
     """
     found = []
     for saved in node.saved:
@@ -289,7 +312,7 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 
 def group_details(drawing: Drawing, number: int) -> list[str]:
-    """Return the small print of a closed group: outputs, and totals unless detail="short"."""
+    """Return the small text of a closed group: outputs, and totals unless detail="short"."""
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
     said = _group_output_line(drawing, number)
@@ -302,14 +325,16 @@ def group_details(drawing: Drawing, number: int) -> list[str]:
 
 
 def _group_output_line(drawing: Drawing, number: int) -> list[str]:
-    """Return the tensors that leave a closed group, in one line."""
+    """Return a line with the tensors that leave a closed group, or [] if none are known."""
     metas = drawing.group_outputs.get(~number, {})
     shapes = [labels.shape(meta) for meta in metas]
     return [listing(shapes, _MAX_NAMES)] if shapes else []
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
-    """Return the named inputs and results inside a closed group, outputs of the graph first."""
+    """Return a line with the names of inputs and results in a closed group, the graph's outputs
+    first.
+    """
     outputs = {i for i, _ in drawing.graph.outputs}
     named = [node for node in contents.inside if node.label]
     shown = [node for node in named if node.leaf not in ("parameter", "buffer")]
@@ -319,7 +344,9 @@ def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
 
 
 def repeat_totals(drawing: Drawing, number: int) -> list[str]:
-    """Return the small print of an open group; one that represents several shows their totals."""
+    """Return the small text of an open group: its collectives, and totals if it represents several
+    groups.
+    """
     said = collective_lines(drawing, ~number)
     if number not in drawing.contents or drawing.options["detail"] == "short":
         return said
@@ -348,7 +375,9 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
-    """Return the text on an edge; None if the box of its source already says it."""
+    """Return the text on an edge; None if the box of the edge's source already contains the
+    text.
+    """
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
     if line.source < 0 and line.times == 1 and not shows_output(drawing, line.source):
@@ -367,7 +396,9 @@ def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
 
 
 def shows_output(drawing: Drawing, key: int) -> bool:
-    """Return True if the box of a key names the one tensor that leaves it."""
+    """Return True if the box of a drawn element shows the shape of the only tensor that leaves
+    it.
+    """
     return (
         key >= 0
         or drawing.fused_node(key) is not None
@@ -379,10 +410,10 @@ def shows_output(drawing: Drawing, key: int) -> bool:
 def _edge_label(
     outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
 ) -> str:
-    """Return output_nr, shape and number of the tensors of an edge, as far as they are needed."""
+    """Return the text on an edge: output_nr, shape and number of its tensors, as far as needed."""
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
-    # If all outputs have one shape, the box of the node already shows it.
+    # The node's box already shows the shape if all outputs have the same.
     if meta is not None and not (parts and len({*outputs}) == 1):
         parts.append(labels.shape(meta))
     parts += [f"{labels.TIMES}{times}"] if times > 1 else []
@@ -390,7 +421,7 @@ def _edge_label(
 
 
 def stub_text(drawing: Drawing, keys: list[int]) -> str:
-    """Return the names of the other ends of edges that are not drawn, as the picture calls them."""
+    """Return the names of the elements `keys`, for an edge of which only the other end is drawn."""
     called = [
         drawing.title(~key)
         if key < 0
@@ -401,7 +432,7 @@ def stub_text(drawing: Drawing, keys: list[int]) -> str:
 
 
 def failed_operands(drawing: Drawing) -> list[int]:
-    """Return the keys of the inputs of the operation that raised, which has no node itself."""
+    """Return the keys of the operands of the operation that raised, which has no node."""
     failure = drawing.graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return []
@@ -410,7 +441,7 @@ def failed_operands(drawing: Drawing) -> list[int]:
 
 
 def _closed_boxes_text(drawing: Drawing) -> str:
-    """Return the number of closed groups and the option that opens the largest."""
+    """Return text with the number of closed groups, and the option that opens the largest."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     largest = min(drawing.closed_groups, key=lambda number: (-groups[number].size, number))
@@ -424,7 +455,9 @@ def _closed_boxes_text(drawing: Drawing) -> str:
 
 
 def _path_to_open(drawing: Drawing, number: int) -> str:
-    """Return the path that opens a group; for a run that of the first module or segment in it."""
+    """Return the path that opens a group; for a run, the path of the first module or segment in
+    it.
+    """
     assert drawing.groups is not None
     groups = drawing.groups.groups
     below = [groups[inner] for inner in drawing.groups.with_descendants(number)]
@@ -432,7 +465,7 @@ def _path_to_open(drawing: Drawing, number: int) -> str:
 
 
 def omissions(drawing: Drawing, cuts: int = 0) -> str:
-    """Return a sentence on everything the drawing leaves out; "" if nothing."""
+    """Return a sentence on everything that the drawing leaves out; "" if it shows everything."""
     count = len(drawing.graph.nodes)
     if not count:
         return "this graph has no nodes"

@@ -38,7 +38,7 @@ COMMANDS = [
     *(["find", "{}", "--format", "sarif"], ["diff", "{}", str(SAVED / "recording.json")]),
 ]
 # What a format may say of a graph that it can't show.
-SENTENCES = "knows no lines|no time was measured|has no such values"
+SENTENCES = "has no source lines|no time was measured|has no values of this kind"
 
 
 def leaves(data: Any) -> Iterator[tuple[Any, Any]]:

@@ -229,7 +229,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_status_says_so(
     )
     assert line.startswith("graphviz-torch: g.json was not written: ")
     assert "missing/g.json: the folder '" in line
-    assert line.endswith("/missing' does not exist; make it first.")
+    assert line.endswith("/missing' does not exist; create it first.")
     assert "addmm" in (training / "g.txt").read_text()
 
 

@@ -71,9 +71,7 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
     assert "mypy" in annotated("optim/optimizer.py:1")
     with pytest.raises(FileNotFoundError):
         annotated("call_stack.py:1")
-    assert "Running module forwards" in annotated(
-        "graphviz_torch/recording/program/call_stack.py:1"
-    )
+    assert "module forwards" in annotated("graphviz_torch/recording/program/call_stack.py:1")
     for name in ("call_stack.py", "optim/optimizer.py"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
@@ -87,15 +85,15 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
 
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
     graph = Graph((Node(0, "ExpBackward0", (None,), where="not_written.py:3"),), (), ((0, 0),))
-    with pytest.raises(FileNotFoundError, match=r"not_written\.py is not at hand: pass its path"):
+    with pytest.raises(FileNotFoundError, match=r"not_written\.py was not found: pass its path"):
         annotate_source(graph)
-    with pytest.raises(ValueError, match=r"other\.py made nothing in this graph"):
+    with pytest.raises(ValueError, match=r"no node of this graph was created in .*other\.py"):
         annotate_source(graph, tmp_path / "other.py")
-    with pytest.raises(ValueError, match="knows no lines"):
+    with pytest.raises(ValueError, match="has no source lines"):
         annotate_source(trace(torch.ones(1, requires_grad=True) * 2))
 
 
 def test_a_line_of_a_million_characters_is_read_once() -> None:
     node = Node(0, "ExpBackward0", (), operation="exp", where="a" * 1_000_000)
-    with pytest.raises(ValueError, match="knows no lines"):  # at once, not after an hour
+    with pytest.raises(ValueError, match="has no source lines"):  # at once, not after an hour
         annotate_source(Graph((node,)))

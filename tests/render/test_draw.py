@@ -88,7 +88,7 @@ def test_save_writes_the_text_that_graphviz_would(tmp_path: Path) -> None:
 def test_save_and_render_make_no_folder(tmp_path: Path) -> None:
     picture, gone = draw_graph(torch.ones(3, requires_grad=True).sum()), tmp_path / "gone"
     for write in (picture.save, picture.render):
-        with pytest.raises(FileNotFoundError, match="make it first"):
+        with pytest.raises(FileNotFoundError, match="create it first"):
             write("own.gv", gone)
     assert not gone.exists()
 
@@ -123,8 +123,8 @@ def test_render_writes_the_picture_and_no_other_file_unless_asked(tmp_path: Path
         (lambda y: draw_graph(y).render("no/such/a", format="gif2"), ValueError, "format='gif2'"),
         (lambda y: draw_graph(y).render("no/such/a.svg"), FileNotFoundError, "'no/such' does not"),
         (lambda y: draw_graph(y).render("/", format="svg"), IsADirectoryError, "'/' is a folder"),
-        (lambda y: make_dot(y, params=[y]), TypeError, "params is a list that gives no names"),
-        (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "that gives no names"),
+        (lambda y: make_dot(y, params=[y]), TypeError, "params is a list without names"),
+        (lambda y: make_dot(y, params=MLP().parameters()), TypeError, "without names: pass a dict"),
         (lambda y: make_dot(y, max_attr_chars=0), ValueError, "max_attr_chars=0 leaves nothing"),
         (lambda y: draw_graph(y).attr("edges", color="red"), ValueError, "'edges'"),
         (lambda y: draw_graph(y, theme="neon"), ValueError, "theme='neon' is unknown"),
@@ -332,7 +332,7 @@ def test_the_size_the_dots_per_inch_and_the_format_are_those_of_the_picture(tmp_
 
 def test_a_trace_says_where_record_would_show_more_and_a_recording_has_it() -> None:
     x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
-    said = "record() has it"
+    said = "record() has them"
     assert said in draw_graph((x + 2).sum()).source
     assert said not in draw_graph((x + w).sum()).source
     with record() as recording:

@@ -90,7 +90,7 @@ def test_findings_are_those_of_find_unless_others_are_given() -> None:
         (),
     ]
     assert resolve_findings(object()) == ()
-    with pytest.raises(ValueError, match="findings='all': pass what `find` returned"):
+    with pytest.raises(ValueError, match="findings='all': pass a result of `find`"):
         resolve_findings(graph, "all")  # type: ignore[arg-type]
 
 
@@ -179,10 +179,10 @@ def test_a_long_title_is_cut() -> None:
 @pytest.mark.parametrize(
     ("parts", "said"),
     [
-        (((3, "a"), (2, "b")), "begin at the nodes"),
-        (((9, "a"),), "begin at the nodes"),
-        (((-1, "a"),), "begin at the nodes"),
-        (((0, "a"),) * 1_001, "1,001 parts"),
+        (((3, "a"), (2, "b")), "begin at nodes"),
+        (((9, "a"),), "begin at nodes"),
+        (((-1, "a"),), "begin at nodes"),
+        (((0, "a"),) * 1_001, "1,001 segments"),
     ],
 )
 def test_parts_that_cannot_be_are_refused(parts: tuple[tuple[int, str], ...], said: str) -> None:

@@ -116,7 +116,8 @@ class DiscardedForward(Occurrence):
 
     module: str = ""  # path of the module; "" for the model
     count: int = 0  # number of forwards
-    was_read: bool = False  # True if a value computed from one was read, detached or compared
+    # True if a value computed from one of the forwards was read, detached or compared
+    was_read: bool = False
     in_training: bool = True  # True if the module was in train mode
 
 

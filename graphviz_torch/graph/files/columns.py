@@ -71,7 +71,7 @@ class Known:
         """Return the `count` values in `data`, from the cache if possible.
 
         Raises:
-        ValueError: if `data` has no such values; the message begins with `where`.
+            ValueError: if `data` has no such values; the message begins with `where`.
         """
         known = self._before.get(id(data))
         if known is None or known[0] is not data or known[1] != count:

@@ -46,7 +46,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     if not path.parent.exists():
-        wrong = f"the folder {str(path.parent)!r} does not exist; make it first"
+        wrong = f"the folder {str(path.parent)!r} does not exist; create it first"
         raise FileNotFoundError(errno.ENOENT, wrong, str(path))
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))

@@ -1,1 +1,1 @@
-"""A Graph as DOT text, and as a still picture."""
+"""Write a Graph as DOT text, and draw it as a still picture."""

@@ -1,4 +1,4 @@
-"""DOT clusters: one for each open module, and around these one for each device."""
+"""Write DOT clusters: one for each open module, inside one for each device."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from . import markup
 from .markup import dot_id
 
 _Region = tuple[str, int]  # device, first key of a connected component on it
-# Nested by group or region; a line of DOT maps to None.
+# Tree of clusters: group or region -> its content; a line of DOT maps to None.
 _Tree = dict[int | str | _Region, "_Tree | None"]
 
 
 def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, str]) -> list[str]:
-    """Return the lines of the nodes, nested in clusters.
+    """Return the DOT lines of the nodes, nested in clusters.
 
     Args:
-        copies: nodes that copy between devices; they are outside of the clusters of devices.
-        lines: key -> DOT.
+        copies: nodes that copy between devices, which are in no cluster of a device.
+        lines: key -> DOT line.
     """
     regions = _regions(drawing, copies)
     if drawing.groups is None and not regions:
@@ -39,7 +39,10 @@ def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, st
 
 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
-    """Return the region of each key; empty if everything is on one device."""
+    """Return key -> region, a connected part of the drawing on one device.
+
+    Return {} if everything is on one device.
+    """
     nodes = drawing.graph.nodes
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:
@@ -88,7 +91,8 @@ def _write(
             sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
         lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrap_name(title).split("\n")]
-        for text in small:  # SPACE leaves room for the rim that hides edges behind the title
+        # SPACE makes the line higher, for the rim that hides edges behind the title
+        for text in small:
             color = colors["collective_line" if text in sent else "muted"]
             lines.append(markup.small(markup.escape(text), color) + markup.SPACE)
         head = "".join(f'{line}<BR ALIGN="LEFT"/>' for line in lines) if lines[1:] else lines[0]

@@ -1,4 +1,4 @@
-"""DOT lines for cuts of the graph, such as `detach`."""
+"""Write cuts of the graph, such as `detach`, as DOT."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from ..style import palette
 from . import markup
 from .markup import dot_id
 
-MAX_CUTS: Final = 40  # more would cover the drawing and slow down the layout
+MAX_CUTS: Final = 40  # most cuts drawn; more would cover the drawing and slow down the layout
 
 
 class CutLines(NamedTuple):
-    """DOT lines for the cuts of a drawing."""
+    """The DOT lines for the cuts of a drawing."""
 
-    stubs: list[tuple[int, str]]  # (key, DOT text node beside it) for cuts with one side
-    edges: list[str]  # dashed
-    hidden: int  # number of cuts left out
+    # (key, DOT node of the text beside the element), for cuts with one side
+    stubs: list[tuple[int, str]]
+    edges: list[str]  # dashed lines
+    hidden: int  # number of cuts that are not drawn
 
 
 def cut_lines(drawing: Drawing) -> CutLines:
-    """Return dashed lines for the cuts, and a text where one side of a cut is not drawn."""
+    """Return dashed lines for the cuts, and a text in place of a side that is not drawn."""
     colors = palette(drawing.options["theme"])
     found, hidden = cuts.cut_lines(drawing, MAX_CUTS)
     lines = CutLines([], [], hidden)
@@ -36,7 +37,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
         text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
-        # In the rank of its node: above it, the text would push other nodes aside.
+        # The text is in the rank of its node, since above the node it would push other nodes aside.
         lines.stubs.append(
             (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
         )

@@ -1,4 +1,4 @@
-"""DOT lines for data and for calls without an autograd node: thin and grey."""
+"""Draw data, and calls without an autograd node, as thin gray boxes and edges."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .markup import dot_id
 
 
 def data_lines(drawing: Drawing) -> list[str]:
-    """Return the stubs with their edges."""
+    """Return the DOT lines of data and their edges."""
     if drawing.graph.untracked:
         return _untracked_lines(drawing)
     colors = palette(drawing.options["theme"])
@@ -24,14 +24,15 @@ def data_lines(drawing: Drawing) -> list[str]:
         name = f"data_{dot_id(key)}"
         stub = f'{name} [label=<{label}> shape=plain style=""]'
         frames = drawing.tree.paths[key] if drawing.graph.segments else ()
-        # In a joined graph, put the data into the frame of its segment, by the name of the cluster.
+        # In a joined graph, the data belongs into its segment's frame, which is named by its
+        # cluster.
         lines.append(f"\tsubgraph cluster_{frames[0]} {{{stub}}}" if frames else f"\t{stub}")
         lines.append(f"\t{name} -> {dot_id(key)} [{line}]")
     return lines
 
 
 def _untracked_lines(drawing: Drawing) -> list[str]:
-    """Return the boxes of `Graph.untracked` in the frames of their modules, and their edges."""
+    """Return the boxes for `Graph.untracked`, in the frames of their modules, and their edges."""
     colors = palette(drawing.options["theme"])
     shown = stubs_of(drawing)
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}

@@ -1,4 +1,4 @@
-"""`to_dot`: the graph as DOT text."""
+"""Write a graph as DOT text: `to_dot`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _FONT = "DejaVu Sans,Verdana,sans-serif"
-# With more nodes, the iterations of dot are limited: its own limits suit small graphs.
+# From this number of nodes on, the iterations of `dot` are limited; its defaults suit small graphs.
 _MIN_NODES_BOUNDED = 600
 
 
@@ -34,13 +34,14 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
     """Return the graph as DOT text.
 
     Args:
-        graph: a graph, a tensor, or a recording, which is drawn as by `draw_graph`.
+        graph: a graph, a tensor, or a recording, as in `draw_graph`.
         note: a line to add below the picture.
         options: those of `DrawingOptions`.
 
     Raises:
         TypeError: for another `graph`, or an unknown option.
-        ValueError: for an invalid value of an option, or one that the graph does not have.
+        ValueError: for an invalid value of an option, such as a `module` that the graph does not
+            have.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> node = Node(0, "AccumulateGrad", (TensorMeta((3,), "float32", "cpu"),), "x", leaf="tensor")
@@ -58,7 +59,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     lines = nodes.lines()
     cuts = cut_lines(drawing)
     for key, stub in (*stub_lines(drawing), *cuts.stubs):
-        lines[key] += f"\n{stub}"  # so that the stub is in the cluster of its node
+        lines[key] += f"\n{stub}"  # written with its node, so that the stub is in the same cluster
     body = cluster_lines(drawing, nodes.copies, lines)
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
@@ -81,7 +82,9 @@ def _write(graph: Graph, options: Any, note: str) -> str:
 
 @lru_cache
 def _head(direction: Direction, theme: Theme) -> str:
-    """Return the DOT text before the nodes; "{}" is a slot for attributes of this drawing."""
+    """Return the DOT text before the nodes; "{}" marks the position for a drawing's own
+    attributes.
+    """
     form, colors = NODE_SHAPES["operation"], palette(theme)
     font = f'fontname="{_FONT}"'
     return (

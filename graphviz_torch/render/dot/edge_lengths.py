@@ -1,9 +1,9 @@
-"""Minimum lengths of edges that keep consecutive modules in one column.
+"""Compute minimum lengths of edges, which keep consecutive modules in one column.
 
-A module with parameters as nodes begins with operations on these, such as the transpose of its
-weight, several ranks above the operation that uses them. Clusters cannot overlap, so the module
-would move aside of the previous one, and the next one further. A longer edge into the module makes
-space above it.
+If parameters are drawn as nodes, a module begins with operations on its parameters, such as the
+transpose of a weight, several ranks above the operation that uses the result. Clusters cannot
+overlap, so Graphviz would place the module to the side of the previous module. A longer edge into
+the module makes space above it instead.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from ..drawing.drawing import Drawing
 def min_lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
     """Return (source, target) -> minimum number of ranks, for edges that need more than one."""
     if drawing.groups is None or drawing.inner.inside:
-        return {}  # parameters are written inside, so few modules begin with operations on them
+        # parameters are written inside operations, so few modules begin with operations on them
+        return {}
     home = drawing.tree.homes
     inputs: dict[int, list[int]] = {}
     for source, target in drawing.ends:
         inputs.setdefault(target, []).append(source)
     own: dict[
         int, int
-    ] = {}  # node of a branch that starts in its module -> ranks of the branch up to it
+    ] = {}  # node all of whose inputs begin in its own module -> number of ranks up to it
     for i in drawing.nodes:
         around = home.get(i)
         before = inputs.get(i, [])

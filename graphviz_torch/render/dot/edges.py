@@ -1,4 +1,4 @@
-"""DOT lines of edges, and stubs for those that are not drawn."""
+"""Write edges as DOT, and names in place of edges that are not drawn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .markup import dot_id
 
 
 def edge_lines(drawing: Drawing) -> list[str]:
-    """Return the lines of edges, and of those between nodes and their stubs."""
+    """Return the DOT lines of edges, and of the dashed edges to stubs."""
     nodes = drawing.graph.nodes
     several = {i for i in drawing.nodes if len(nodes[i].outputs) > 1}
     long = min_lengths(drawing)
@@ -36,7 +36,7 @@ def edge_lines(drawing: Drawing) -> list[str]:
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
-    """Return invisible edges that put the segments of a wide graph below each other."""
+    """Return invisible edges, which place the segments of a wide graph one below the other."""
     if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}
@@ -60,25 +60,28 @@ def stacking_lines(drawing: Drawing) -> list[str]:
 def _edge_with_attributes(
     drawing: Drawing, line: MergedEdge, long: dict[tuple[int, int], int]
 ) -> str:
-    """Return an edge with a label or a minimum length in ranks."""
+    """Return the DOT line of an edge with a label, a minimum length in ranks, or both."""
     ends = f"\t{dot_id(line.source)} -> {dot_id(line.target)}"
     span = long.get((line.source, line.target))
     length = "" if span is None else f"minlen={span}"
     label = wording.edge_label(drawing, line)
     if label is None:
         return f"{ends} [{length}]"
-    beside = markup.quote(f" {label} ")  # spaces keep the label off the edge
+    beside = markup.quote(f" {label} ")  # the spaces separate the label from the edge
     return f"{ends} [label={beside} {length}]".replace(" ]", "]")
 
 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
-    """Yield (key, DOT node) for the name of the other end of each edge that is not drawn."""
+    """Yield (key, DOT node) of each stub: a text that names the elements at the other end of
+    undrawn edges.
+    """
     muted = palette(drawing.options["theme"])["muted"]
     for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):
         for key, others in named.items():
             called = f"{arrow} {wording.stub_text(drawing, others)}"
             text = markup.small(markup.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
-            # In the rank of its node: above or below, it would push the next module aside.
+            # The stub is in the rank of its node, since above or below it would push another module
+            # aside.
             both = key in drawing.named_sources and key in drawing.named_targets
             yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"

@@ -1,6 +1,6 @@
 """Lay out the DOT text on stdin with the Graphviz of pygraphviz: `python engine.py FORMAT`.
 
-A separate program, run by layout.py; it imports nothing of this package.
+layout.py runs this file as a separate program, which imports no other file of this package.
 """
 
 from __future__ import annotations
@@ -10,25 +10,27 @@ import sys
 from collections.abc import Iterator
 
 if __name__ == "__main__":
-    # Remove the folder of this file: its modules must not shadow others.
+    # Remove this file's folder from the path, because its modules would shadow installed ones.
     sys.path.pop(0)
 
 from pygraphviz import AGraph, graphviz  # type: ignore[import-untyped]
 
-_LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")  # formats in which later elements cover earlier ones
+# formats whose titles must be drawn last, to cover edges
+_LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")
 
 
 def main() -> None:
-    """Write the drawing to stdout."""
+    """Read DOT text from stdin, and write the drawing to stdout."""
     format = sys.argv[1]
-    # AGraph.draw frees the layout before it returns the drawing, which can crash (pygraphviz 2.0.4:
-    # every second drawing of a ResNet-50). So nothing is freed before the process exits.
+    # AGraph.draw frees the layout before it returns the drawing, which can crash: in pygraphviz
+    # 2.0.4 every second drawing of a ResNet-50 did. Therefore nothing is freed before the process
+    # exits.
     graph = AGraph(string=sys.stdin.buffer.read().decode())
     context = _layout(graph, b"dot")
     if format in _LAYERED_FORMATS and next(_frames(graph), None):
         placed = AGraph(string=_render(context, graph, b"dot").decode())
         for edge in placed.edges_iter():
-            if not edge.attr["pos"]:  # invisible edges lose their style in the first pass
+            if not edge.attr["pos"]:  # an invisible edge lost its style in the first pass
                 edge.attr["style"] = "invis"
         _titles_above_edges(placed)
         drawn = _render(_layout(placed, b"nop2"), placed, format.encode())
@@ -65,10 +67,9 @@ def _frames(graph: AGraph) -> Iterator[AGraph]:
 
 
 def _titles_above_edges(placed: AGraph) -> None:
-    """Draw titles of frames last, on the colour of the frame, so that no edge crosses them.
+    """Replace each frame's title by a node, so that no edge crosses the title.
 
-    Graphviz draws clusters with their titles before all edges, so a node is added at the place of
-    each title: nodes are drawn later.
+    Graphviz draws clusters and their titles before edges, and nodes after edges.
     """
     for number, frame in enumerate([*_frames(placed)]):
         placed.add_node(
@@ -90,7 +91,7 @@ def _titles_above_edges(placed: AGraph) -> None:
 
 
 def _frame_attribute(frame: AGraph, name: str) -> str:
-    """Return an attribute of a frame, own or inherited; "" if unset."""
+    """Return an attribute of a frame, which may be inherited; "" if it is unset."""
     try:
         return frame.graph_attr[name] or ""
     except KeyError:

@@ -1,4 +1,4 @@
-"""DOT lines for the operation whose exception ended a recording, and which has no node."""
+"""Draw the operation whose exception ended a recording, and which therefore has no node."""
 
 from __future__ import annotations
 

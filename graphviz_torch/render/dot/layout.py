@@ -1,8 +1,8 @@
-"""Layout of DOT text by Graphviz, in a child process with a timeout and with fixed fonts.
+"""Lay out DOT text with Graphviz, in a child process with a timeout and with fixed fonts.
 
-The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. It is
-never called in this process: it holds the GIL and has no time limit. Without pygraphviz, the child
-is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides both.
+The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. This
+process never calls Graphviz itself, which holds the GIL and has no time limit. Without pygraphviz,
+the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides both.
 """
 
 from __future__ import annotations
@@ -24,16 +24,19 @@ FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv
 BITMAPS = ("png", "jpg")
 FONTS = Path(__file__).with_name("fonts")
 
-_DPI = 144  # of bitmaps: twice the 72 points per inch of Graphviz
+_DPI = 144  # resolution of bitmaps: twice Graphviz' 72 points per inch
 _OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
-    """Raised if Graphviz cannot draw; the message says why. The DOT text remains available."""
+    """Raised if Graphviz cannot draw; the message names the reason.
+
+    The DOT text is still available.
+    """
 
 
 class LayoutTimeout(LayoutError):
-    """Raised if a layout exceeds its time limit and is stopped."""
+    """Raised if a layout was stopped because it exceeded its time limit."""
 
 
 def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
@@ -69,11 +72,13 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
         )
     except subprocess.TimeoutExpired:
         raise LayoutTimeout(
-            f"the layout did not end within {timeout:g} s. Give it longer with timeout=, or draw "
+            f"the layout did not end within {timeout:g} s. Pass a larger timeout=, or draw "
             "less: depth= or module=."
         ) from None
     except OSError as error:
-        raise LayoutError(f"GRAPHVIZ_DOT={engine[0]!r} does not run: {error.strerror}.") from None
+        raise LayoutError(
+            f"GRAPHVIZ_DOT={engine[0]!r} could not be run: {error.strerror}."
+        ) from None
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode or not done.stdout:
         raise LayoutError(f"Graphviz failed with code {done.returncode}: {_last_lines(said)}")
@@ -93,7 +98,7 @@ def check_format(format: str) -> None:
 
 
 def _engine() -> list[str]:
-    """Return the command that draws; the format is appended to it."""
+    """Return the command that draws; the caller appends the format to the command."""
     if dot := os.environ.get("GRAPHVIZ_DOT"):
         return [dot, "-T"]
     if find_spec("pygraphviz") is not None:
@@ -101,15 +106,15 @@ def _engine() -> list[str]:
     if dot := shutil.which("dot"):
         return [dot, "-T"]
     raise LayoutError(
-        "there is no Graphviz: pygraphviz is not installed, and no `dot` is on the PATH. Install "
-        "one: `pip install pygraphviz` brings its own on most machines. Until then, take to_html, "
-        "which needs none, or format='dot'."
+        "Graphviz was not found: pygraphviz is not installed, and no `dot` is on the PATH. Run "
+        "`pip install pygraphviz`, which contains Graphviz on most machines. Until then, use "
+        "to_html, which does not need Graphviz, or format='dot'."
     )
 
 
 @cache
 def _fonts(source: Path) -> Path:
-    """Copy the fonts to a folder of the user and return it: fontconfig may write beside them."""
+    """Copy the fonts to a folder of the user, where fontconfig may write, and return the folder."""
     files = sorted(file for file in source.iterdir() if file.suffix in (".ttf", ".conf"))
     digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -121,10 +126,11 @@ def _fonts(source: Path) -> Path:
     for file in files:
         copy = folder / file.name
         if not copy.exists():
-            with replacement(copy) as written:  # atomic: no process sees half a file
+            # written atomically, so that no other process reads half a file
+            with replacement(copy) as written:
                 written.write(file.read_bytes())
     return folder
 
 
 def _last_lines(text: str) -> str:
-    return "; ".join(map(str.strip, text.splitlines()[-3:])) or "it said nothing."
+    return "; ".join(map(str.strip, text.splitlines()[-3:])) or "it wrote no message."

@@ -1,4 +1,4 @@
-"""The legend below a picture: shapes, colours, findings, and omissions."""
+"""Write the legend below a picture: shapes, colors, findings, and omissions."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def legend(
     *,
     inner: bool,
 ) -> str:
-    """Return the legend as HTML-like label of the graph; "" if there is nothing to explain.
+    """Return the legend as an HTML-like label of the graph; "" if there is nothing to explain.
 
     Args:
         roles: roles of the drawn nodes.
         symbols: keys of `SYMBOL_MEANINGS` to explain.
         notes: lines to add.
-        inner: parameters are written inside operations.
+        inner: True to explain that parameters are written inside operations.
     """
     theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
@@ -58,7 +58,7 @@ def legend(
 
 
 def _lines(message: str, most: int) -> str:
-    """Return a message wrapped to `most` letters per line, half as many if they are wide."""
+    """Wrap a message to `most` characters per line, or to half as many wide (CJK) characters."""
     wide = any(east_asian_width(letter) in "WF" for letter in message)
     lines = wrap(message, most // (1 + wide), max_lines=_MAX_LINES, placeholder=" …")
     return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (
@@ -134,7 +134,7 @@ def _cell_width(text: str) -> float:
 
 
 def _table(cells: str, width: float) -> str:
-    # A fixed size, as otherwise a wider row below would stretch all cells.
+    # The size is fixed, because a wider row below would stretch all cells.
     attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
     size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
     return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

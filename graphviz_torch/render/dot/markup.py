@@ -1,4 +1,4 @@
-"""Escaped text for Graphviz: HTML-like labels and quoted strings."""
+"""Escape text for Graphviz: for HTML-like labels and for quoted strings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 from ..labels import clip
 
-SMALL_POINTS = 9.5  # main lines have 12
+SMALL_POINTS = 9.5  # size of small text; main lines have 12 points
 
-# Vertical space between a main line and the small print below it.
+# Vertical space between a main line and the small text below it.
 SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
 
 _ESCAPES = {
@@ -20,12 +20,12 @@ _ESCAPES = {
     ord("\n"): "<BR/>",
 }
 _SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
-# Graphviz decodes entities in quoted strings too: "&#27;" would become a control character.
+# Graphviz decodes entities in quoted strings too: it would turn "&#27;" into a control character.
 _QUOTED = {ord("&"): "&amp;", ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
 
 
 def escape(text: str) -> str:
-    r"""Return a text escaped for an HTML-like label.
+    r"""Escape a text for an HTML-like label.
 
     >>> escape('<b> "5" \\N')
     '&lt;b&gt; &quot;5&quot; \\\\N'
@@ -35,15 +35,15 @@ def escape(text: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return a text as a quoted DOT string, such as for a tooltip."""
+    """Quote and escape a text as a DOT string, such as for a tooltip."""
     return f'"{clip(text).translate(_QUOTED)}"'
 
 
 def small(text: str, color: str) -> str:
-    """Return markup for a line of small print."""
+    """Return markup for a line of small text."""
     return f'<FONT POINT-SIZE="{SMALL_POINTS}" COLOR="{color}">{text}</FONT>'
 
 
 def dot_id(key: int) -> str:
-    """Return the name of a key in DOT."""
+    """Return the DOT name of a drawn element, given its key."""
     return str(key) if key >= 0 else f"g{~key}"

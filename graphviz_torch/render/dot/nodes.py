@@ -1,4 +1,4 @@
-"""DOT lines of nodes: operations, leaves and closed groups."""
+"""Write nodes as DOT: operations, leaves and closed groups."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from . import markup
 
 _COLOR = re.compile(' COLOR="[^"]*"')
 
-# Colour of an outline -> line style, if not solid.
+# Color of an outline -> style of its line, for lines that are not solid.
 _OUTLINE_STYLES = {"removed": "dashed", "changed": "dotted"}
 
 
 class Nodes:
-    """Writer of the nodes of one drawing; `roles` collects the roles that it wrote."""
+    """Writer of the nodes of one drawing; `roles` are the roles of the nodes written so far."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
@@ -32,13 +32,13 @@ class Nodes:
         self.sent = {
             line for key in drawing.collectives for line in wording.collective_lines(drawing, key)
         }
-        # (kind of leaf, text after its name) -> the parts of its line inside an operation: markup
-        # before the name, name if it has none, shapes, markup at the end.
+        # (kind of leaf, text after its name) -> the parts of the line for such a leaf inside an
+        # operation: markup before the name, name of an unnamed leaf, shapes, markup at the end.
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = {"collective"} if drawing.collectives else set()
 
     def lines(self) -> dict[int, str]:
-        """Return a DOT line for each key, in the order of the drawing."""
+        """Return key -> DOT line, in the order of the drawing."""
         drawing = self.drawing
         nodes, inner = drawing.graph.nodes, drawing.inner.inside
         special = {*self.outputs, *self.copies, *drawing.highlights.badges, *drawing.shading.fills}
@@ -51,8 +51,8 @@ class Nodes:
         unset = tuple([Node._field_defaults[name] for name in names])
         with_details = [i for i in drawing.nodes if read(nodes[i]) != unset]
         special.update([i for i in with_details if any(map(is_recorded, read(nodes[i])))])
-        # Labels of operations without details. Outputs are compared by identity: equal ones are
-        # mostly one object, and hashing them is slow.
+        # Labels of operations without details, for reuse. Outputs are compared by identity, because
+        # hashing them is slow, and equal outputs are mostly one object.
         usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
@@ -75,7 +75,9 @@ class Nodes:
         return result
 
     def between_ranks(self) -> list[str]:
-        """Return a box for the collectives without a drawn element."""
+        """Return a box for the collectives that belong to no drawn element; [] if there are
+        none.
+        """
         said = wording.collective_lines(self.drawing, None)
         if not said:
             return []
@@ -113,7 +115,7 @@ class Nodes:
         return markup.small(markup.escape(line), self.colors[color])
 
     def _badges(self, key: int) -> list[str]:
-        """Return the lines that findings and differences add."""
+        """Return the lines that findings and differences add to a box."""
         lines = []
         for badge in self.drawing.highlights.badges.get(key, ()):
             text = markup.small(markup.escape(badge.text), self.colors[badge.color])
@@ -121,7 +123,7 @@ class Nodes:
         return lines
 
     def _fill_and_outline(self, key: int, kind: Role) -> str:
-        """Return DOT attributes for the fill from `color_by` and a highlighted outline."""
+        """Return the DOT attributes of the fill by `color_by`, and of a highlighted outline."""
         attributes = ""
         shading, marks = self.drawing.shading, self.drawing.highlights
         if key in shading.fills:
@@ -136,14 +138,18 @@ class Nodes:
         return attributes
 
     def _with_ink(self, key: int, text: str) -> str:
-        """Return the text in the colour that is readable on its fill, if not the default."""
+        """Return the text of a box, in another color if the box's fill is too dark for the
+        default.
+        """
         ink = self.drawing.shading.inks.get(key)
         if ink is None:
             return text
         return f'<FONT COLOR="{pick(ink, self.theme)}">{_COLOR.sub("", text)}</FONT>'
 
     def _inner(self, node: Node, folded: int) -> str:
-        """Return the line for a leaf and its gradient inside the operation that uses it."""
+        """Return the line for a leaf and its gradient, to be written inside the operation
+        `node`.
+        """
         leaf, after = wording.inner_leaf(self.drawing, folded)
         form = leaf.leaf, after
         parts = self.inner.get(form)
@@ -202,7 +208,14 @@ class Nodes:
 
 @lru_cache(maxsize=4096)
 def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
-    """Return the operation and the outputs of a node as markup."""
+    """Return markup of an operation's name and outputs.
+
+    Args:
+        called: name of the operation.
+        leaf: True if the node is a leaf.
+        outputs: text of the outputs.
+        theme: theme of the drawing.
+    """
     muted = palette(theme)["muted"]
     meta = markup.SPACE + markup.small(markup.escape(outputs), muted)
     if not called:
@@ -215,7 +228,7 @@ def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
 
 @lru_cache
 def _attributes(kind: Role, theme: Theme) -> str:
-    """Return the DOT attributes in which a role differs from an operation."""
+    """Return the DOT attributes of a role that differ from those of an operation."""
     if kind == "operation":
         return ""
     form, usual, colors = NODE_SHAPES[kind], NODE_SHAPES["operation"], palette(theme)

@@ -22,9 +22,9 @@ from ..style import Theme
 from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
 from .svg import finish
 
-# Share of the remaining time for each try; coarser pictures get the rest.
+# Fraction of the remaining time that each try gets; coarser pictures get the rest.
 _SHARE_PER_TRY = 0.5
-# Options of further tries, and text on them.
+# Options of the coarser pictures that are tried next, and text on each for the reader.
 _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"depth": None, "detail": "short"}, "is drawn for a page"),
     ({"depth": None, "detail": "short", "limit": 6}, "shows about 6 things"),
@@ -38,9 +38,9 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     text; if a layout takes too long, a coarser picture replaces it, and `source` with it. For a
     chart or a flow diagram, `graph` is None and `source` is SVG, the only format that it has.
 
-    Nodes, edges and `body` lines can be added as to any Digraph; they follow the drawing.
-    `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. A node of the
-    graph has its id as name: `picture.node("3", color="red")`.
+    Nodes, edges and `body` lines can be added as to any Digraph; these lines follow the drawing's
+    own. `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. The name of a
+    graph's node in DOT is its id: `picture.node("3", color="red")`.
 
     >>> import torch
     >>> from graphviz_torch import draw_graph
@@ -63,7 +63,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         self._write = write
         self._theme = theme
         self._source = write()
-        self._drawn: dict[tuple[str, str], bytes] = {}  # by format and source
+        self._drawn: dict[tuple[str, str], bytes] = {}  # (format, source) -> picture
 
     @classmethod
     def of_svg(cls, svg: str) -> Picture:
@@ -108,8 +108,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def attr(self, kw: str | None = None, _attributes: Any = None, **attrs: str) -> None:
         """Set default attributes of the drawing, or of all its nodes or edges.
 
-        After something was added to the picture, they apply to later additions only, as in
-        graphviz.
+        If something was added to the picture before, the attributes apply to later additions only,
+        as in graphviz.
 
         Args:
             kw: "graph", "node" or "edge"; None for the graph.
@@ -125,7 +125,9 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def subgraph(
         self, graph: graphviz.Digraph | None = None, **options: Any
     ) -> AbstractContextManager[graphviz.Digraph] | None:
-        """Add a Digraph inside this one; without one, return a context manager for it."""
+        """Add `graph` as a subgraph; without `graph`, return a context manager that yields a new
+        one.
+        """
         if graph is not None:
             super().subgraph(graph=graph, **options)
             return None
@@ -169,11 +171,13 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Write the picture to `filename.format`.
 
         Args:
-            filename: a path to which the suffix of the format is added; "graph.gv" if None. With
-                the suffix of a known format and no `format`, the path of the picture itself.
+            filename: the path without the format's suffix; "graph.gv" if None. If `format` is None
+                and `filename` ends in a known format's suffix, `filename` is the path of the
+                picture.
             directory: the folder of a relative path.
             view: open the picture in the default viewer.
-            cleanup: write no other file; False keeps the DOT text in `filename`.
+            cleanup: True to write only the picture; False to write the DOT text to `filename` as
+                well.
             format: one of svg, png, pdf, jpg, ps, json, xdot, plain, dot, gv.
             outfile: the path of the picture, instead of `filename`.
 
@@ -199,7 +203,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         path, source = folder / path, folder / given
         if not path.parent.is_dir():
             raise FileNotFoundError(
-                f"the folder {str(path.parent)!r} does not exist; make it first."
+                f"the folder {str(path.parent)!r} does not exist; create it first."
             )
         for each in (path, source):
             if each.is_dir():
@@ -227,7 +231,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         Args:
             filename: the path; None: "graph.gv", or "picture.svg" for SVG.
             directory: the folder of a relative path.
-            skip_existing: keep an existing file.
+            skip_existing: True to keep an existing file.
 
         Raises:
             OSError: as `open`; an existing file then stays unchanged.
@@ -240,7 +244,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
     @property
     def unflatten(self) -> Any:
-        """Raise AttributeError: the result would be no `Picture`."""
+        """Raise AttributeError, because the result of `unflatten` would not be a `Picture`."""
         raise AttributeError("a Picture has no unflatten: draw a graph with other options instead.")
 
     def _check_format(self, format: str) -> None:
@@ -263,7 +267,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             for kw in ("graph", "node", "edge")
             if (attributes := getattr(self, f"{kw}_attr"))
         ]
-        # The defaults of the drawing end with those of edges; later ones override them.
+        # The drawing's defaults end with those of edges; defaults after them override them.
         end = source.index("\n", source.index("\n\tedge [") + 1) + 1
         close = source.rindex("}")
         added = [line if line.endswith("\n") else f"{line}\n" for line in self.body]
@@ -279,7 +283,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             if source is None:
                 source = self._write(**_COARSER[step - 1][0], note=self._coarser(step))
             try:
-                # The last picture is small: it only exceeds the time on a very busy machine.
+                # The last picture is small, so it exceeds the time only on a very busy machine.
                 seconds = self.timeout if last else max(left * _SHARE_PER_TRY, 0.5)
                 drawn = layout(self._complete(source), format, timeout=seconds)
             except LayoutTimeout:

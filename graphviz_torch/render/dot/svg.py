@@ -1,4 +1,4 @@
-"""Postprocessing of the SVG from Graphviz: titles above edges, and colours for dark mode."""
+"""Finish the SVG of Graphviz: draw titles above edges, and add colors for dark mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def finish(svg: str, theme: Theme) -> str:
 
 
 def _titles_above_edges(svg: str) -> str:
-    """Move titles of frames to the end, with a rim in the colour of the frame."""
+    """Move the titles of frames to the end, so that they cover edges, with a rim in the frame's
+    color.
+    """
     titles: list[str] = []
 
     def without_title(frame: re.Match[str]) -> str:

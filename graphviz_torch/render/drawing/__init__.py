@@ -1,1 +1,1 @@
-"""The selection of nodes, groups and edges to draw, shared by all output formats."""
+"""Select the nodes, groups and edges to draw, for all output formats."""

@@ -1,4 +1,4 @@
-"""The step that adds the edges between open groups, closed groups and nodes."""
+"""Drawing step: add the edges between nodes and closed groups."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ _Ends = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """The edges of a graph, sorted by how they are drawn."""
+    """The edges of a graph, classified by how they are drawn."""
 
     drawn: list[Edge] = field(default_factory=list)
-    # (source key, target key) -> an edge for each tensor, by its (node id, output_nr).
+    # (source key, target key) -> tensor (node id, output_nr) -> the first edge with this tensor.
     lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     links: dict[int, set[_Ends]] = field(
         default_factory=lambda: defaultdict(set)
-    )  # by the group drawn for a family
-    # Key -> loop step -> the tensors (node id, output_nr) that this step passes to another one.
+    )  # first group of a family -> pairs of its groups that edges connect
+    # Key -> step of a loop -> tensors (node id, output_nr) that this step passes to another step.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
-    # Keys that read a tensor of another step.
+    # Keys of elements that read a tensor of another step.
     received: dict[int | None, None] = field(default_factory=dict)
 
 
 def connect(drawing: Drawing) -> Drawing:
-    """Return the drawing with its edges, and with leaves beside the operations that use them.
+    """Return the drawing with its edges, and with each leaf in the group of the operations that use
+    it.
 
-    An edge to an element that is not drawn becomes a name at its other end.
+    If one end of an edge is not drawn, its name is written at the other end.
     """
     keys = drawing.keys
     if keys is None:
@@ -73,7 +74,7 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
                 if user is not None:
                     keys.users.setdefault(edge.source, user)
             if end in hidden and hidden[start] == hidden[end]:
-                continue  # inside a group that is not drawn
+                continue  # the edge is inside a group that is not drawn
         elif edge.source in shown and edge.target in shown:
             found.drawn.append(edge)
             continue
@@ -88,7 +89,7 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
                     steps.setdefault(pair[0], set()).add((edge.source, edge.output_nr))
                     found.received[keys.key(edge.target)] = None
             if families or (start in hidden and end in hidden):
-                continue  # the drawn group of the family has such an edge itself
+                continue  # the group that is drawn for the family has a corresponding edge
         source, target = keys.key(edge.source), keys.key(edge.target)
         if source is None or target is None:
             if target is not None:
@@ -101,7 +102,9 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
 
 
 def _merge_edges(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[MergedEdge]]:
-    """Return single edges between nodes, and merged edges for all others."""
+    """Return the single edges between nodes, and one merged edge for each other pair of
+    elements.
+    """
     edges, between = found.drawn, found.lines
     if between:
         edges = []
@@ -129,7 +132,7 @@ def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
 
 
 def _loop_state_texts(found: _Found) -> dict[int, str]:
-    """Return, by key, text on the tensors that a loop step passes on or reads."""
+    """Return key -> text on the tensors that a step of a loop passes on or reads."""
     texts: dict[int, str] = {}
     for key in {**found.sent, **found.received}:
         if key is not None:
@@ -144,7 +147,7 @@ def _loop_state_texts(found: _Found) -> dict[int, str]:
 
 
 def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
-    """Return the text on the edges among the groups of a family."""
+    """Return the text on the edges between the identical groups of a family."""
     keys = drawing.keys
     assert keys is not None
     groups = keys.tree.groups
@@ -155,9 +158,9 @@ def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
 
 
 def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
-    """Return True if the modules of a loop step read nothing from earlier steps.
+    """Return True if the modules in a step of a loop read nothing from the step before.
 
-    True for the experts of a mixture, whose results alone are combined one after another.
+    This is so for the experts of a mixture, if the loop only adds up their results.
     """
     tree = drawing.groups
     assert tree is not None
@@ -176,7 +179,9 @@ def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
 
 
 def _with_leaves(drawing: Drawing) -> Open:
-    """Return the tree with each drawn leaf moved out of the modules that share it."""
+    """Return the tree with each drawn leaf moved out of the modules that share it, to the innermost
+    group that contains all its users.
+    """
     nodes = drawing.graph.nodes
     around: dict[int, list[Path]] = defaultdict(list)
     paths = drawing.tree.paths
@@ -197,6 +202,6 @@ def _with_leaves(drawing: Drawing) -> Open:
 
 
 def _common(paths: list[Path]) -> int | None:
-    """Return the innermost group that all paths share, or None."""
+    """Return the innermost group that all paths contain; None if they share no group."""
     same = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
     return same[-1] if same else None

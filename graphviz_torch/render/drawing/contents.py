@@ -1,4 +1,4 @@
-"""The steps that count the contents of groups and place the collectives."""
+"""Drawing steps: count the contents of groups, and assign collectives to elements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """Return the drawing with the contents of closed groups and of those that represent several."""
+    """Return the drawing with the contents of the groups that are closed or represent several."""
     if drawing.groups is None:
         return drawing
     drawn = drawing.tree.framed_groups.union(drawing.boxes)
@@ -26,7 +26,7 @@ def count_contents(drawing: Drawing) -> Drawing:
 
 
 def _represented_groups(drawing: Drawing, counted: Iterable[int]) -> dict[int, list[int]]:
-    """Return, by drawn group, itself and the hidden groups that it represents."""
+    """Return drawn group -> itself and the hidden groups that it represents."""
     assert drawing.groups is not None
     assert drawing.keys is not None
     tree, keys = drawing.groups, drawing.keys
@@ -45,7 +45,7 @@ def _represented_groups(drawing: Drawing, counted: Iterable[int]) -> dict[int, l
 
 
 def _ids(drawing: Drawing, groups: Iterable[int]) -> list[int]:
-    """Return the ids of all nodes in these groups, sorted."""
+    """Return the sorted ids of all nodes in these groups."""
     assert drawing.groups is not None
     tree = drawing.groups
     inside = tree.groups
@@ -63,10 +63,11 @@ def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents
 
 
 def place_collectives(drawing: Drawing) -> Drawing:
-    """Return the drawing with each collective at one element.
+    """Return the drawing with each collective assigned to one element.
 
-    This is the node that sends; otherwise the frame, box or single node of its module, or the
-    nearest element that is drawn around or for it.
+    This is the element that shows the node that sends. If there is none, it is the frame, box or
+    node of the collective's module, or the nearest drawn element that contains or represents the
+    module.
     """
     sent: dict[int | None, list[Collective]] = {}
     if not drawing.graph.collectives:
@@ -84,14 +85,14 @@ def place_collectives(drawing: Drawing) -> Drawing:
 
 
 class _Modules:
-    """Lookup of the key under which a module is drawn."""
+    """A lookup of the key of the element that shows a module."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         tree, keys = drawing.groups, drawing.keys
         self.groups = tree.groups if tree else ()
         self.paths: dict[str, int] = {}
-        within: list[str] = []  # by group: path of the innermost module
+        within: list[str] = []  # group -> path of the innermost module
         for part in self.groups:
             outer = "" if part.parent is None else within[part.parent]
             name = part.name.partition("#")[0] if part.kind == "module" else ""
@@ -105,14 +106,16 @@ class _Modules:
             for number in dict.fromkeys(keys.hidden.values()):
                 first = tree.with_descendants(keys.family[number])
                 self.like.update(zip(tree.with_descendants(number), first, strict=True))
-        # Open group without a frame -> its only node, which has the title of the module.
+        # Open group without a frame -> its only node, which shows the module's title.
         parts = drawing.tree.parts
         self.alone = {
             home: part.node for part, _, home in parts if type(part) is Leaf and part.module
         }
 
     def key(self, module: str) -> int | None:
-        """Return the key of the node, box or frame that shows a module; None if none does."""
+        """Return the key of the node, box or frame that shows a module; None if nothing shows
+        it.
+        """
         path = module
         while path and path not in self.paths:
             path = path.rpartition(".")[0]

@@ -1,8 +1,8 @@
-"""`Drawing`: which nodes, groups and edges a picture of a graph shows, before any format writes it.
+"""`Drawing`: the nodes, groups and edges that a picture shows, in any output format.
 
-A drawing is an immutable tree of `Open | Box | Leaf` with edges and text for each. The steps in
-steps.py fill in its fields one after another. A drawn element has an integer key: the id of a node
-(>= 0), or `~id` of a closed group (< 0).
+A drawing is an immutable tree of `Open | Box | Leaf`, with edges, texts and colors by element. The
+steps in steps.py fill in its fields one after another. The key of a drawn element is an integer:
+the id of a node (>= 0), or `~id` of a closed group (< 0).
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from ..style import Pair
 from .tree import Leaf, Open
 
 Fold = bool | Literal["loops"]
-_MAX_TITLE_NAMES = 3  # names of modules or operations in the title of a loop
+_MAX_TITLE_NAMES = 3  # most names of modules or operations in the title of a loop
 
 
 class MergedEdge(NamedTuple):
-    """One drawn edge in place of several, or of one that begins or ends at a closed group."""
+    """One drawn edge that replaces several edges, or an edge from or to a closed group."""
 
-    source: int  # key
-    target: int  # key
+    source: int  # key of the source
+    target: int  # key of the target
     edge: Edge  # the first of the merged edges
     times: int = 1  # number of tensors
-    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes, if several tensors
+    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes of several tensors
 
 
 @dataclass(frozen=True, slots=True)
 class InlinedNodes:
-    """Nodes that are written inside another box, such as the weight inside its operation."""
+    """The nodes that are written inside another node's box, such as a weight inside its operation.
 
-    folded: frozenset[int] = frozenset()  # leaves, carriers and views without a box of their own
+    These nodes are called folded.
+    """
+
+    folded: frozenset[int] = frozenset()  # leaves, carriers and views that have no box
     edges: tuple[Edge, ...] = ()  # edges that do not start at a folded node
     inside: Mapping[int, list[Edge]] = field(
         default_factory=dict
@@ -48,23 +51,24 @@ class InlinedNodes:
     carried: Mapping[int, int] = field(
         default_factory=dict
     )  # carrier (such as `t`) -> the folded node that it reads
-    # Folded node -> the node whose box shows it: its first user, or, for a view made in the module
-    # of its source, that source.
+    # Folded node -> the node whose box shows it: its first user. For a view in the same module as
+    # its source, that source.
     user: Mapping[int, int] = field(default_factory=dict)
-    many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> their number
+    many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> number of users
     # Edge that replaces a chain of views -> the views, in order.
     views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
-    # Node -> the view whose shape its box shows: the result of the same call or module.
+    # Node -> the view whose shape the node's box shows, because the call or module returns the
+    # view.
     shown: Mapping[int, int] = field(default_factory=dict)
 
     def host(self, node: int) -> int:
-        """Return the node whose box shows `node`: itself if it is not folded."""
+        """Return the node whose box shows `node`; this is `node` itself unless it is folded."""
         while node in self.folded:
             node = self.user[node]
         return node
 
     def leaf(self, node: int) -> int:
-        """Return the leaf that a folded carrier passes on; a leaf returns itself."""
+        """Return the leaf that a folded carrier passes on; for a leaf, return the leaf."""
         while node in self.carried:
             node = self.carried[node]
         return node
@@ -74,13 +78,13 @@ class FusedNode(NamedTuple):
     """A group drawn as a single operation, such as a linear layer."""
 
     node: int  # the node that computes the output of the group
-    nodes: tuple[int, ...]  # its nodes in topological order, without the folded ones
+    nodes: tuple[int, ...]  # nodes of the group in topological order, without folded nodes
 
 
 class Totals(NamedTuple):
     """Sums and ranges over the nodes of a group."""
 
-    elements: int  # of all parameters
+    elements: int  # number of elements of all parameters
     gradients: tuple[float, float] | None  # smallest and largest gradient norm
     saved_bytes: int  # bytes saved for backward
     seconds: float | None  # time in backward
@@ -88,31 +92,32 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """All nodes of a group, leaves included; `totals` is computed on first use.
+    """All nodes of a group, leaves included.
 
-    A group that represents several identical ones, or is inside one that does, has the nodes of all
-    of them.
+    A drawn group may represent several identical groups, or be inside such a group. Then the
+    contents are the nodes of all these groups.
     """
 
-    times: int  # number of groups that the drawn one represents, itself included
+    times: int  # number of groups that the drawn group represents, itself included
     inside: tuple[Node, ...]  # nodes of all these groups
     own: tuple[int, ...]  # ids of the nodes in the group that is drawn
     saved_bytes: int  # bytes that all these groups save for backward
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """Return the ids of the nodes."""
+        """Ids of all nodes, in the order of `inside`."""
         return tuple([node.id for node in self.inside])
 
     @cached_property
     def devices(self) -> list[str]:
-        """Return the distinct devices of the nodes, in order."""
-        distinct = {id(node.outputs): node for node in self.inside}.values()  # most share theirs
+        """Distinct devices of the nodes, in the order of the nodes."""
+        # most nodes share their tuple of outputs
+        distinct = {id(node.outputs): node for node in self.inside}.values()
         return list(filter(None, dict.fromkeys([node.device for node in distinct])))
 
     @cached_property
     def totals(self) -> Totals:
-        """Return the totals over all nodes."""
+        """Sums and ranges over all nodes."""
         inside = self.inside
         parameters = [node.outputs for node in inside if node.leaf == "parameter"]
         elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
@@ -126,36 +131,36 @@ class Badge(NamedTuple):
     """A line that a finding or a difference adds to a box."""
 
     text: str
-    color: str  # name in the palette
+    color: str  # name of the color in the palette
     strong: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Highlights:
-    """Badges and outline colours that findings and differences add, by key."""
+    """Badges and outline colors that findings and differences add, by key of the box."""
 
     badges: Mapping[int, list[Badge]] = field(default_factory=dict)
     outlines: Mapping[int, str] = field(
         default_factory=dict
-    )  # name in the palette; "removed" is dashed as well
+    )  # name of the color in the palette; the outline "removed" is dashed as well
 
 
 @dataclass(frozen=True, slots=True)
 class Shading:
-    """Fill colours from `color_by`, by key, and the scale that explains them."""
+    """Fill colors by `color_by`, by key of the box, and the scale that explains the colors."""
 
     fills: Mapping[int, Pair | None] = field(
         default_factory=dict
-    )  # None: a dashed outline and no fill
-    inks: Mapping[int, Pair] = field(default_factory=dict)  # text colour, if not the default
+    )  # None is a dashed outline without a fill
+    inks: Mapping[int, Pair] = field(default_factory=dict)  # color of the text, if not the default
     values: Mapping[int, str] = field(default_factory=dict)  # the value as text
     title: str = ""
-    scale: tuple[tuple[Pair | None, str], ...] = ()  # fill and its meaning
+    scale: tuple[tuple[Pair | None, str], ...] = ()  # (fill, meaning)
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph and the results of the drawing steps so far."""
+    """A graph, and the results of the drawing steps that were applied so far."""
 
     graph: Graph
     options: Settings
@@ -166,37 +171,40 @@ class Drawing:
     rows: int | None = None  # most modules in a row
     limit: int | None = None  # most boxes; None: as many as fit a page
     whole: bool = False  # open every group
-    fits: bool = True  # the open groups fit the page
+    fits: bool = True  # True if the open groups fit the page
     segments_stacked: bool = False  # draw `graph.segments` one below the other
-    modules: ModuleTree | None = None  # source of the groups of each level
-    # All nodes in groups, as flat lists: a tree of 100,000 `Leaf` objects would take longer to
-    # build than everything else.
+    modules: ModuleTree | None = None  # nested modules from which the groups of each level are made
+    # The groups of all nodes, as flat lists, because a tree of 100,000 `Leaf` objects would take
+    # longer to build than all the rest.
     groups: Groups | None = None
-    call_titles: Mapping[int, str] = field(default_factory=dict)  # group -> name with its input
-    # Group -> findings at its nodes, transfers and collectives, bytes saved for backward.
+    # group -> name of the call with its input: "encoder(positive)"
+    call_titles: Mapping[int, str] = field(default_factory=dict)
+    # Group -> (number of findings, number of transfers and collectives, bytes saved for backward).
     interest: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
-    fused: Mapping[int, FusedNode] = field(default_factory=dict)  # by group
+    fused: Mapping[int, FusedNode] = field(default_factory=dict)  # group -> node drawn for it
     start: int | None = None  # the group that is drawn; None: the whole graph
-    # Group (None: the top) -> its child groups; consecutive identical ones form one tuple.
+    # Group (None: the top) -> families of its child groups. A family is a tuple of consecutive
+    # identical groups, or of a single group.
     families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
     tree: Open = field(default_factory=lambda: Open(None))
-    keys: Keys | None = None  # None: there are no groups, so every node is drawn or folded
-    edges: tuple[Edge, ...] = ()  # between nodes that are drawn as themselves
+    keys: Keys | None = None  # None if there are no groups, so that every node is drawn or folded
+    edges: tuple[Edge, ...] = ()  # edges between two nodes that have a box
     merged_edges: tuple[MergedEdge, ...] = ()
     linked: Mapping[int, str] = field(
         default_factory=dict
-    )  # group drawn for several -> text on the edges among these
-    # Key -> text on the tensors that a loop step passes to the next one.
+    )  # group that represents several -> text on the edges between these groups
+    # Key -> text on the tensors that a step of a loop passes to the next step.
     loop_state: Mapping[int, str] = field(default_factory=dict)
     named_sources: Mapping[int, list[int]] = field(
         default_factory=dict
-    )  # key -> keys or ids of its sources, written above it in place of edges
+    )  # key -> keys or ids of its sources, which are named above it instead of drawing edges
     named_targets: Mapping[int, list[int]] = field(
         default_factory=dict
-    )  # key -> keys or ids of its users, written below it in place of edges
-    # By group that is closed, or that represents several.
+    )  # key -> keys or ids of its users, which are named below it instead of drawing edges
+    # Contents of each group that is closed, or that represents several.
     contents: Mapping[int, Contents] = field(default_factory=dict)
-    # Key of a box or frame -> collectives that it shows; None: those without a drawn element.
+    # Key of a box or frame -> collectives that it shows; None -> those that belong to no drawn
+    # element.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
     highlights: Highlights = Highlights()
     shading: Shading = Shading()
@@ -204,31 +212,31 @@ class Drawing:
     def having(self, **changes: Any) -> Drawing:
         """Return a copy with some fields changed.
 
-        Replaces `dataclasses.replace`, which is ten times slower and took half the time of a small
-        picture.
+        `dataclasses.replace` is ten times slower, and took half of the time of a small picture.
         """
         fields = self.__dict__.copy()
         fields.update(changes)
-        # Values of cached properties that depend on the changed fields.
+        # Drop cached properties, which may depend on the changed fields.
         for name in ("ends", "module_titles", "group_outputs", "closed_groups"):
             fields.pop(name, None)
         made = object.__new__(Drawing)
-        object.__setattr__(made, "__dict__", fields)  # bypasses frozen=True
+        # direct assignment would raise, since the class is frozen
+        object.__setattr__(made, "__dict__", fields)
         return made
 
     @property
     def nodes(self) -> list[int]:
-        """Return the ids of the nodes that have a box."""
+        """Ids of the nodes that have a box."""
         return self.tree.nodes
 
     @property
     def boxes(self) -> list[int]:
-        """Return the closed groups that are drawn."""
+        """Ids of the closed groups that are drawn."""
         return self.tree.boxes
 
     @property
     def all_edges(self) -> Iterator[MergedEdge]:
-        """Yield every drawn edge; single ones are wrapped in a `MergedEdge`."""
+        """Yield every drawn edge as a `MergedEdge`, also those that replace no other edge."""
         yield from (MergedEdge(edge.source, edge.target, edge) for edge in self.edges)
         yield from self.merged_edges
 
@@ -240,26 +248,28 @@ class Drawing:
 
     @cached_property
     def shows_devices(self) -> bool:
-        """Return True if boxes show the device: if the graph has several, or detail="full"."""
+        """True if boxes show the device, because the graph has several devices, or
+        detail="full".
+        """
         if self.options["detail"] == "full":
             return True
         return len({node.device for node in self.graph.nodes} - {""}) > 1
 
     @property
     def draws_each(self) -> bool:
-        """Return True if each operation gets its own box, never one for a whole call or module."""
+        """True if every operation has its own box, even if it is part of a fused call or module."""
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False
 
     @cached_property
     def has_modules(self) -> bool:
-        """Return True if the graph knows modules."""
+        """True if the graph has nodes with a recorded module."""
         return any(node.module or node.module_class for node in self.graph.nodes)
 
     @cached_property
     def group_outputs(self) -> dict[int, dict[TensorMeta, None]]:
-        """Return the distinct tensors that leave each closed group, by key."""
+        """Key of a closed group -> the distinct tensors that leave the group."""
         found: dict[int, dict[TensorMeta, None]] = {}
         nodes = self.graph.nodes
         for line in self.merged_edges:
@@ -275,9 +285,9 @@ class Drawing:
         return found
 
     def leaving(self, edge: Edge) -> TensorMeta | None:
-        """Return the tensor that an edge carries out of the closed group of its source.
+        """Return the tensor of an edge at the point where it leaves its source's closed group.
 
-        Views on the edge that belong to this group are applied.
+        Views that belong to the group, and that the edge replaces, are applied to the tensor.
         """
         source, nr = edge.source, edge.output_nr
         key = self.visible_key(source)
@@ -289,14 +299,15 @@ class Drawing:
 
     @cached_property
     def module_titles(self) -> dict[int, str]:
-        """Return node -> title of its module, for modules of which only this node is drawn."""
+        """Node -> title of its module, for modules of which only this node is drawn."""
         return {p.node: p.module for p, _, _ in self.tree.parts if type(p) is Leaf and p.module}
 
     def key(self, node: int) -> int:
         """Return the key of the element that shows a node.
 
-        This is the node itself, the operation that it is written inside, the closed group around
-        it, or the corresponding node or group of the block that represents its block.
+        The element is the node itself, the operation that the node is written inside, the closed
+        group that contains the node, or the corresponding element of an identical block that is
+        drawn instead.
         """
         host = self.inner.host(node)
         if self.keys is None:
@@ -305,20 +316,21 @@ class Drawing:
         return self.keys.users.get(host, host) if key is None else key
 
     def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
-        """Return the nodes that a drawn node represents, one per loop step; else itself.
+        """Return the nodes that a drawn node represents, one per step of a loop, itself included.
 
         Args:
-            loops: False to include the nodes of identical blocks with parameters of their own.
+            node: id of the drawn node.
+                loops: False to include nodes of identical blocks that have their own parameters.
         """
         if self.keys is None or not self.tree.represented_groups:
             return [node]
         return self.keys.represented_nodes(node, loops=loops)
 
     def visible_key(self, node: int) -> int | None:
-        """Return the key of a node's own box, or of the closed group around it.
+        """Return the key of the node's own box, or of the closed group that contains the node.
 
-        Returns None for a node that is written inside another, represented by one of another block,
-        or not drawn.
+        Return None if the node is written inside another, is represented by a node of an identical
+        block, or is not drawn.
         """
         if node in self.inner.folded:
             return None
@@ -328,26 +340,28 @@ class Drawing:
         return key if key is None or key == node or key < 0 else None
 
     def fused_node(self, key: int) -> FusedNode | None:
-        """Return the fused node under a key; None for a node and for any other group."""
+        """Return the fused node with this key; None if the key is that of a node or of another
+        group.
+        """
         return None if key >= 0 or ~key in self.tree.represented_groups else self.fused.get(~key)
 
     @cached_property
     def outputs(self) -> dict[int, int]:
-        """Return the outputs of the graph by the id of the node that shows each.
+        """Id of the drawn node -> id of the graph's output that it shows.
 
-        The last step of a loop computes the loss that each step adds to, while the first may be
-        drawn.
+        The ids differ if a loop is drawn by its first step but computes the output in its last
+        step.
         """
         found = {node: node for node, _ in self.graph.outputs}
         return found | {key: node for node in found if (key := self.key(node)) >= 0}
 
     @cached_property
     def closed_groups(self) -> list[int]:
-        """Return the closed groups whose contents are hidden, so without fused nodes."""
+        """Ids of the closed groups whose contents are hidden. Fused nodes are not among them."""
         return [number for number in self.boxes if self.fused_node(~number) is None]
 
     def place(self, key: int) -> int:
-        """Return the position of a key in topological order."""
+        """Return the position of a drawn element in topological order."""
         tree = self.groups
         if tree is None:
             return key
@@ -359,7 +373,9 @@ class Drawing:
         return tree.places[part.nodes[-1]]
 
     def title(self, number: int) -> str:
-        """Return the title of a group, with its module's name if its own is only a number."""
+        """Return the title of a group: its name, after its module's name if the name is only a
+        number.
+        """
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]
@@ -384,7 +400,9 @@ class Drawing:
         return name
 
     def _loop_title(self, first: Group, last: Group) -> str:
-        """Return the title of a loop: its modules from first to last step, or its operations."""
+        """Return the title of a loop: the names of its modules in the first and last step, or of
+        its operations.
+        """
         if row := _list_title(self._body_names(first), self._body_names(last)):
             return row
         names = [
@@ -415,7 +433,10 @@ class Drawing:
 
 
 def _list_title(beginnings: list[str], endings: list[str]) -> str:
-    """Return the common name of modules of one list: "h.0 … 5" for "h.0.norm" to "h.5.mlp"."""
+    """Return the common name of modules in one list: "h.0 … 5" for "h.0.norm" to "h.5.mlp".
+
+    Return "" if the modules are not in one list.
+    """
     lists = {name.partition(".")[0] for name in (*beginnings, *endings)}
     numbers = [name.split(".")[1:2] for name in (*beginnings[:1], *endings[-1:])]
     counted = all(part and part[0].isdecimal() for part in numbers)
@@ -424,5 +445,6 @@ def _list_title(beginnings: list[str], endings: list[str]) -> str:
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
 
 
-# Start of each drawing: `having` is faster than a `Drawing(...)` that fills in 25 defaults.
+# Every drawing starts as a copy of this one: `having` is faster than `Drawing(...)` with 25
+# defaults.
 NOTHING: Final = Drawing(Graph(()), complete({}))

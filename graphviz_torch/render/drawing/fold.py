@@ -1,4 +1,4 @@
-"""The step that finds families: consecutive identical groups, which are drawn once."""
+"""Drawing step: find families, which are consecutive identical groups that are drawn once."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from ..groups.groups import Groups
 from ..groups.repeated_blocks import families
 from .drawing import Drawing
 
-_MAX_UNPACKED = 12  # groups in a row that are drawn without the runs around them
-_MIN_LOOP_STEPS = 3  # fewer groups that feed each other are not drawn as a loop
+_MAX_UNPACKED = 12  # a row of at most this many groups is drawn without the runs that contain it
+_MIN_LOOP_STEPS = 3  # fewer groups are not drawn as a loop
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
-    """Return the drawing with families of consecutive identical groups."""
+    """Return the drawing with its families of consecutive identical groups."""
     tree = drawing.groups
     if tree is None or not drawing.fold:
         return drawing
     rows: dict[int | None, list[tuple[int, ...]]] = {}
     waiting = [drawing.start]
-    for number in waiting:  # grows during the loop; only the first of a family is ever opened
+    # the list grows during the loop; only the first group of a family can be opened
+    for number in waiting:
         children = tree.roots if number is None else tree.groups[number].children
         if children:
             rows[number] = families_in(drawing, children)
@@ -28,7 +29,9 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 
 
 def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the families among the groups directly in a level; a run may become its groups."""
+    """Return the families of the groups of a level; a run may be replaced by the groups inside
+    it.
+    """
     tree = drawing.groups
     assert tree is not None
     if not drawing.fold:
@@ -40,7 +43,9 @@ def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ..
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the family if its groups are steps of a loop or feed each other; else each group."""
+    """Return [family] if its groups are steps of a loop or feed each other; else return each group
+    as a family.
+    """
     tree = drawing.groups
     assert tree is not None
     if len(family) >= _MIN_LOOP_STEPS:
@@ -55,7 +60,7 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
-    """Replace runs that only contain a row of groups by that row, if it is short when folded."""
+    """Replace runs that contain only groups by these groups, if few families remain."""
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
     if not rows:

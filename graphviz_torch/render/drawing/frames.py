@@ -1,4 +1,4 @@
-"""The step that removes frames around groups that would show nothing or mislead."""
+"""Drawing step: remove frames that would show nothing new, or would mislead."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .tree import Leaf, Open
 
 
 def frame(drawing: Drawing) -> Drawing:
-    """Return the drawing with frames around informative open groups only."""
+    """Return the drawing with frames around informative open groups only: most runs have none."""
     if drawing.groups is None:
         return drawing
-    # A run has no meaning of its own: it is framed only if it represents several.
+    # A run means nothing by itself, so it has a frame only if it represents several runs.
     kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
     runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)
@@ -26,7 +26,13 @@ def frame(drawing: Drawing) -> Drawing:
 def _remove_frames(
     drawing: Drawing, groups: Collection[int], alone: dict[int, str] | None = None
 ) -> Drawing:
-    """Return the drawing without the frames of these groups; nodes in `alone` get their titles."""
+    """Return the drawing without the frames of `groups`.
+
+    Args:
+        drawing: the drawing.
+        groups: the groups.
+        alone: node -> title of its module, for nodes that show the module's title instead.
+    """
     if not groups:
         return drawing
     titles = alone or {}
@@ -47,7 +53,7 @@ def _remove_frames(
 def _interrupted_containers(drawing: Drawing) -> set[int]:
     """Return open containers, such as an nn.ModuleList, that the data leaves and enters again.
 
-    As a cluster, such a container would be a tall, empty column beside the operations in between.
+    The frame of such a container would be a tall, empty column beside the operations in between.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
@@ -76,13 +82,13 @@ def _interrupted_containers(drawing: Drawing) -> set[int]:
 
 
 def _single_child_modules(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
-    """Return open modules with one child, and their titles for a child that is a single node.
+    """Return the open modules with one child, and node -> title if the child is a single node.
 
-    The frame of such a module stays if it alone shows how many modules it represents.
+    A module that represents several keeps its frame if only the frame shows their number.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
-    inside: dict[int, list[int]] = defaultdict(list)  # the keys in each framed group
+    inside: dict[int, list[int]] = defaultdict(list)  # framed group -> keys of the elements inside
     for key, path in tree.paths.items():
         for number in path:
             inside[number].append(key)

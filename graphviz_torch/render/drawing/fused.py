@@ -1,8 +1,9 @@
-"""The step that finds groups to draw as one operation, such as a linear layer, a loss or a norm.
+"""Drawing step: find groups to draw as one operation, such as a linear layer, loss or norm.
 
-These are calls of torch functions, modules of one call, elementwise modules of one input, and
-chains of views; in a large graph also modules of a few operations with one input. A group with an
-error, a difference, a copy between devices, a collective or a named tensor inside is never fused.
+Calls of torch functions, modules of one call, elementwise modules with one input, and chains of
+views are fused. In a large graph, modules of a few operations with one input are fused too. A group
+is never fused if it contains an error, a difference, a copy between devices, a collective or a
+named tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Output = tuple[int, int]  # (node id, output_nr)
 
 
 def fuse_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with its fused nodes, by group."""
+    """Return the drawing with `fused`, which maps groups to fused nodes."""
     tree = drawing.groups
     if tree is None or drawing.draws_each:
         return drawing
@@ -73,7 +74,9 @@ def fuse_groups(drawing: Drawing) -> Drawing:
 
 
 def _visible(drawing: Drawing) -> list[Group]:
-    """Return the groups that can be drawn: the first of each family if families are drawn once."""
+    """Return the groups that can be drawn: if identical groups are drawn once, the first of
+    them.
+    """
     assert drawing.groups is not None
     groups = drawing.groups.groups
     if not drawing.fold:
@@ -82,7 +85,7 @@ def _visible(drawing: Drawing) -> list[Group]:
 
 
 def is_torch_call(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is one call of a torch function, not of a function of the program."""
+    """Return True if a group is one call of a torch function rather than of the program's own."""
     if part.kind != "call" or not part.nodes:
         return False
     nodes = drawing.graph.nodes
@@ -91,7 +94,9 @@ def is_torch_call(drawing: Drawing, part: Group) -> bool:
 
 
 def _is_candidate(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is a call, a module or a chain of views that contains nothing else."""
+    """Return True if a group is a call of torch, a chain of views, or a small module of only
+    these.
+    """
     assert drawing.groups is not None
     groups = drawing.groups.groups
     if part.kind == "module":
@@ -119,18 +124,22 @@ def _can_fuse(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads
 
 
 def _distinct_calls(drawing: Drawing, ids: Sequence[int]) -> set[object]:
-    """Return the distinct calls of the program; a node outside of calls counts as one."""
+    """Return the distinct calls that created the nodes; a node without a numbered call counts as
+    one.
+    """
     calls = [(drawing.graph.nodes[i].call, i) for i in computing(drawing, ids)]
     return {call if "#" in call.rpartition("/")[2] else i for call, i in calls}
 
 
 def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:
-    """Return the nodes that do more than reshape."""
+    """Return the nodes whose operation does more than reshape a tensor."""
     return [i for i in ids if drawing.graph.nodes[i].operation not in RESHAPING]
 
 
 def fused_text(drawing: Drawing, unit: FusedNode) -> str:
-    """Return the text of a fused node: its one computing operation, all its views, or a count."""
+    """Return the text of a fused node: its only operation that is no view, or its views, or a
+    count.
+    """
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)
     titles = [labels.operation_text(nodes[i].title, nodes[i].attributes) for i in ids]

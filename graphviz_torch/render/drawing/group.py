@@ -1,4 +1,4 @@
-"""The step that groups all nodes by module, loop and repeated block."""
+"""Drawing step: group all nodes by module, loop and repeated block."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .drawing import Drawing
 
 @with_gc_disabled
 def group_nodes(drawing: Drawing) -> Drawing:
-    """Return the drawing with groups of at most `size` children; unchanged if `size` is None.
+    """Return the drawing with groups of at most `size` children; if `size` is None, unchanged.
 
     Raises:
         ValueError: if the graph does not have the requested module.

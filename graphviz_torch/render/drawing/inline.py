@@ -1,8 +1,9 @@
-"""The step that writes parameters and other leaves inside the operation that uses them.
+"""Drawing step: write parameters and other leaves inside the operation that uses them.
 
-Carriers, which only pass one such leaf on (the `t` of the weight of a linear layer), are written
-inside as well. A node of its own remains for a carrier with a name, with several users or on
-another device, and for a leaf that a `diff` added or removed while its operation is in both graphs.
+A carrier is an operation that only passes on such a leaf, such as the `t` of a linear layer's
+weight; it is written inside the operation as well. A carrier with a name, with several users or on
+another device keeps its own box. So does a leaf that a `diff` added or removed while the operation
+that uses the leaf is in both graphs.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from ..groups.order import by_target, has_modules
 from ..options import Parameters
 from .drawing import Drawing, InlinedNodes
 
-# More leaves than this are written inside: as boxes they would form an unreadable staircase.
+# If there are more leaves, they are written inside, since as boxes they would form an unreadable
+# staircase.
 _MAX_LEAF_BOXES = 20
-# A leaf with more users than this is written inside each of them, and its own box has no edges:
-# these would distort the layout.
+# A leaf with more users is written inside each of them. Its own box has no edges, which would
+# distort the layout.
 _MAX_LEAF_EDGES = 8
 
 
 def inline_parameters(drawing: Drawing) -> Drawing:
-    """Return the drawing with its `inner` field: the nodes written inside others."""
+    """Return the drawing with the field `inner`: the nodes that are written inside others."""
     graph = drawing.graph
     return drawing.having(
         inner=_inner(graph, drawing.options["parameters"], _marked_alone(drawing))
@@ -31,7 +33,7 @@ def inline_parameters(drawing: Drawing) -> Drawing:
 
 
 def _marked_alone(drawing: Drawing) -> set[int]:
-    """Return the leaves that a diff added or removed while an operation that uses them stayed."""
+    """Return the leaves that a diff added or removed, if an operation that uses them stayed."""
     found: set[int] = set()
     marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
     if not marks:
@@ -39,7 +41,7 @@ def _marked_alone(drawing: Drawing) -> set[int]:
     nodes, users = drawing.graph.nodes, drawing.graph.users()
     for leaf in (i for i in marks if nodes[i].leaf):
         ends = [edge.target for edge in users[leaf]]
-        for end in ends:  # grows during the loop
+        for end in ends:  # the list grows during the loop
             if nodes[end].operation in RESHAPING:
                 ends += [edge.target for edge in users[end]]
             elif marks.get(end) != marks[leaf]:
@@ -50,7 +52,8 @@ def _marked_alone(drawing: Drawing) -> set[int]:
 def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> InlinedNodes:
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
-    uses, fed = [0] * len(nodes), [0] * len(nodes)  # by node: number of outgoing and incoming edges
+    # numbers of outgoing and of incoming edges of each node
+    uses, fed = [0] * len(nodes), [0] * len(nodes)
     for edge in graph.edges:
         uses[edge.source] += 1
         fed[edge.target] += 1
@@ -64,7 +67,8 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inli
     user: dict[int, int] = {}
     carried: dict[int, int] = {}
     inner = folded.union(many)
-    for edge in by_target(graph):  # the edge into a carrier comes before the edge out of it
+    # the order visits the edge into a carrier before the edge out of it
+    for edge in by_target(graph):
         source, target = edge.source, edge.target
         if source not in inner:
             rest.append(edge)
@@ -104,6 +108,8 @@ def _leaves(
 
 
 def _only_carries(graph: Graph, carrier: Node, device: str) -> bool:
-    """Return True if a carrier has no name, note or further output, and stays on `device`."""
+    """Return True if a carrier has no name, note or second output, and its output is on
+    `device`.
+    """
     plain = not carrier.label and not carrier.note and len(carrier.outputs) < 2
     return plain and (carrier.id, 0) not in graph.outputs and carrier.device == device

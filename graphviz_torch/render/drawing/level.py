@@ -1,8 +1,9 @@
-"""Choose the amount of detail: as much as fits a page, the most informative parts first.
+"""Choose the amount of detail of a drawing, so that it fits a page.
 
-If every operation fits, each is drawn. Otherwise identical blocks are drawn once, and closed
-modules are opened while the page has space. The options `depth`, `limit`, `detail="full"` and
-`fold=False` draw a given amount instead, on a page of any size.
+Every operation is drawn if all of them fit. Otherwise identical blocks are drawn once, and modules
+are opened, the most informative first, while the page has space. With the options `depth`, `limit`,
+`detail="full"` or `fold=False`, the caller sets the amount of detail instead, and the page may have
+any size.
 """
 
 from __future__ import annotations
@@ -15,29 +16,30 @@ from ..groups.order import has_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
-# Numbers of boxes to try, largest first, if no page limits the drawing.
+# Maximum numbers of boxes to try, largest first, if the drawing need not fit a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
-_MAX_NODES_UNFOLDED = 100  # a graph with more nodes draws identical blocks once
-_MAX_OPERATIONS_UNROLLED = 30  # a graph with more operations draws the steps of a loop once
+_MAX_NODES_UNFOLDED = 100  # in a graph with more nodes, identical blocks are drawn once
+_MAX_OPERATIONS_UNROLLED = 30  # in a graph with more operations, the steps of a loop are drawn once
 MAX_GROUP_SIZE: Final = 100  # nodes and groups directly in a group
-_PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)  # tried in this order until the page fits
-_MAX_OPERATIONS_WHOLE = 90  # a graph with more operations is never drawn with every group open
+# sizes of groups to try, in this order, until the drawing fits a page
+_PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)
+_MAX_OPERATIONS_WHOLE = 90  # in a graph with more operations, some groups always stay closed
 
 Step = Callable[[Drawing], Drawing]
 
 
 class Level(NamedTuple):
-    """Limits for grouping the nodes and for opening these groups."""
+    """One amount of detail: limits for grouping nodes and for opening groups."""
 
     size: int | None  # most nodes and groups directly in a group; None: no groups
-    rows: int | None  # most modules in a row; a longer row becomes runs of a few
+    rows: int | None  # most modules in a row; a longer row is split into runs of a few modules
     limit: int | None  # most boxes; None: as many as fit a page
     fold: Fold  # draw identical blocks (or only the steps of a loop) once
-    whole: bool = False  # every group must be open
+    whole: bool = False  # True if every group must be open
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:
-    """Yield the levels to try, the most detailed first; one level if the caller set the detail."""
+    """Yield the levels to try, the most detailed first; only one if the caller set the detail."""
     options = drawing.options
     count = max(4, len(drawing.graph.nodes))
     if _is_asked(drawing):
@@ -61,9 +63,9 @@ def levels(drawing: Drawing) -> Iterator[Level]:
 
 
 def _is_asked(drawing: Drawing) -> bool:
-    """Return True if the caller set the amount of detail.
+    """Return True if the caller set the amount of detail, or the drawing is from left to right.
 
-    A drawing from left to right counts, too: it has no page to fit.
+    Neither has to fit a page.
     """
     options = drawing.options
     return (
@@ -81,7 +83,7 @@ def _draws_once(drawing: Drawing) -> bool:
     if fold is None and options["detail"] == "full":
         return False
     if fold is None and depth is not None:
-        # Each closed group shows its own value, so identical ones are drawn separately.
+        # Each closed group shows its own number, so identical groups are drawn separately.
         return not colors_by_number(options["color_by"])
     if fold is None:
         return _count(drawing) > min(_max_boxes(drawing), _MAX_NODES_UNFOLDED)
@@ -89,7 +91,7 @@ def _draws_once(drawing: Drawing) -> bool:
 
 
 def _count(drawing: Drawing) -> int:
-    """Return the number of nodes that are not written inside others."""
+    """Return the number of nodes that are not written inside other nodes."""
     return len(drawing.graph.nodes) - len(drawing.inner.folded)
 
 
@@ -107,23 +109,26 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
     """Return the drawing at the first level that fits its page.
 
     Args:
-        groups: steps for each level that is tried, after the nodes are grouped.
-        level: steps for the level that is drawn; the first of them opens groups.
+        start: the drawing before its nodes are grouped.
+            groups: steps to apply at each level that is tried, after the nodes are grouped.
+        level: steps that draw a level. The first, which opens groups, is applied at each level that
+            is tried, the others only to the level that is chosen.
     """
     opened = start
-    absent: ValueError | None = None  # raised if no level has the module
+    absent: ValueError | None = None  # raised if the requested module exists at no level
     known = set()
     for each in levels(start):
         try:
             grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
-        except ValueError as error:  # a run of operations exists at one level only
+        # the requested group may be a run, which exists at one level only
+        except ValueError as error:
             absent = absent or error
             continue
         if grouped.modules is not start.modules:
             start = start.having(modules=grouped.modules)
         cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
         if cut in known:
-            continue  # this size gives the same groups as an earlier one
+            continue  # this level has the same groups as an earlier level
         known.add(cut)
         opened = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
         if opened.fits:
@@ -134,7 +139,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
 
 
 def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
-    """Return the drawing after these steps."""
+    """Apply steps to a drawing, and return the result."""
     for step in steps:
         drawing = step(drawing)
     return drawing

@@ -1,4 +1,4 @@
-"""The step that marks boxes with findings and with differences from another graph."""
+"""Drawing step: mark boxes with findings, and with differences from another graph."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOUR
 def mark(drawing: Drawing) -> Drawing:
     """Return the drawing with badges and outlines for findings and differences.
 
-    A mark of a node without a box of its own goes to the box that shows the node.
+    If a node has no box, its mark is at the box that shows the node.
     """
     badges: dict[int, list[Badge]] = {}
     outlines: dict[int, str] = {}
@@ -34,7 +34,7 @@ def mark(drawing: Drawing) -> Drawing:
 
     for finding in drawing.findings:
         named = finding.nodes
-        if finding.rule == "exception":  # an operation that raised in forward has no node
+        if finding.rule == "exception":  # the operation that raised in forward has no node to mark
             named = tuple(n for n in named if failure and n == failure.node)
         behind = _behind_cuts(drawing.graph, finding)
         named = tuple(n for n in named if n not in behind) or named
@@ -49,14 +49,17 @@ def mark(drawing: Drawing) -> Drawing:
             text += f": {nodes[node].label or nodes[node].title}"
         add(node, text, difference)
     for key in _nodes_named_by_stubs(drawing):
-        # These nodes are named as "#id" in place of an edge, so their boxes must show the id.
+        # Stubs name these nodes as "#id", so their boxes have to show the id.
         if key >= 0:
             badges.setdefault(key, []).insert(0, Badge(f"#{key}", "muted", strong=False))
     return drawing.having(highlights=Highlights(badges, outlines))
 
 
 def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
-    """Return the nodes downstream of the cuts in a finding, which train and are not at fault."""
+    """Return the nodes downstream of the cuts that a finding reports.
+
+    These nodes get gradients, so they are not marked if the finding has other nodes.
+    """
     named = set(finding.nodes)
     return {
         after
@@ -67,13 +70,13 @@ def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
 
 
 def _nodes_named_by_stubs(drawing: Drawing) -> set[int]:
-    """Return the drawn nodes that stubs of edges name by id."""
+    """Return the drawn nodes that stubs name by id."""
     named = [*drawing.named_sources.values(), *drawing.named_targets.values()]
     return {key for keys in named for key in keys}.intersection(drawing.nodes)
 
 
 def failure_findings(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield a finding for the exception that ended the recording, unless `findings` report it."""
+    """Yield a finding on the exception that ended the recording, unless `findings` contain one."""
     failure = graph.failure
     if failure is not None and not any(finding.rule in FAILURE_RULES for finding in findings):
         failed = failure.operation or "the block"

@@ -1,4 +1,4 @@
-"""The step that opens groups, the most interesting first, while the page has space."""
+"""Drawing step: open groups, the most interesting first, while the page has space."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from .drawing import Drawing
 from .page import PageEstimate
 from .tree import Box, Leaf, Open
 
-# Of a group: findings at its nodes, transfers and collectives, and bytes saved for backward.
+# (number of findings at the nodes of a group, number of transfers and collectives, bytes saved for
+# backward).
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
-_MIN_BOXES = 8  # a drawing with fewer may exceed the page a little to show more
-_MAX_LONE_PARAMETERS = 2  # a module with more, and no operation in the graph, stays closed
+_MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little to show more
+_MAX_LONE_PARAMETERS = 2  # a module with more parameters and no operation in the graph stays closed
 _Waiting = tuple[tuple[float, ...], int, int]  # priority (smallest first), depth, group
 
 
 def open_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing as a tree in which the first `depth` levels, or all that fit, are open.
+    """Return the drawing with a tree in which groups are open.
 
-    The most interesting groups are opened first, then outer ones before inner ones.
+    With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
+    opened as long as they fit: the most interesting groups first, then outer groups before inner
+    groups.
     """
     if drawing.groups is None:
         folded = drawing.inner.folded
@@ -42,15 +45,18 @@ class _Opening:
         assert drawing.groups is not None
         self.drawing = drawing
         self.groups = drawing.groups
-        self.opened: dict[int | None, list[tuple[int, ...]]] = {}  # open group -> its families
-        self.around: dict[int, int | None] = {}  # first group of a family -> the open group around
+        # open group -> families of its child groups
+        self.opened: dict[int | None, list[tuple[int, ...]]] = {}
+        # first group of a family -> the open group that contains it
+        self.around: dict[int, int | None] = {}
         self.interest = drawing.interest
         ends = [end for cut in drawing.graph.cuts for end in (cut.before, *cut.after)]
         inner = {self.groups.of[end] for end in ends if end is not None}
         self.cut = {outer for number in inner for outer in self.groups.with_ancestors(number)}
-        self.repeated: set[int] = set()  # groups that represent several
-        self.passed: set[int] = set()  # groups that did not fit
-        self.visible = self._count()  # by group, its nodes that are not written inside others
+        self.repeated: set[int] = set()  # groups that represent several groups
+        self.passed: set[int] = set()  # groups that stay closed because they did not fit
+        # for each group, the number of its nodes that have a box when drawn
+        self.visible = self._count()
         paged = drawing.limit is None and drawing.options["depth"] is None
         self.page = PageEstimate(drawing) if paged else None
 
@@ -66,11 +72,11 @@ class _Opening:
         return counts
 
     def open(self, start: int | None) -> bool:
-        """Open groups from `start` down; return False if even the required ones do not fit."""
+        """Open groups inside `start`; return False if the groups that must be open do not fit."""
         depth, limit = self.drawing.options["depth"], self.drawing.limit
         if self.page is not None:
             return self._fill(start, self.page)
-        # Opening a segment of a joined graph does not count as a level.
+        # A segment of a joined graph does not count as a level of `depth`.
         outer = -1 if start is None and self.drawing.graph.segments else 0
         waiting = [
             (self._priority(alike, outer), outer, alike[0]) for alike in self._open_group(start)
@@ -96,9 +102,9 @@ class _Opening:
         return True
 
     def _fill(self, start: int | None, page: PageEstimate) -> bool:
-        """Open groups while the page has space, or all of them if `drawing.whole`.
+        """Open groups while the page has space, or all groups if `drawing.whole`.
 
-        Returns False if the drawing does not fit.
+        Return False if the drawing does not fit.
         """
         whole = self.drawing.whole
         waiting = [(self._priority(alike, 0), 0, alike[0]) for alike in self._open_group(start)]
@@ -121,7 +127,7 @@ class _Opening:
                 others = [other for _, _, other in waiting if other not in self.opened]
                 large = all(
                     self._stays_closed(other) for other in others
-                )  # the only one that can be opened
+                )  # all other groups stay closed anyway
             if not page.open(together, large=large):
                 if whole:
                     return False
@@ -143,9 +149,10 @@ class _Opening:
         return [*self._leaves(number), *(~first for first, *_ in self._families(number))]
 
     def _opened_with(self, number: int, waiting: list[_Waiting]) -> list[int]:
-        """Return a group and those to open with it, unless it is of special interest.
+        """Return a group and the groups that are opened together with it.
 
-        These are all runs of its row, or all modules of its class at its depth.
+        These are all runs of the same row, or all modules of the same class at the same depth. A
+        group with findings, transfers or collectives is opened alone.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         part = self.groups.groups[number]
@@ -166,7 +173,7 @@ class _Opening:
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
 
     def _class_and_depth(self, number: int) -> tuple[str, int]:
-        """Return the class of a module without arguments, and the number of modules around it."""
+        """Return a module's class without its arguments, and the number of modules on its path."""
         groups = self.groups.groups
         around = [groups[outer].kind == "module" for outer in self.groups.with_ancestors(number)]
         return groups[number].module_class.partition("(")[0], sum(around)
@@ -174,14 +181,16 @@ class _Opening:
     def _stays_closed(self, number: int) -> bool:
         """Return True if opening the group would show nothing new.
 
-        It is fused, holds parameters alone, or is a chain whose name lists its operations.
+        This is so if the group is fused, contains only parameters, or is a chain whose name lists
+        its operations.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         if number in self.drawing.fused:
             return number not in self.repeated
         part = self.groups.groups[number]
         if part.span[0] == part.span[1] and part.size > _MAX_LONE_PARAMETERS:
-            return not found  # parameters of a module without operations in the graph
+            # the group contains only parameters, of a module without operations in the graph
+            return not found
         if number in self.cut:
             return False
         return part.kind == "chain" and not (found or moved)
@@ -195,7 +204,8 @@ class _Opening:
     def tree(self, start: int | None) -> Open:
         """Return the opened groups as a tree."""
         made: dict[int | None, Open] = {}
-        # Parents have lower ids than their children, so this order builds inner groups first.
+        # Parents have lower ids than their children, so the reversed order builds inner groups
+        # first.
         for number in sorted(self.opened, key=lambda n: -1 if n is None else n, reverse=True):
             parts: list[Open | Box | Leaf] = [Leaf(i) for i in self._leaves(number)]
             for alike in self.opened[number]:
@@ -208,7 +218,13 @@ class _Opening:
         return made[None] if start is None else Open(None, (made[start],))
 
     def _priority(self, alike: tuple[int, ...], below: int) -> tuple[float, ...]:
-        """Return the sort key of a family; the smallest is opened first."""
+        """Return the sort key of a family of groups; the family with the smallest key is opened
+        first.
+
+        Args:
+            alike: the groups of the family.
+            below: depth of the groups.
+        """
         interest = (
             [self.interest.get(number, _NOTHING) for number in alike]
             if self.interest
@@ -216,9 +232,9 @@ class _Opening:
         )
         found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
-        if kind == "run":  # a closed run of operations shows nothing of interest
+        if kind == "run":  # runs come earlier, because a closed run shows nothing of interest
             below -= 1
-        elif kind == "call":  # modules come before function calls
+        elif kind == "call":  # calls of functions come later than modules
             below += 2
         return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
 
@@ -243,7 +259,7 @@ class _Opening:
 
 
 def weigh(drawing: Drawing) -> Drawing:
-    """Return the drawing with the `interest` of its groups."""
+    """Return the drawing with the `interest` of each group."""
     tree = drawing.groups
     if tree is None:
         return drawing
@@ -253,7 +269,7 @@ def weigh(drawing: Drawing) -> Drawing:
     moved = Counter([transfer.node for transfer in transfers if transfer.node is not None])
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     groups, of = tree.groups, tree.of
-    # Count by group, first for its own nodes only, then with those of the groups inside.
+    # Count the nodes directly in each group first, then add the counts of the groups inside.
     found, copies, kept = ([0] * len(groups) for _ in range(3))
     for column, counted in ((found, named), (copies, moved)):
         for i, times in counted.items():

@@ -1,8 +1,8 @@
-"""Estimate of the size of a drawing while its groups are opened one after another.
+"""Estimate the size of a drawing while its groups are opened one after another.
 
-A layout by Graphviz would be exact, but takes a hundred times as long. Each open group is laid out
-separately: its children are ranked in the direction of the data, and the widths of those in one
-rank add up.
+A layout by Graphviz would be exact, but takes a hundred times as long. The estimate lays out each
+open group separately. It assigns the children to ranks in the direction of the data, and adds up
+the widths of the children in a rank.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from .drawing import Drawing
 from .sizes import Sizes
 
-WIDTH: Final = 680.0  # points; scaled to the 622 points of a README its text is 11 px high
-HEIGHT: Final = 1230.0  # points: one and a half screens at that scale
-_LARGE_PAGE: Final = 1.25  # times the page: for required groups; text is then 9 px high
+WIDTH: Final = 680.0  # points; scaled to the 622 points of a README, text is 11 px high
+HEIGHT: Final = 1230.0  # points; one and a half screens at that scale
+_LARGE_PAGE: Final = 1.25  # factor of the page for groups that must be open; text is then 9 px high
 _RANK_GAP, _BOX_GAP = 20.0, 16.0  # points between ranks, and between boxes of one rank
 _FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds
-_EDGE_WIDTH = 11.0  # points, for an edge that passes a box
+_EDGE_WIDTH = 11.0  # points that an edge takes beside the boxes that it passes
 _LEGEND_HEIGHT = 50.0  # points
 
 _Size = tuple[float, float]
@@ -42,17 +42,20 @@ class PageEstimate:
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
-        """Set the keys of the children of an open group."""
+        """Set the keys of the children that a group has when it is open."""
         self._items[number] = items
 
     def open(self, numbers: Iterable[int | None], *, large: bool = False) -> bool:
-        """Open groups, whose children were set by `show`, unless the page then overflows.
+        """Open groups unless the page would overflow; `show` has set their children before.
 
         Args:
-            large: allow a page that is 1.25 times as large.
+            numbers: the groups.
+
+        Args:
+            large: True to allow a page that is 1.25 times as large.
 
         Returns:
-            True if they are open now.
+            True if the groups are open now.
         """
         before = dict(self._open)
         for number in numbers:
@@ -66,11 +69,16 @@ class PageEstimate:
 
     @property
     def segments_stacked(self) -> bool:
-        """Return True if the segments of a joined graph are drawn one below the other."""
+        """True if the segments of a joined graph are drawn one below the other."""
         return self._stacks
 
     def _fits(self, before: _Size | None, times: float) -> bool:
-        """Return True if the drawing fits the page, or is no larger than before."""
+        """Return True if the drawing fits a page, or is not larger than before.
+
+        Args:
+            before: the earlier size of the drawing.
+            times: factor of the page's size.
+        """
         width, height = self._open.get(self._drawing.start, (0.0, 0.0))
         wide, high = before or (0.0, 0.0)
         return width <= max(times * WIDTH, wide) and height <= max(
@@ -78,7 +86,7 @@ class PageEstimate:
         )
 
     def _grow(self, number: int | None) -> None:
-        """Measure the open groups around one again, inner ones first."""
+        """Measure again the open groups that contain a group, inner ones first."""
         groups = self._drawing.groups
         assert groups is not None
         while number is not None and number != self._drawing.start:
@@ -100,7 +108,10 @@ class PageEstimate:
         return size
 
     def _side_by_side(self, source: int, target: int) -> bool:
-        """Return True if an edge enters the middle of an open group, drawn beside its source."""
+        """Return True if both ends of an edge are open groups that can be drawn side by side.
+
+        This is so if the edge enters only children of the target that other children feed too.
+        """
         if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
             return False
         fed = {inner for _, inner in self._edges.get(~target, ())}
@@ -110,7 +121,7 @@ class PageEstimate:
         if key < 0 and ~key in self._open:
             width, height = self._open[~key]
             if len(self._items[~key]) < 2 and ~key not in self._drawing.tree.represented_groups:
-                return width, height  # a group with one child gets no frame
+                return width, height  # a group with one child has no frame
             return max(width, self._sizes.title(~key)) + _FRAME_WIDTH, height + _FRAME_HEIGHT
         return self._sizes.box(key)
 
@@ -118,10 +129,11 @@ class PageEstimate:
 def _layout_size(
     order: Sequence[int], sizes: dict[int, _Size], ends: Sequence[tuple[int, int]]
 ) -> _Size:
-    """Return the width and height of boxes arranged in ranks.
+    """Return the width and height of boxes that are arranged in ranks.
 
     Args:
         order: all keys in topological order.
+            sizes: width and height of each box.
         ends: the (source, target) keys of each edge.
     """
     users: dict[int, list[int]] = defaultdict(list)
@@ -134,7 +146,7 @@ def _layout_size(
         below = top[key] + sizes[key][1] + _RANK_GAP
         for user in users[key]:
             top[user] = max(top[user], below)
-    for key in reversed(order):  # move each input down to its first user
+    for key in reversed(order):  # move each input down to the rank above its first user
         if key not in fed and users[key]:
             top[key] = min(top[user] for user in users[key]) - sizes[key][1] - _RANK_GAP
     spans = [(top[key], top[key] + sizes[key][1], sizes[key][0] + _BOX_GAP) for key in order]
@@ -150,27 +162,28 @@ def _layout_size(
     return width, height
 
 
-_Ends = tuple[int, int]  # keys
+_Ends = tuple[int, int]  # (source key, target key)
 
 
 def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
-    """Return, by group, the edges between its direct children; edges deeper inside are merged.
+    """Return group -> edges between its direct children, and edge -> children that it enters.
 
-    The second value maps an edge between two groups to the children that it enters.
+    Edges between nodes deeper inside two children are merged into one edge. The second dict has the
+    edges between two groups.
     """
     groups = drawing.groups
     assert groups is not None
-    drawn_for: dict[int, int] = {}  # group -> the first of its family
-    drawn_in: dict[int, int | None] = {}  # group -> the group in which it is drawn
+    drawn_for: dict[int, int] = {}  # hidden group -> the identical group that is drawn instead
+    drawn_in: dict[int, int | None] = {}  # group -> the group that contains it in the drawing
     for level, rows in drawing.families.items() if drawing.fold else ():
         for first, *rest in rows:
             drawn_for.update(dict.fromkeys(rest, first))
             drawn_in.update(dict.fromkeys((first, *rest), level))
-    around: list[tuple[int, ...]] = []  # the groups around each group, itself last
+    around: list[tuple[int, ...]] = []  # for each group, the groups that contain it, itself last
     for part in groups.groups:
         if (
             drawing.fold and part.id not in drawn_in
-        ):  # a run that is left out: its children are drawn
+        ):  # the run is left out, and its children are drawn
             around.append(() if part.parent is None else around[part.parent])
             continue
         home = drawn_in.get(part.id, part.parent)

@@ -1,4 +1,4 @@
-"""The step that fills boxes by a value or category, and builds the scale for the legend."""
+"""Drawing step: fill boxes by a number or a category, and make the scale for the legend."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..style import (
 from .drawing import Drawing, Shading
 
 _MAX_LEGEND_NAMES = 12
-_Members = dict[int, tuple[int, ...]]  # key -> nodes whose values decide its fill
+_Members = dict[int, tuple[int, ...]]  # key -> nodes whose values determine the fill
 
 
 def fill_by_value(drawing: Drawing) -> Drawing:
-    """Return the drawing with the fill colours that its `color_by` gives.
+    """Return the drawing with the fill colors of its option `color_by`.
 
     Raises:
-        ValueError: if `color_by` is unknown or no node has such a value.
+        ValueError: if `color_by` is unknown, or no node has a value of this kind.
     """
     color_by = drawing.options["color_by"]
     if color_by is None:
@@ -35,7 +35,7 @@ def fill_by_value(drawing: Drawing) -> Drawing:
     members = _members(drawing, isinstance(how, NumberReader) and how.summed, color_by == "module")
     if isinstance(how, NameReader):
         return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
-    # The box of a node shows its gradient in any case.
+    # The gradient is not written again, because the box of a node shows it in any case.
     said = how.own or color_by != "gradient"
     shading = _by_value(drawing, members, how, said, color_name(color_by))
     return drawing.having(shading=shading)
@@ -45,9 +45,9 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     members: _Members = {i: (i,) for i in drawing.nodes}
     for number in drawing.boxes:
         inside = drawing.contents[number]
-        # Identical blocks are different modules: only the drawn one counts.
+        # Identical blocks are different modules, so only the nodes of the drawn block count.
         members[~number] = inside.own if modules else inside.nodes
-    if summed:  # add the values of the nodes written inside a box
+    if summed:  # the box of a node includes the nodes written inside
         for i in drawing.inner.folded:
             host = drawing.inner.host(i)
             if host in members:
@@ -61,7 +61,7 @@ def _by_name(drawing: Drawing, members: _Members, how: NameReader, trainable: bo
         key: {how.read(nodes[i]) for i in ids if not nodes[i].leaf or len(ids) == 1}
         for key, ids in members.items()
     }
-    if trainable:  # operations without parameters do not count
+    if trainable:  # operations without parameters are ignored in a group
         for found in names.values():
             if len(found) > 1:
                 found.discard("")
@@ -90,11 +90,13 @@ def _by_value(
     for key, ids in members.items():
         found = [v for v in (how.read(nodes[i]) for i in ids) if v is not None]
         if found:
-            # A group shows its largest gradient, but the sum of its time and bytes.
+            # A group shows the largest gradient, but the sum of times or bytes.
             largest = max(found, key=lambda v: (math.isnan(v), v))
             values[key] = sum(found) if how.summed else largest
     if not values:
-        raise ValueError(f"{option('color_by', name)}: the graph has no such values. {how.advice}")
+        raise ValueError(
+            f"{option('color_by', name)}: the graph has no values of this kind. {how.advice}"
+        )
     finite = [v for v in values.values() if math.isfinite(v)]
     logarithmic = how.bounds is None and not any(v < 0 for v in finite)
     usual = [v for v in finite if v > 0 or not logarithmic] if how.bounds is None else how.bounds
@@ -121,18 +123,23 @@ def _by_value(
     if len(finite) < len(values):
         scale.append((NONFINITE, "NaN or Inf"))
     if how.missing and len(values) < len(members):
-        # A dashed outline: no fill would look like the lightest step of the scale.
+        # None is a dashed outline, because an empty box would look like the lightest color of the
+        # scale.
         fills.update(dict.fromkeys(members.keys() - values.keys()))
         scale.append((None, how.missing))
     return Shading(fills, inks, words, how.title, tuple(scale))
 
 
 def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
-    """Return the index in `SCALE` for a value; zero has index 0 on a logarithmic scale."""
+    """Return the index in `SCALE` for a value between `low` and `high`.
+
+    On a logarithmic scale the index of zero is 0.
+    """
     if value <= low or high <= low:
         return 0
     if logarithmic:
         share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:
-        share = (value / 2 - low / 2) / (high / 2 - low / 2)  # halved: the difference may overflow
+        # halved, because the difference may overflow
+        share = (value / 2 - low / 2) / (high / 2 - low / 2)
     return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -1,21 +1,22 @@
-"""The step that replaces long edges by pairs of labelled stubs, so that the layout stays fast.
+"""Drawing step: replace long edges by pairs of stubs, which name the other end.
 
-An edge over n ranks costs Graphviz n - 1 invisible nodes, and placing these takes most of its time:
-a dense block of 100 layers has half a million.
+Graphviz adds n - 1 invisible nodes to an edge over n ranks, and spends most of its time on placing
+them. A dense block of 100 layers has half a million. Without its longest edges, the layout stays
+fast.
 """
 
 from __future__ import annotations
 
 from .drawing import Drawing
 
-_MAX_INVISIBLE = 100  # invisible nodes that a layout may have
-_MAX_INVISIBLE_PER_BOX = 1  # further ones for each box
-_MIN_RANKS_CUT = 5  # a shorter edge is always drawn
-_MIN_EDGES = 60  # a drawing with fewer keeps all
+_MAX_INVISIBLE = 100  # a layout may have this many invisible nodes
+_MAX_INVISIBLE_PER_BOX = 1  # and this many more for each box
+_MIN_RANKS_CUT = 5  # an edge over fewer ranks is always drawn
+_MIN_EDGES = 60  # a drawing with fewer edges keeps all of them
 
 
 def shorten_edges(drawing: Drawing) -> Drawing:
-    """Return the drawing without its longest edges, so that the rest is laid out quickly."""
+    """Return the drawing with stubs in place of its longest edges."""
     edges, lines = drawing.edges, drawing.merged_edges
     if len(edges) + len(lines) < _MIN_EDGES:
         return drawing
@@ -52,13 +53,13 @@ def shorten_edges(drawing: Drawing) -> Drawing:
 
 
 def _ranks(drawing: Drawing) -> dict[int, int]:
-    """Return the approximate rank of each node in Graphviz: its longest path from an input.
+    """Return the approximate rank that Graphviz gives each node: its longest path from an input.
 
-    Only for drawings without groups, in which edges go from lower to higher ids.
+    The drawing must have no groups, so that edges go from lower to higher ids.
     """
     rank = dict.fromkeys(drawing.nodes, 0)
     again = True
-    while again:  # one pass is enough if edges are sorted by target, as usual
+    while again:  # edges are usually sorted by target, and one pass is enough
         again = False
         done = -1
         for edge in drawing.edges:
@@ -71,7 +72,7 @@ def _ranks(drawing: Drawing) -> dict[int, int]:
 
 
 def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """Move a key next to its first user if that does not lengthen the edges in total."""
+    """Move each element to the rank before its first user, unless its edges get longer in total."""
     sources: dict[int, list[int]] = {}
     users: dict[int, list[int]] = {}
     for source, target in ends:
@@ -90,7 +91,7 @@ def _ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
     for source, target in drawing.ends:
         users[source].append(target)
         waiting[target] += 1
-    # Keys of a cycle are never ready: they keep the rank they had by then.
+    # Elements of a cycle never become ready, and keep the rank that they have by then.
     rank = dict.fromkeys(keys, 0)
     ready = [key for key in keys if not waiting[key]]
     for key in ready:

@@ -1,4 +1,4 @@
-"""Estimated sizes of boxes in points; the exact widths of letters are known to Graphviz only."""
+"""Estimate the sizes of boxes in points; only Graphviz knows the exact widths of letters."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .drawing import Drawing
 Size = tuple[float, float]  # width and height, in points
 
 _TITLE_HEIGHT: Final = 14.5  # points per line
-_DETAIL_HEIGHT: Final = 11.5  # points per line of small print
-_MARGIN: Final = 9.0  # points above and below the text of a box, together
-_SIDES: Final = 22.0  # points left and right of the text, together
-_BOLD, _PLAIN, _NARROW = 8.1, 7.2, 5.9  # points per letter: bold title, plain title, small print
+_DETAIL_HEIGHT: Final = 11.5  # points per line of small text
+_MARGIN: Final = 9.0  # sum of the points above and below the text of a box
+_SIDES: Final = 22.0  # sum of the points left and right of the text
+_BOLD, _PLAIN, _NARROW = 8.1, 7.2, 5.9  # points per letter: bold title, plain title, small text
 
 
 class Sizes:
-    """Estimated sizes of the boxes of a drawing before any group is opened."""
+    """Estimated sizes of all boxes that a drawing may have."""
 
     def __init__(self, drawing: Drawing) -> None:
         self._drawing = drawing
@@ -27,14 +27,14 @@ class Sizes:
         self._devices = 55.0 if drawing.shows_devices else 0.0
 
     def box(self, key: int) -> Size:
-        """Return the width and height of the box of a node or closed group."""
+        """Return width and height of the box of a node or closed group, in points."""
         size = self._known.get(key)
         if size is None:
             size = self._known[key] = self._node(key) if key >= 0 else self._group(~key)
         return size
 
     def title(self, number: int) -> float:
-        """Return the width of the title of a frame."""
+        """Return the width of a frame's title, in points."""
         return self._width([self._group_title(number)])
 
     def _group_title(self, number: int) -> str:
@@ -67,7 +67,7 @@ class Sizes:
         title = self._group_title(number)
         lines = 1 if drawing.options["detail"] == "short" else 4
         if number in self._times:
-            title += 8 * " "  # space for the number of groups it represents
+            title += 8 * " "  # space for the number of groups that the box represents
         height = (
             _TITLE_HEIGHT * len(labels.wrap_name(title).split("\n"))
             + _DETAIL_HEIGHT * lines

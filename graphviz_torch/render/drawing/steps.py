@@ -1,6 +1,7 @@
-"""The steps from a graph to a drawing, in order; writers of formats start from the result.
+"""Convert a graph into a drawing, which all output formats write.
 
-Each step is a function from drawing to drawing, in a file of its own.
+The conversion is a sequence of steps. Each step is a function from drawing to drawing in its own
+file.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from .shorten import shorten_edges
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
-# Once for each level that is tried.
+# Steps that are applied at each level of detail that is tried.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
-_MAX_NODES_UNFOLDED = 60  # an interactive view of more nodes shows identical blocks once
+_MAX_NODES_UNFOLDED = 60  # an interactive view of a larger graph shows identical blocks once
 AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_by_value)
 
 
@@ -40,7 +41,8 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 
     Raises:
         TypeError: for an unknown option.
-        ValueError: for an invalid value of an option, or one that the graph does not have.
+        ValueError: for an invalid value of an option, such as a `module` that the graph does not
+            have.
     """
     return apply_steps(_with_level(graph, options), AFTER)
 
@@ -50,11 +52,13 @@ def draw_boxes(
 ) -> Drawing:
     """Return the boxes of the default drawing, without edges.
 
-    Fused nodes are also found in groups that the drawing does not show.
+    The drawing also has the fused nodes of groups that are not drawn, such as repeated blocks.
 
     Args:
-        marks: differences by node, as in `DrawingOptions`.
-        paged: open the groups that fit a page; otherwise all are closed.
+        graph: the graph.
+            findings: findings to mark, as in `DrawingOptions`.
+            marks: node id -> difference, for the graph of a diff.
+        paged: True to open the groups that fit a page; False to close all groups.
     """
     told = [replace(each, nodes=()) if each.severity == "info" else each for each in findings]
     start = _start(graph, {"findings": told, "marks": marks})  # type: ignore[typeddict-unknown-key]
@@ -68,7 +72,7 @@ def draw_boxes(
 
 
 def _with_level(graph: Graph, options: DrawingOptions) -> Drawing:
-    """Return the drawing after the steps that open groups and connect them by edges."""
+    """Return the drawing after the steps that open groups and add edges."""
     return choose(apply_steps(_start(graph, options), BEFORE), GROUPS, LEVEL)
 
 

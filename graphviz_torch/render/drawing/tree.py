@@ -1,4 +1,4 @@
-"""The tree of drawn elements: open groups that contain closed groups and nodes."""
+"""Define the tree of drawn elements: open groups, which contain closed groups and nodes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-Path = tuple[int, ...]  # ids of the framed groups around an element, outermost first
+Path = tuple[int, ...]  # ids of the framed groups that contain an element, outermost first
 
 
 class Leaf(NamedTuple):
     """A node with a box."""
 
     node: int
-    module: str = ""  # title of the module, if nothing else of it is drawn
+    module: str = ""  # title of the module, if this node is all that is drawn of the module
 
 
 class Box(NamedTuple):
     """A closed group, drawn as one box."""
 
     group: int
-    repeats: tuple[int, ...] = ()  # identical groups after it that this box represents as well
+    # the identical groups after this one that the box represents as well
+    repeats: tuple[int, ...] = ()
 
     @property
     def times(self) -> int:
-        """Return the number of groups that this box represents."""
+        """Number of groups that this box represents, itself included."""
         return 1 + len(self.repeats)
 
 
@@ -35,17 +36,19 @@ class Open:
 
     group: int | None
     children: tuple[Open | Box | Leaf, ...] = ()
-    repeats: tuple[int, ...] = ()  # identical groups after it that are not drawn
+    repeats: tuple[int, ...] = ()  # the identical groups after this one that are not drawn
     framed: bool = True
 
     @property
     def times(self) -> int:
-        """Return the number of groups that this one represents."""
+        """Number of groups that this group represents, itself included."""
         return 1 + len(self.repeats)
 
     @cached_property
     def parts(self) -> list[tuple[Open | Box | Leaf, Path, int | None]]:
-        """Return all elements, outer before inner, each with its frames and its open group."""
+        """All elements, outer before inner: (element, frames around it, open group that contains
+        it).
+        """
         found: list[tuple[Open | Box | Leaf, Path, int | None]] = []
         stack: list[tuple[Open | Box | Leaf, Path, int | None]] = [(self, (), None)]
         while stack:
@@ -59,7 +62,7 @@ class Open:
         return found
 
     def transform(self, change: Callable[[Open], Open]) -> Open:
-        """Return the tree with `change` applied to each open group, inner ones first."""
+        """Return the tree with `change` applied to each open group, to inner groups first."""
         made: dict[int | None, Open] = {}
         for part, _, _ in reversed(self.parts):
             if type(part) is Open:
@@ -69,23 +72,23 @@ class Open:
 
     @cached_property
     def nodes(self) -> list[int]:
-        """Return the ids of the nodes that have a box, sorted."""
+        """Sorted ids of the nodes that have a box."""
         return sorted([part.node for part, _, _ in self.parts if type(part) is Leaf])
 
     @cached_property
     def boxes(self) -> list[int]:
-        """Return the ids of the closed groups."""
+        """Ids of the closed groups."""
         return [part.group for part, _, _ in self.parts if type(part) is Box]
 
     @cached_property
     def framed_groups(self) -> set[int]:
-        """Return the open groups that have a frame."""
+        """Ids of the open groups that have a frame."""
         opened = [part for part, _, _ in self.parts if type(part) is Open and part.framed]
         return {part.group for part in opened if part.group is not None}
 
     @cached_property
     def paths(self) -> dict[int, Path]:
-        """Return the frames around each box, by key."""
+        """Key of a box -> ids of the groups whose frames contain it, outermost first."""
         return {
             part.node if isinstance(part, Leaf) else ~part.group: path
             for part, path, _ in self.parts
@@ -94,12 +97,12 @@ class Open:
 
     @cached_property
     def homes(self) -> dict[int, int | None]:
-        """Return the open group around each node with a box, framed or not."""
+        """Node with a box -> the open group that contains the node, with or without a frame."""
         return {part.node: home for part, _, home in self.parts if type(part) is Leaf}
 
     @cached_property
     def represented_groups(self) -> dict[int, tuple[int, ...]]:
-        """Return each drawn group that represents several, with these, itself first."""
+        """Drawn group that represents several groups -> these groups, itself first."""
         found: dict[int, tuple[int, ...]] = {}
         for part, _, _ in self.parts:
             if not isinstance(part, Leaf) and part.repeats and part.group is not None:

@@ -1,7 +1,7 @@
-"""The step that leaves out views between two operations and joins these by an edge.
+"""Drawing step: replace the views between two operations by an edge.
 
-A view stays if it has a name, computes an output, is all that its module does, copies to another
-device, or is part of a finding, a cut or a difference.
+A view keeps its box if it has a name, computes an output, is the only operation of its module,
+copies to another device, or is part of a finding, a cut or a difference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .drawing import Drawing
 
 
 def fold_views(drawing: Drawing) -> Drawing:
-    """Return the drawing with edges that lead around the views without a box."""
+    """Return the drawing with edges that bypass the views without a box."""
     if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
         return drawing
     views = _views(drawing)
@@ -28,8 +28,8 @@ def fold_views(drawing: Drawing) -> Drawing:
     alone = {
         scope for scope, count in _count_computing(drawing.graph).items() if scope and count == 1
     }
-    made: dict[int, tuple[int, int]] = {}  # view -> the node and output that it is a view of
-    passed: dict[int, tuple[int, ...]] = {}  # view -> the chain of views up to it, itself last
+    made: dict[int, tuple[int, int]] = {}  # view -> (node id, output_nr) of its base
+    passed: dict[int, tuple[int, ...]] = {}  # view -> the chain of views that ends with it
     user = {**inner.user}
     edges: list[Edge] = []
     between: dict[Edge, tuple[int, ...]] = {}
@@ -66,7 +66,7 @@ def fold_views(drawing: Drawing) -> Drawing:
 
 
 def _views(drawing: Drawing) -> set[int]:
-    """Return the ids of the views to leave out."""
+    """Return the ids of the views that get no box."""
     graph, inner = drawing.graph, drawing.inner
     nodes = graph.nodes
     found = {
@@ -91,7 +91,9 @@ def _moves(graph: Graph, edge: Edge) -> bool:
 
 
 def _marked_nodes(drawing: Drawing) -> set[int]:
-    """Return the nodes in findings, differences, transfers, collectives, cuts or the failure."""
+    """Return the nodes of all findings, differences, transfers, collectives, cuts and the
+    failure.
+    """
     graph = drawing.graph
     found = {node for finding in drawing.findings for node in finding.nodes}
     found.update(drawing.options["marks"] or ())
@@ -105,7 +107,7 @@ def _marked_nodes(drawing: Drawing) -> set[int]:
 
 
 def _count_computing(graph: Graph) -> Counter[str]:
-    """Count the nodes of each scope that do more than reshape."""
+    """Count, for each scope, the nodes whose operation does more than reshape a tensor."""
     nodes = graph.nodes
     return Counter(
         [node.scope for node in nodes if not node.leaf and node.operation not in RESHAPING]
@@ -113,8 +115,8 @@ def _count_computing(graph: Graph) -> Counter[str]:
 
 
 def _view_modules(graph: Graph) -> Collection[int]:
-    """Return the views that are all that their module computes, such as those of `nn.Flatten`."""
-    inside = {""}  # scopes with other computations
+    """Return the views in modules that contain only views, such as `nn.Flatten`."""
+    inside = {""}  # scopes that contain other operations than views
     for scope in _count_computing(graph):
         while scope not in inside:
             inside.add(scope)

@@ -1,1 +1,1 @@
-"""The gradient flow of a step as a diagram, from data to loss."""
+"""Draw the gradient flow of a step as a diagram, from data to loss."""

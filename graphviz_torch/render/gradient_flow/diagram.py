@@ -1,4 +1,4 @@
-"""Values of a gradient flow diagram: modules, links between them, and cuts."""
+"""Define the values of a gradient flow diagram: modules, links between modules, and cuts."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ State = Literal["learns", "learns_nothing", "frozen", ""]
 
 
 class ParameterFlow(NamedTuple):
-    """A parameter beside its module."""
+    """A parameter, which is drawn beside its module."""
 
-    name: str  # without the path of its module
+    name: str  # name without the module's path
     state: State
-    norm: float | None  # of its gradient; None if it got none
+    norm: float | None  # norm of the gradient; None if there was none
 
 
 class FlowNode(NamedTuple):
-    """A module, or an operation outside of modules at which links meet or end."""
+    """A node of the diagram: a module, or an operation outside of modules at which links meet or
+    end.
+    """
 
-    name: str  # "" if links only meet here
+    name: str  # name; "" if the node is only drawn because links meet at it
     kind: str  # class of the module, or operation
-    norm: float | None  # of the gradient of its result; None if there is none
-    segment: str  # title of its backward pass, if there are several
+    norm: float | None  # gradient norm of the result; None if there was no gradient
+    segment: str  # title of the node's backward pass, if there are several passes
     parameters: tuple[ParameterFlow, ...] = ()
     output: bool = False
 
     @property
     def state(self) -> State:
-        """Return the state of its parameters: "learns_nothing" if any of them does not learn."""
+        """State of the node's parameters: "learns_nothing" if at least one learns nothing."""
         states = {each.state for each in self.parameters}
         return next((s for s in ("learns_nothing", "learns", "frozen") if s in states), "")
 
@@ -37,25 +39,26 @@ class FlowLink(NamedTuple):
 
     source: int  # index of a node
     target: int
-    norm: float | None  # of its gradient, summed over all users
+    norm: float | None  # norm of the result's gradient, which is the sum over all users
     nonfinite: bool = False
 
 
 class FlowCut(NamedTuple):
-    """A place at which the gradient is cut, such as a detach."""
+    """A cut, such as a detach, where the gradient stops."""
 
-    source: int | None  # index of the detached node; None if it is in no graph of the step
+    # index of the node that computed the detached tensor; None if no graph of the step has it
+    source: int | None
     target: int | None
-    text: tuple[str, ...]  # the operation, and file and line
-    harmful: bool  # a finding reports it
+    text: tuple[str, ...]  # lines of text: the operation, and its source line
+    harmful: bool  # True if a finding reports the cut
 
 
 class FlowDiagram(NamedTuple):
     """The gradient flow of one training step."""
 
-    nodes: tuple[FlowNode, ...]  # in the order of forward
+    nodes: tuple[FlowNode, ...]  # nodes in the order of forward
     links: tuple[FlowLink, ...]
     cuts: tuple[FlowCut, ...]
     sentence: str
     frozen: int  # number of frozen parameters; 0 if all are frozen
-    learns_nothing: bool  # a trainable parameter does not learn
+    learns_nothing: bool  # True if a trainable parameter learns nothing

@@ -1,7 +1,8 @@
-"""`draw_flow`: the gradient flow of a step, from data to loss, as one SVG file.
+"""Draw the gradient flow of a step, from data to loss, as SVG: `draw_flow`.
 
-A sheet has one panel for each step, with one row for each node and each cut, from the data at the
-top to the loss at the bottom. The file follows the dark setting of the reader and loads nothing.
+The picture has one panel for each step that is drawn. A panel has one row for each node and each
+cut, from the data at the top to the loss at the bottom. The SVG follows the reader's dark mode and
+loads no other file.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ from .shapes import (
 from .text_width import text_width
 from .tracks import tracks
 
-_WIDTH, _COLUMN_WIDTH = 1200, 700  # pixels: of a sheet with several columns, and with one
-_MAX_ROWS, _MAX_COLUMNS = 36, 4  # rows per column, columns per sheet
+# width of the picture in pixels, with several columns and with one
+_WIDTH, _COLUMN_WIDTH = 1200, 700
+_MAX_ROWS, _MAX_COLUMNS = 36, 4  # most rows in a column, and most columns
 _HEAD, _FOOT = 88, 84  # pixels above and below the rows
-_BEND = 28  # pixels below a column, for links that continue in the next one
+_BEND = 28  # pixels below a column, for links that continue in the next column
 _NODE_HEIGHT, _SMALL_NODE_HEIGHT, _CUT_HEIGHT, _TITLE_HEIGHT = 40, 20, 34, 34  # pixels
-_LANES_WIDTH, _MAX_LANE_PITCH = 230.0, 54.0  # pixels: of all lanes, and between two
+# pixels of all lanes together, and largest distance of two lanes
+_LANES_WIDTH, _MAX_LANE_PITCH = 230.0, 54.0
 _NORM_WIDTH = 54  # pixels for the norm beside a node
-_BOLD_CHARACTER, _SMALL_CHARACTER = 8.4, 6.7  # pixels per character, upper means
+# upper estimates of the mean width of a character, in pixels
+_BOLD_CHARACTER, _SMALL_CHARACTER = 8.4, 6.7
 
 
 class _Row(NamedTuple):
@@ -51,23 +55,24 @@ class _Row(NamedTuple):
 
     place: FlowNode | None
     cut: FlowCut | None
-    title: str  # of the backward pass whose nodes follow; "" in any other row
+    title: str  # title of the backward pass whose nodes follow; "" in any other row
     height: float  # pixels
 
 
 def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
     """Return the gradient flow of a step, with the data at the top and the loss below.
 
-    The width of a link is the norm of the gradient of the result that it carries, summed over all
-    users of the result, on a logarithmic scale. A node is a module, at the deepest level that fits
-    the sheet, with the operations after it that are in no module; number and width at a module
-    belong to the gradient of the output of the module. The colours of a node and of its parameters
-    show whether they learn, are frozen, or learn nothing: no gradient arrived, its norm was below
-    1e-12, or no optimizer has them. A bar marks a cut, with its operation and source line.
+    A link is a result that flows from one node to another. Its width is the norm of the result's
+    gradient, summed over all users of the result, on a logarithmic scale. A node is a module, at
+    the deepest level that fits the picture, with the operations after the module that are in no
+    module. The number and the width at a module are the gradient norm of the module's output. The
+    colors of a node and of its parameters show whether they learn, are frozen, or learn nothing. A
+    parameter learns nothing if no gradient arrived, if the gradient's norm was below 1e-12, or if
+    no optimizer holds the parameter. A bar is a cut, with its operation and source line.
 
     Args:
         graph: a recording, its graph, or a `Training`, of which the last step is drawn.
-        after: another one to draw beside it on the same scale, such as after a repair.
+        after: another step to draw beside the first on the same scale, such as after a fix.
 
     Raises:
         TypeError, ValueError: as `draw_graph`.
@@ -89,7 +94,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
         for panel in panels:
             panel.fit(_WIDTH / 2, 1)
         slim = min(panel.slim for panel in panels)
-        for panel in panels:  # the same scale for both panels
+        for panel in panels:  # both panels have the same scale
             panel.slim = slim
     else:
         columns = max(1, min(_MAX_COLUMNS, ceil(len(panels[0].rows) / _MAX_ROWS)))
@@ -111,7 +116,7 @@ def _norms(diagram: FlowDiagram) -> Iterator[float]:
 
 
 class _Panel:
-    """One diagram with its rows and lanes; `fit` sets the position of each row."""
+    """The panel of one diagram, with rows and lanes; `fit` sets the position of each row."""
 
     def __init__(self, diagram: FlowDiagram, scale: Scale) -> None:
         self.diagram, self.scale = diagram, scale
@@ -122,17 +127,22 @@ class _Panel:
         self.lanes = 1 + max([*self.row_lanes, *lanes], default=0)
 
     def fit(self, width: float, columns: int) -> None:
-        """Set the position of each row on a sheet."""
+        """Set the position of each row.
+
+        Args:
+            width: pixels of the panel.
+            columns: number of columns into which the rows are split.
+        """
         self.width = width / columns
         self.pitch: float = min(
             _MAX_LANE_PITCH, _LANES_WIDTH / columns**0.5 / max(1, self.lanes - 1)
         )
         self.slim: float = min(
             1.0, (self.pitch - 2) / MAX_WIDTH
-        )  # narrower links if there are many lanes
+        )  # links get narrower if there are many lanes
         self.text = LEFT_MARGIN + MAX_WIDTH + self.pitch * (self.lanes - 1) + _NORM_WIDTH + 16
         whole = sum(row.height for row in self.rows)
-        self.at: list[tuple[float, float]] = []  # left and middle of each row
+        self.at: list[tuple[float, float]] = []  # (x of the left end, y of the middle) of each row
         self.column: list[int] = []
         y, column = float(_HEAD), 0
         self.height = y
@@ -145,7 +155,7 @@ class _Panel:
             self.height = max(self.height, y)
 
     def svg(self, left: float, title: str) -> Iterator[str]:
-        """Yield the SVG: links, then nodes and cuts, then text."""
+        """Yield the SVG of the panel: first the heading and the links, then the rows."""
         diagram = self.diagram
         yield f'<g transform="translate({left:.0f} 0)">'
         color = "transfer_line" if diagram.learns_nothing else "ink"
@@ -163,7 +173,8 @@ class _Panel:
             for track in self.tracks
             for ribbon in self._track(track.source, track.lanes, track.uses)
         ]
-        yield from (text for bends, text in ribbons if bends)  # below straight ones
+        # drawn first, so that straight links cover those with bends
+        yield from (text for bends, text in ribbons if bends)
         yield from (text for bends, text in ribbons if not bends)
         for number, row in enumerate(self.rows):
             yield from self._row(number, row)
@@ -175,7 +186,7 @@ class _Panel:
     def _track(
         self, source: int, lanes: dict[int, int], uses: Sequence[int]
     ) -> Iterator[tuple[bool, str]]:
-        """Yield (bends, SVG) for each segment of the link of a result."""
+        """Yield (True if it bends, SVG) for each segment of a result's link."""
         links = {use: self.links[source, use] for use in uses}
         last = uses[-1]
         for row, below in pairwise(range(source, last + 1)):
@@ -188,7 +199,7 @@ class _Panel:
                 used = below in links and not i
                 link = links[below] if used else later[-1]
                 place = self.rows[below].place
-                # A straight link with a single end is as wide there as the node.
+                # At its end, a straight link with only one end is as wide as the node.
                 straight = used and start == end and len(ends) == 1
                 after = place.norm if straight and place is not None else link.norm
                 ribbons = self._segment(row, start, below, end, link, after)
@@ -199,13 +210,14 @@ class _Panel:
     ) -> Iterator[str]:
         x0, y0 = self._x(row, start), self.at[row][1]
         x1, y1 = self._x(below, end), self.at[below][1]
-        if self.column[row] != self.column[below]:  # continue at the top of the next column
+        # the link continues at the top of the next column
+        if self.column[row] != self.column[below]:
             yield self._ribbon(x0, y0, self._x(row, end), self.height + 4, link, link.norm)
             yield self._ribbon(self._x(below, start), _HEAD - 12, x1, y1, link, after)
             return
         yield self._ribbon(x0, y0, x1, y1, link, after)
         if start == end and link.norm and self._link_width(link.norm) > 12 and y1 - y0 > 24:
-            y = (y0 + y1) / 2 + 2  # arrow in the direction of the gradient
+            y = (y0 + y1) / 2 + 2  # an arrow in the direction in which the gradient flows
             yield (
                 f'<path d="M{x0 - 4:.1f} {y:.1f}l4 -4l4 4" fill="none" '
                 f'stroke="{COLORS["background"][0]}" stroke-width="1.6"/>'
@@ -214,7 +226,7 @@ class _Panel:
     def _ribbon(
         self, x0: float, y0: float, x1: float, y1: float, link: FlowLink, after: float | None
     ) -> str:
-        """Return a link between two rows; `after` is the norm at its end."""
+        """Return the SVG of a link between two rows; `after` is the gradient norm at its end."""
         bend = (y0 + y1) / 2
         if not (link.norm or link.nonfinite):  # no gradient
             path = f"M{x0:.1f} {y0:.1f}C{x0:.1f} {bend:.1f} {x1:.1f} {bend:.1f} {x1:.1f} {y1:.1f}"
@@ -225,14 +237,15 @@ class _Panel:
             )
         color = NONFINITE[0] if link.nonfinite else GRADIENT_COLOR
         above = self._link_width(link.norm, link.nonfinite) / 2
-        if x0 != x1:  # constant width along a bend
+        if x0 != x1:  # a link with a bend has constant width
             path = f"M{x0:.1f} {y0:.1f}C{x0:.1f} {bend:.1f} {x1:.1f} {bend:.1f} {x1:.1f} {y1:.1f}"
             over = f'<path d="{path}" fill="none" stroke="{color}" stroke-width="{2 * above:.1f}"/>'
             if abs(x1 - x0) < 1.5 * self.pitch:
                 return over
             rim = f'stroke="{COLORS["background"][0]}" stroke-width="{2 * above + 2:.1f}"'
             return (
-                f'<path d="{path}" fill="none" {rim}/>{over}'  # a rim where it crosses other links
+                # the rim separates the link from links that it crosses
+                f'<path d="{path}" fill="none" {rim}/>{over}'
             )
         below = self._link_width(after, link.nonfinite) / 2
         one, two, three, four = x0 - above, x1 - below, x1 + below, x0 + above
@@ -291,7 +304,7 @@ class _Panel:
 
 
 def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:
-    """Return the rows, cuts before the nodes that they cut off, and the links between rows."""
+    """Return the rows, with each cut before its node, and (row, row) -> link."""
     before: dict[int, list[FlowCut]] = {}
     for cut in diagram.cuts:
         at = cut.target if cut.target is not None else (cut.source or 0) + 1
@@ -328,7 +341,7 @@ def _norm_text(place: FlowNode) -> str:
 
 
 def _name_color(place: FlowNode) -> str:
-    """Return the colour of the name of a node."""
+    """Return the color of a node's name."""
     if place.state == "learns_nothing":
         return "transfer_line"
     return "output_line" if place.output else "ink"

@@ -1,7 +1,7 @@
-"""Grouping of drawn elements into the nodes of a flow diagram: modules at a level that fits.
+"""Group drawn elements into the nodes of a flow diagram: modules, at a level that fits.
 
-An operation outside of modules belongs to the node before it if it reads only that, and is a node
-of its own where links meet.
+An operation outside of modules belongs to the node before it, if it uses results of that node only.
+Otherwise links meet at the operation, and it becomes a node.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from ..drawing.tree import Open
 from ..groups.groups import Group
 
 _READABLE_COUNTS: Final = range(8, 67)  # numbers of nodes that are easy to read
-MAX_NODES: Final = 110  # on a sheet, if no level has a readable number
+MAX_NODES: Final = 110  # most nodes of a picture, if no level has a readable number
 _DEPTHS = (6, 5, 4, 3, 2, 1)
-_CALL = re.compile(r"#\d+")  # of a repeated call of a module
+_CALL = re.compile(r"#\d+")  # call number of a module that is called several times
 
 
 class FlowNodes:
-    """The elements of a drawing by flow node, which is identified by its first key."""
+    """The elements of a drawing, grouped into flow nodes. A flow node is identified by the key of
+    its first element.
+    """
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         groups = drawing.groups.groups if drawing.groups else ()
         self._outer = {group.parent for group in groups if group.kind == "module"}
-        self._modules: dict[int | None, Group | None] = {}  # by group
-        self.sources: dict[int, dict[int, None]] = defaultdict(dict)  # of each key
+        self._modules: dict[int | None, Group | None] = {}  # group -> its module
+        self.sources: dict[int, dict[int, None]] = defaultdict(dict)  # key -> keys of its sources
         for source, target in drawing.ends:
             self.sources[target][source] = None
         self.home = self._homes()
@@ -41,7 +43,7 @@ class FlowNodes:
 
     @property
     def max_nesting(self) -> int:
-        """Return the depth of the deepest open group, segments not counted."""
+        """Depth of the deepest open group; segments are not counted."""
         groups, parts = self.drawing.groups, self.drawing.tree.parts
         if groups is None:
             return 0
@@ -54,7 +56,7 @@ class FlowNodes:
         drawing, sources = self.drawing, self.sources
         outputs = {drawing.key(node) for node, _ in drawing.graph.outputs}
         home: dict[int, int] = {}
-        first: dict[int, int] = {}  # module -> its node: one for all operations inside
+        first: dict[int, int] = {}  # module -> the flow node of all operations inside
         for key in _topological_order(drawing, sources):
             before = {home[source] for source in sources[key] if source in home}
             module = self.module(key)
@@ -70,7 +72,9 @@ class FlowNodes:
         return home
 
     def join_calls(self) -> None:
-        """Merge all calls of a module into one node, and the operations between them by kind."""
+        """Merge all calls of a module into one node, and equal operations outside of modules as
+        well.
+        """
         first: dict[str, int] = {}
         moved: dict[int, int] = {}
         for key in dict.fromkeys(self.home.values()):
@@ -79,11 +83,13 @@ class FlowNodes:
         self.home = {key: moved[place] for key, place in self.home.items()}
 
     def _kind(self, key: int) -> str:
-        """Return the operation of a node, or the group of any other key."""
+        """Return text that is equal for elements to merge: the operation of a node, or a group's
+        key.
+        """
         return self.drawing.graph.nodes[key].title if key >= 0 else str(key)
 
     def module(self, key: int) -> Group | None:
-        """Return the module of a key; None outside of modules."""
+        """Return the module of an element; None outside of modules."""
         groups = self.drawing.groups
         if groups is None:
             return None
@@ -93,16 +99,16 @@ class FlowNodes:
             inner = next((g for g in around if g.kind in ("module", "graph")), None)
             self._modules[number] = inner if inner and inner.kind == "module" else None
         found = self._modules[number]
-        # An operation between the submodules of a module belongs to none.
+        # An operation between the submodules of a module counts as outside of modules.
         return None if found and key >= 0 and found.id in self._outer else found
 
     def leaves_module(self, place: int, source: int, target: int | None) -> bool:
-        """Return True if the result of `source` for `target` leaves the module of a flow node.
+        """Return True if the result that `target` uses of `source` leaves a flow node's module.
 
         Args:
-            place: the first key of a flow node.
-            source: a key of that node.
-            target: a key, or None for an output of the graph.
+            place: the flow node.
+            source: key of an element of the flow node.
+            target: key of the user; None for an output of the graph.
         """
         path = strip_call_number(self.path(place))
         if not path or strip_call_number(self.path(source)) != path:
@@ -110,34 +116,36 @@ class FlowNodes:
         return target is None or strip_call_number(self.path(target)) != path
 
     def path(self, key: int) -> str:
-        """Return the path of the module of a key; "" outside of modules."""
+        """Return the path of an element's module; "" outside of modules."""
         module = self.module(key)
         return module.path if module else ""
 
     def group(self, key: int) -> int | None:
-        """Return the group of a key, or the group around it."""
+        """Return the group of an element: a closed group itself, or the open group that contains a
+        node.
+        """
         return ~key if key < 0 else self.drawing.tree.homes.get(key)
 
 
 def strip_call_number(path: str) -> str:
-    """Return the path of a module without call numbers."""
+    """Remove the call numbers from the path of a module."""
     return _CALL.sub("", path)
 
 
 def flow_nodes_of(graph: Graph, findings: tuple[Finding, ...]) -> FlowNodes:
-    """Return the flow nodes at the deepest level of modules that fits a sheet.
+    """Return the flow nodes at the deepest level of modules that fits a picture.
 
-    If none fits, as in a loop of many steps, all calls of a module become one node.
+    If no level fits, as in a loop of many steps, all calls of a module become one node.
     """
     tried: list[FlowNodes] = []
     for depth in _DEPTHS:
         if tried and depth >= tried[-1].max_nesting:
-            continue  # this depth opens the same groups
+            continue  # this depth opens the same groups as the one before
         tried.append(_at_depth(graph, findings, depth))
         if len(tried[-1]) in _READABLE_COUNTS:
             return tried[-1]
     if tried[-1].max_nesting:
-        outer = _at_depth(graph, findings, 0)  # outermost modules only
+        outer = _at_depth(graph, findings, 0)  # only the outermost modules are nodes
         if len(outer) in _READABLE_COUNTS:
             return outer
     fitting = (each for each in tried if len(each) <= MAX_NODES)
@@ -157,7 +165,7 @@ def _at_depth(graph: Graph, findings: tuple[Finding, ...], depth: int) -> FlowNo
 
 
 def _topological_order(drawing: Drawing, sources: Mapping[int, Mapping[int, None]]) -> list[int]:
-    """Return the keys, sources first as far as closed groups form no cycle."""
+    """Return the keys in topological order, except where closed groups form a cycle."""
     keys = sorted([*drawing.nodes, *(~n for n in drawing.boxes)], key=drawing.place)
     done: dict[int, None] = {}
     for key in keys:

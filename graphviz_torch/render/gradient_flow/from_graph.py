@@ -1,7 +1,7 @@
-"""Build the flow diagram of a graph: nodes, links between them, parameters and cuts.
+"""Build the flow diagram of a graph: nodes, links between nodes, parameters and cuts.
 
-The gradient of a module is that of the output of the module, not of an operation outside of modules
-that is drawn at the same node. Autograd sums the gradients from all users of a result.
+The gradient at a module is the gradient of the module's output, even if operations after the module
+are drawn at the same node. Autograd sums the gradients from all users of a result.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .learning import gradient_norm, sentence_of, state_of, states_of
 
 _REPEAT_MARK: Final = re.compile(
     r"'+(?=[.#]|$)"
-)  # suffix of a module that an earlier backward pass has, too
+)  # suffix of a module that is in the graph of an earlier backward pass too
 _MAX_CUTS = 12
-_MAX_UNREACHED = 8  # nodes for parameters outside of the graph
+_MAX_UNREACHED = 8  # most nodes for parameters outside of the graph
 
 
 class _Gradient(NamedTuple):
-    """Norm of a gradient; the largest of several."""
+    """The norm of a gradient, or the largest norm of several gradients."""
 
     norm: float | None
     nonfinite: bool = False
@@ -45,18 +45,22 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
     order = [key for key, first in home.items() if key == first]
     parameters, above = _parameter_flows(flow_nodes)
     number = {key: len(above) + i for i, key in enumerate(order)}
-    flows: dict[tuple[int, int], _Gradient] = {}  # between two flow nodes
-    results: dict[int, _Gradient] = defaultdict(lambda: _NO_GRADIENT)  # by flow node
+    # (flow node, flow node) -> gradient between the two
+    flows: dict[tuple[int, int], _Gradient] = {}
+    results: dict[int, _Gradient] = defaultdict(
+        lambda: _NO_GRADIENT
+    )  # flow node -> its result's gradient
     own: dict[int, _Gradient] = defaultdict(
         lambda: _NO_GRADIENT
-    )  # of the output of the module of a flow node
+    )  # flow node -> gradient of its module's output
     reached = graph.reached()
     for line in drawing.all_edges:
         source, target = home[line.source], home[line.target]
         leaves = flow_nodes.leaves_module(source, line.source, line.target)
         if source != target or leaves:
             closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
-            dry = reached.isdisjoint(closed)  # all users are behind a cut
+            # no gradient arrives, because all users are upstream of a cut
+            dry = reached.isdisjoint(closed)
             flow = (
                 _NO_GRADIENT if dry else _gradient_of(graph, line.edge.source, line.edge.output_nr)
             )
@@ -66,7 +70,8 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
                 continue
             flows[source, target] = flows.get((source, target), _NO_GRADIENT).merge(flow)
             results[source] = results[source].merge(flow)
-    outputs: dict[int, list[int]] = defaultdict(list)  # flow node -> output nodes
+    # flow node -> ids of the graph's outputs at this node
+    outputs: dict[int, list[int]] = defaultdict(list)
     for node in sorted({node for node, _ in graph.outputs}):
         key = drawing.key(node)
         place = home[key]
@@ -117,7 +122,7 @@ def _flow_node(
 
 
 def _segment_title(flow_nodes: FlowNodes, key: int) -> str:
-    """Return the title of the backward pass of a key; "" if the step has only one."""
+    """Return the title of an element's backward pass; "" if the step has only one pass."""
     groups = flow_nodes.drawing.groups
     if groups is None or not flow_nodes.drawing.graph.segments:
         return ""
@@ -128,7 +133,7 @@ def _segment_title(flow_nodes: FlowNodes, key: int) -> str:
 def _parameter_flows(
     flow_nodes: FlowNodes,
 ) -> tuple[dict[int, list[ParameterFlow]], tuple[FlowNode, ...]]:
-    """Return the parameters by flow node, and nodes for parameters outside of the graph."""
+    """Return flow node -> parameters, and the nodes for parameters outside of the graph."""
     found: dict[int, list[ParameterFlow]] = defaultdict(list)
     home = flow_nodes.home
     firsts = reversed(dict.fromkeys(home.values()))
@@ -139,7 +144,7 @@ def _parameter_flows(
         state, norm = state_of(p, graph), gradient_norm(p, graph)
         key = None if p.node is None else flow_nodes.drawing.key(p.node)
         path, _, name = p.name.rpartition(".")
-        if key not in home:  # beside other parameters of its module
+        if key not in home:  # the parameter is drawn beside other parameters of its module
             key = paths.get(path) if path else None
         if key in home:
             found[home[key]].append(ParameterFlow(name, state, norm))
@@ -149,7 +154,10 @@ def _parameter_flows(
 
 
 def _unreached_nodes(parameters: Mapping[str, list[ParameterFlow]]) -> tuple[FlowNode, ...]:
-    """Return nodes for parameters by module, at the deepest path level that fits the sheet."""
+    """Return nodes for the parameters of modules outside of the graph.
+
+    Modules are merged at the deepest level of their paths that gives few enough nodes.
+    """
     for parts in (8, 4, 3, 2, 1):
         merged: dict[str, list[ParameterFlow]] = defaultdict(list)
         for path, some in parameters.items():

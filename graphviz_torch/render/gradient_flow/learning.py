@@ -1,4 +1,4 @@
-"""Which parameters of a step learn, and the sentence above a diagram that says so."""
+"""Decide which parameters of a step learn, and write the sentence above a diagram."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...graph.text import listing
 from ...graph.units import count_text
 from .diagram import State
 
-MIN_LEARNING_NORM: Final = 1e-12  # of a gradient
-_MAX_NAMES = 1  # parameters in the sentence
-LEARN_NOTHING: Final = frozenset(  # ids of rules that explain it
+MIN_LEARNING_NORM: Final = 1e-12  # least gradient norm of a parameter that learns
+_MAX_NAMES = 1  # most parameters named in the sentence
+LEARN_NOTHING: Final = frozenset(  # ids of rules that explain why a parameter learns nothing
     (
         *("cut-gradient", "backward-returned-none", "never-called", "not-in-optimizer"),
         *("not-registered", "output-not-in-loss", "zero-gradient"),
@@ -23,9 +23,10 @@ LEARN_NOTHING: Final = frozenset(  # ids of rules that explain it
 
 
 def state_of(parameter: Parameter, graph: Graph) -> State:
-    """Return whether a parameter learns: an optimizer has it, and its gradient is large enough.
+    """Return whether a parameter learns, is frozen, or learns nothing.
 
-    A gradient with a norm below `MIN_LEARNING_NORM` changes no float32 weight of usual magnitude.
+    A parameter learns if an optimizer holds it and its gradient norm is at least
+    `MIN_LEARNING_NORM`. A smaller gradient changes no float32 weight of usual magnitude.
     """
     if not parameter.requires_grad:
         return "frozen"
@@ -35,7 +36,7 @@ def state_of(parameter: Parameter, graph: Graph) -> State:
 
 
 def states_of(graph: Graph) -> dict[str, State]:
-    """Return the state of each parameter by name, over all backward passes of the step."""
+    """Return parameter name -> state, over all backward passes of the step."""
     found: dict[str, State] = {}
     for parameter in graph.parameters:
         if found.get(parameter.name) != "learns":
@@ -44,7 +45,9 @@ def states_of(graph: Graph) -> dict[str, State]:
 
 
 def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
-    """Return the norm of the gradient of a parameter; None if it has none or it is unknown."""
+    """Return the gradient norm of a parameter; None if it has no gradient, or the norm is
+    unknown.
+    """
     stats = parameter.grad
     if parameter.node is not None:
         given = [each for each in graph.nodes[parameter.node].grad_outputs if each is not None]
@@ -55,7 +58,7 @@ def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
 
 
 def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
-    """Return a sentence on how many parameters learn nothing, and why or which."""
+    """Return a sentence on how many parameters learn nothing, with the reason or a name."""
     states = states_of(graph)
     parameters = [name for name, state in states.items() if state != "frozen"]
     names = [name for name in parameters if states[name] == "learns_nothing"]
@@ -75,8 +78,8 @@ def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
 def _explains(finding: Finding, names: set[str], graph: Graph) -> bool:
     """Return True if a finding explains why one of these parameters learns nothing.
 
-    It does if it has the node of the parameter, or, for a parameter outside of the graph, its name
-    in the message.
+    The finding contains the parameter's node or, for a parameter outside of the graph, mentions its
+    name in the message.
     """
     if finding.rule not in LEARN_NOTHING:
         return False
@@ -88,5 +91,5 @@ def _explains(finding: Finding, names: set[str], graph: Graph) -> bool:
 
 
 def _any_name_pattern(names: Iterable[str]) -> re.Pattern[str]:
-    """Return a pattern that matches any of the names, but not inside a longer one."""
+    """Return a pattern that matches any of the names, but not as part of a longer name."""
     return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, names))})(?!\w|\.\w)")

@@ -1,4 +1,4 @@
-"""SVG of the elements of a flow diagram: nodes, cuts, parameters, scale and legend."""
+"""Draw the elements of a flow diagram as SVG: nodes, cuts, parameters, scale and legend."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .text_width import text_width
 
 GRADIENT_COLOR: Final = SCALE[2][0]
 _CUT_COLOR: Final = "transfer_line"
-_STATES: Final[dict[State, tuple[str, str]]] = {  # name of its colour, its meaning
+_STATES: Final[dict[State, tuple[str, str]]] = {  # state -> (name of the color, meaning)
     "learns": ("output_line", "learns"),
     "learns_nothing": ("transfer_line", "learns nothing"),
     "frozen": ("operation_line", "frozen"),
 }
-_MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # pixels, of a link
+_MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # least and greatest width of a link, in pixels
 LEFT_MARGIN = 30  # pixels
-_MIN_DECADES = 3.0  # smallest range of the scale
+_MIN_DECADES = 3.0  # least number of powers of ten on the scale
 _MAX_DECADES = 9.0
-_MAX_NAMED = 3  # parameters that are named
+_MAX_NAMED = 3  # a node names at most this many parameters
 
 
 class Scale:
-    """A logarithmic map from gradient norms to widths."""
+    """A logarithmic scale, which maps gradient norms to widths of links."""
 
     def __init__(self, norms: Sequence[float]) -> None:
         known = [math.log10(norm) for norm in norms if 0 < norm < math.inf]
@@ -38,7 +38,7 @@ class Scale:
         self.low: float = min(low, self.high - _MIN_DECADES)
 
     def __call__(self, norm: float) -> float:
-        """Return the width in pixels; 0 without a finite gradient."""
+        """Return the width for a norm, in pixels; 0 if the norm is 0 or not finite."""
         if not 0 < norm < math.inf:
             return 0.0
         share = (math.log10(norm) - self.low) / (self.high - self.low)
@@ -46,8 +46,15 @@ class Scale:
 
 
 def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterator[str]:
-    """Draw a bar where a cut stops the gradient, and its text from x = `text` on."""
-    color = COLORS[_CUT_COLOR][0]  # as in the legend, whether harmful or intended
+    """Yield the bar of a cut, and its text.
+
+    Args:
+        x, y: middle of the bar.
+        cut: the cut.
+        text: x at which the text begins.
+        room: most characters of the text.
+    """
+    color = COLORS[_CUT_COLOR][0]  # every cut has the legend's color, whether harmful or intended
     yield (
         f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
@@ -62,7 +69,9 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterat
 
 
 def node_mark(x: float, y: float, width: float, place: FlowNode) -> str:
-    """Return a node: filled if its parameters learn, hollow if one learns nothing."""
+    """Return the shape of a node: filled if all its parameters learn, hollow if one learns
+    nothing.
+    """
     high = 12.0
     box = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.0f}"'
     paper = COLORS["background"][0]
@@ -93,7 +102,9 @@ def _dot(x: float, y: float, state: State) -> str:
 def parameter_marks(
     x: float, y: float, some: Sequence[ParameterFlow], room: float
 ) -> Iterator[str]:
-    """Yield the parameters of a node: few by name, many as a count for each state."""
+    """Yield the parameters of a node: a name for each if they are few, else a count for each
+    state.
+    """
     names = [
         e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_MAX_NAMED]
     ]
@@ -119,12 +130,12 @@ def parameter_marks(
 
 
 def shorten_path(text: str, most: int) -> str:
-    """Return the end of a long path, which distinguishes modules best."""
+    """Shorten a path to `most` characters: keep the end, which distinguishes modules best."""
     return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
 def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
-    """Yield the scale of widths, and the meaning of colours and shapes."""
+    """Yield the scale of widths, and the meanings of colors and shapes."""
     y = height - 66
     yield svg_text(LEFT_MARGIN, y + 2, "Norm of the gradient", "muted", size=11)
     low, high = math.ceil(scale.low - 1e-9), math.floor(scale.high + 1e-9)
@@ -156,7 +167,7 @@ def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
 
 
 def leader(x0: float, x1: float, y: float) -> str:
-    """Return a thin horizontal line from a mark to its text."""
+    """Return a thin horizontal line from a node's shape to the node's text."""
     line = COLORS["cluster_line"][0]
     return f'<path d="M{x0:.1f} {y:.1f}H{x1:.1f}" stroke="{line}" stroke-width="0.8" fill="none"/>'
 

@@ -1,7 +1,7 @@
-"""Widths of text in pictures, from the advance widths of DejaVu Sans, the widest usual font.
+"""Measure the width of text, from the advance widths of DejaVu Sans, the widest common font.
 
-They keep texts apart in pictures without a layout engine. Helvetica, Arial and Liberation Sans are
-narrower.
+Pictures without a layout engine need widths so that texts do not overlap. Helvetica, Arial and
+Liberation Sans are narrower.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-# Width in hundredths of the font size -> letters.
+# Width, in hundredths of the font size -> letters of this width.
 _PLAIN: Final = {
     27: "'",
     28: "ijl",
@@ -90,7 +90,7 @@ _BOLD: Final = {
     104: "m",
     110: "W",
 }
-_OTHER: Final = 100  # for letters that are not ASCII
+_OTHER: Final = 100  # width of letters that are not ASCII
 
 
 @lru_cache(maxsize=2)

@@ -1,7 +1,8 @@
-"""Routes of links: results run in parallel lanes, as branches in a log of commits.
+"""Choose the routes of links. Links run in parallel vertical lanes, like branches in `git log
+--graph`.
 
-Each node has a row of its own. Its result runs down a lane to its last user; its first user is in
-that lane, and the rest of the route moves to another lane.
+Each node has its own row. The link of a node's result runs down in a lane to the result's last
+user. Its first user is in the same lane, and from there on the link runs in another lane.
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ from typing import NamedTuple
 
 
 class Track(NamedTuple):
-    """The route of a result: its lane at each row, and the rows that use it."""
+    """The route of a result's link: its lane at each row, and the rows that use the result."""
 
-    source: int  # row
-    lanes: dict[int, int]  # row -> lane at that row
+    source: int  # row of the node that computes the result
+    lanes: dict[int, int]  # row -> lane of the link at that row
     uses: tuple[int, ...]  # rows that use the result
 
 
 def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list[Track]]:
     """Return the lane of each row, and the track of each result that a later row uses.
 
-    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0]  # the link past row 1 moves aside
-    [0, 0, 0, 0]
+    Args:
+        rows: number of rows.
+        links: (row of the source, row of the user) of each link.
+
+    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0] # the link that passes row 1 moves to another
+    lane [0, 0, 0, 0]
     """
     uses: dict[int, list[int]] = defaultdict(list)
     for source, target in links:
         if source < target:
             uses[source].append(target)
-    live: dict[int, int] = {}  # source -> lane
+    live: dict[int, int] = {}  # row of the source -> current lane of the link
     made = {source: Track(source, {}, tuple(sorted(set(uses[source])))) for source in uses}
     places = []
     for row in range(rows):
@@ -41,7 +46,7 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
         if lane is None:
             lane = _free(live.values())
         for source, other in live.items():
-            if other == lane:  # the result has users below this row
+            if other == lane:  # the link passes this row, because the result has users below
                 live[source] = _free([*live.values(), lane], lane)
         places.append(lane)
         if uses.get(row):
@@ -52,7 +57,7 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
 
 
 def _free(taken: Iterable[int], above: int = -1) -> int:
-    """Return the first free lane to the right of `above`."""
+    """Return the first lane to the right of lane `above` that is not in `taken`."""
     used = set(taken)
     lane = above + 1
     while lane in used:

@@ -1,1 +1,1 @@
-"""Which nodes are drawn as one: modules, loops, repeated blocks; which graphs."""
+"""Find the nodes to draw as one box: modules, loops, repeated blocks, and joined graphs."""

@@ -1,7 +1,7 @@
-"""Groups of the nodes of one function call, of torch or of the program.
+"""Group the nodes that one function call created.
 
-Their names come from `Node.call`: functions of the program outside of modules, then those of torch,
-such as "cross_entropy".
+The function is torch's, such as "cross_entropy", or, outside of modules, the program's own.
+`Node.call` contains the names of the calls.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from operator import itemgetter
 from ...graph import Graph
 from .part_tree import Item, Part, RangeName
 
-_Path = tuple[str, ...]  # the names of the calls around a node, outermost first
+_Path = tuple[str, ...]  # the names of the calls that contain a node, outermost first
 
 
 def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
-    """Put the nodes of each call that made several in a group, outer calls around inner ones.
+    """Put the nodes of each call that created several into a group; groups of inner calls are
+    nested.
 
-    A call that made all nodes of a module gets no group, as the module already names them.
+    A call that created all nodes of a module gets no group, because the module's name describes
+    them.
 
     Args:
         levels: the direct children of each group, the top level first, in topological order;
@@ -35,7 +37,7 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
         if not any("#" in call or "/" in call for call in calls):
             continue
         if number and len(calls - {""}) == 1 and all(type(item) is int for item in level):
-            continue  # a module whose nodes are all of one call
+            continue  # all nodes of the module are from one call
         rows = [*zip(_paths(graph, level), level, strict=True)]
         found = _group_by_call(graph, rows, 0, parts, whole=number > 0)
         if len(found) < len(level):
@@ -44,7 +46,7 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
 
 
 def _paths(graph: Graph, level: Sequence[Item]) -> list[_Path]:
-    """Return the calls around each item; a leaf has those of its first user."""
+    """Return the calls that contain each item; for a leaf, those that contain its first user."""
     found: list[_Path] = []
     path: _Path = ()
     for item in reversed(level):
@@ -64,10 +66,14 @@ def _group_by_call(
     parts: list[Part],
     whole: bool,
 ) -> list[Item]:
-    """Return the items with those of each call at a depth in a group.
+    """Return the items of a level, with the items of each call at `depth` in a group.
 
     Args:
-        whole: the level has a name already, so a call that made all of it gets no group.
+        graph: the graph.
+        rows: (calls that contain the item, item), in order.
+        depth: number of outer calls that are grouped already.
+        parts: list to which new groups are added.
+        whole: True if the level has a name, so that a call that created all of it gets no group.
     """
     found: list[Item] = []
     at = 0
@@ -80,11 +86,11 @@ def _group_by_call(
             continue
         made = sum(type(item) is int and not graph.nodes[item].leaf for item in items)
         last = all(len(path) == depth + 1 for path, _ in inside)
-        single = last and "#" not in name  # consecutive calls that made one node each
+        single = last and "#" not in name  # consecutive calls, each of which created one node
         named = single or made < 2 or (whole and len(inside) == len(rows))
         part = Part("call", RangeName(name, f"{name}#", 1, 1), [])
         if not named:
-            parts.append(part)  # before the groups inside it
+            parts.append(part)  # added before the groups inside
         if not last:
             items = _group_by_call(graph, inside, depth + 1, parts, whole=True)
         part.items = items

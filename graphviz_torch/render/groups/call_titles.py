@@ -1,4 +1,4 @@
-"""Titles of calls by their input: "encoder(positive)" is clearer than "encoder#2"."""
+"""Name the calls of a module by their input: "encoder(positive)" is clearer than "encoder#2"."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .groups import Group, Groups
 
 
 def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
-    """Return titles such as "encoder(positive)" for groups that are one of several calls.
+    """Return group -> title such as "encoder(positive)", for modules that were called several
+    times.
 
-    A call gets one only if its first input has a name, and no other call of the module has an input
-    of the same name first. Inputs are data that the caller passed to the model, or results of
-    nodes.
+    A call gets a title only if its first input has a name that no other call's first input has. An
+    input is data that the caller passed to the model, or the result of a node.
     """
     again = {_module(part) for part in tree.groups if "#" in part.name}
     if not again:
@@ -34,7 +34,7 @@ def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
         if cut.how == "detach" and cut.label
         for node in cut.after
     }
-    data: dict[int, tuple[str, str]] = {}  # call -> (module, name of its input)
+    data: dict[int, tuple[str, str]] = {}  # call -> (module, name of the call's first input)
     for part in calls:
         on = _read_first(graph, tree.operations[slice(*part.span)], reads, detached)
         if on:
@@ -53,7 +53,7 @@ def _read_first(
     reads: Mapping[int, list[int]],
     detached: Mapping[int, str],
 ) -> str:
-    """Return the name of the first input from outside the call; "" if it has none or several."""
+    """Return the name of the call's first input from outside; "" if it has no name, or several."""
     inside: set[int] = set()
     for node in operations:
         outside = set(reads.get(node, ())) - inside
@@ -62,7 +62,7 @@ def _read_first(
         given = {saved.label for saved in graph.nodes[node].saved if saved.kind == "input"}
         labels |= (
             given - {""} if labels else given
-        )  # a named result that the module reads is saved as an input, too
+        )  # a named result that the module reads is also saved as an input
         if labels:
             return labels.pop() if len(labels) == 1 else ""
         inside.add(node)
@@ -74,5 +74,5 @@ def _stem(part: Group) -> str:
 
 
 def _module(part: Group) -> str:
-    """Return the path of the module without the call number."""
+    """Return the path of a group's module, without the call number."""
     return part.path.removesuffix(part.name) + _stem(part)

@@ -1,7 +1,8 @@
-"""Groups of operations in a row: chains of views, and the backward of an `autograd.grad` call.
+"""Group consecutive operations: chains of views, and the operations of an `autograd.grad` call.
 
-In a chain each view reads only the one before it, which has no other user. The operations of
-`autograd.grad(create_graph=True)`, as in the inner steps of MAML, form one group for each line.
+In a chain, each view reads only the view before it, which has no other user. The operations that
+one line with `autograd.grad(create_graph=True)` created, as in the inner steps of MAML, form a
+group.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from typing import Final
 from ...graph import Edge, Graph
 from .part_tree import Item, Part, RangeName
 
-# Operations whose output has exactly the elements of their one input.
+# Operations whose output has exactly the elements of the only input.
 RESHAPING: Final = frozenset(
     (
         *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
         *("transpose", "unsafe_view", "unsqueeze", "view"),
     )
 )
-_BACKWARD = "_backward"  # suffix of operations that only a backward pass runs
+_BACKWARD = "_backward"  # suffix in the names of operations that only backward runs
 GRADIENT: Final = "autograd.grad"
 
 
 def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) -> list[Part]:
-    """Put each chain of views in a group, at the position of its last operation.
+    """Put each chain of views into a group, at the position of the chain's last operation.
 
     Args:
         levels: the direct children of each group, in topological order; changed in place.
@@ -38,7 +39,7 @@ def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item
     linked = {*before, *before.values()}
     parts: list[Part] = []
     for level in levels if before else ():
-        chains: dict[int, list[int]] = {}  # by the last operation
+        chains: dict[int, list[int]] = {}  # last operation -> chain
         for item in level:
             if type(item) is int and item in linked:
                 chains[item] = [*chains.pop(before.get(item, -1), ()), item]
@@ -53,7 +54,7 @@ def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item
 
 
 def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
-    """Put the operations of each `autograd.grad(create_graph=True)` in a group.
+    """Put the operations that each `autograd.grad(create_graph=True)` created into a group.
 
     Args:
         levels: the direct children of each group, in execution order; changed in place.
@@ -82,7 +83,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
 
 
 def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
-    """Return the source line of each operation; a leaf has that of its first user."""
+    """Return the source line of each item; a leaf has the line of its first user."""
     found: list[str] = []
     line = ""
     for item in reversed(level):
@@ -95,7 +96,7 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
 
 
 def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
-    """Return view -> the view that it reads, for unnamed views with a single user."""
+    """Return view -> the view that it reads, for chains of unnamed views with a single user."""
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
     rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]

@@ -1,10 +1,10 @@
-"""The tree of groups that every collapsed drawing of a graph uses.
+"""Build the tree of groups, which a drawing shows as open or closed boxes.
 
-The segments of a joined graph are the outermost groups. Inside, each recorded call of a module is a
-group, except for lists of modules, whose name becomes a prefix. Inside modules, the nodes of one
-function call form a group. A level with more children than a reader can take in is split along the
-topological order: first into the repeats of a body (steps of a loop, unnamed blocks) and chains of
-one operation, then into runs of equal size.
+The segments of a joined graph are the outermost groups. Inside them, each recorded call of a module
+is a group. A list of modules is not; its name becomes a prefix of the names inside. Inside modules,
+the nodes of one function call form a group. A level with too many children is split along the
+topological order. First the repetitions of a body (steps of a loop, unnamed blocks) and chains of
+one operation become groups, then runs of equal size.
 """
 
 from __future__ import annotations
@@ -27,42 +27,42 @@ from .split_levels import LevelSplitter
 
 
 class Group(NamedTuple):
-    """Nodes that are drawn as one box while the group is closed."""
+    """A group of nodes, which is drawn as one box while the group is closed."""
 
     id: int
-    name: str  # one segment: "layers", "attn#2", "repeat 3", "operations 101-200"
-    path: str  # unique, without "/": the path of its parents, and its name
+    name: str  # last name of the path: "layers", "attn#2", "repeat 3", "operations 101-200"
+    path: str  # unique path of names without "/": the parent's path and the name
     parent: int | None
     kind: Kind
     children: tuple[int, ...]  # groups directly inside, in topological order
     nodes: tuple[int, ...]  # nodes directly inside, in id order
     size: int  # number of all nodes inside
-    span: tuple[int, int]  # range (start, end) of its operations in Groups.operations
-    like: int  # id of the first isomorphic group, or its own
-    # "Linear(4, 16)", or the classes of the modules in a run; "" if not recorded.
+    span: tuple[int, int]  # range (start, end) of the group's operations in Groups.operations
+    like: int  # id of the first isomorphic group, which may be this one
+    # Class of the module, "Linear(4, 16)", or classes of the modules in a run; "" if not recorded.
     module_class: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Tree of groups over the nodes of one graph; parents come before their children."""
+    """The tree of groups of one graph; parents come before their children in `groups`."""
 
     groups: tuple[Group, ...]
-    of: tuple[int | None, ...]  # innermost group of each node; None: top level
+    of: tuple[int | None, ...]  # innermost group of each node; None at the top level
     roots: tuple[int, ...]  # groups at the top level, in topological order
     nodes: tuple[int, ...]  # nodes at the top level, in id order
     places: tuple[int, ...]  # position of each node in the topological order of the tree
-    operations: tuple[int, ...]  # all nodes except leaves, in that order
+    operations: tuple[int, ...]  # all nodes except leaves, in the same order
 
     def with_descendants(self, number: int) -> list[int]:
-        """Return a group and all groups inside it, outer ones first."""
+        """Return a group and all groups inside, outer groups first."""
         found = [number]
         for inner in found:
             found += self.groups[inner].children
         return found
 
     def with_ancestors(self, number: int | None) -> list[int]:
-        """Return a group and all groups around it, inner ones first."""
+        """Return a group and all groups that contain it, inner groups first."""
         found: list[int] = []
         while number is not None:
             found.append(number)
@@ -77,15 +77,16 @@ def group(
     """Return the groups of a graph, each with at most `limit` direct children.
 
     A leaf belongs to the group of its first user. Two groups are isomorphic (`Group.like`) if their
-    operations, attributes, outputs, leaves, inner edges and module classes agree. Names may differ,
-    and so may attributes that are positions in a sequence.
+    operations, attributes, outputs, leaves, inner edges and module classes are equal. Names may
+    differ, and so may attributes that are a position in a sequence, such as the index of a
+    `select`.
 
     Args:
         limit: most nodes and groups directly in a group.
         rows: a longer row of modules is split into this many runs of a few modules each, which a
-            picture can show side by side. None: only rows longer than `limit` are split, into few
-            runs of many modules, to be opened one by one.
-        loops: also group repeated bodies that would fit the limit, and chains of views.
+            picture can show one by one. If None, only rows longer than `limit` are split, into few
+            runs of many modules.
+        loops: True to also group repeated bodies that fit the limit, and chains of views.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -114,13 +115,13 @@ class ModuleTree:
         self._structure = Structure(graph, edges, self._order)
 
     def split(self, limit: int, rows: int | None) -> Groups:
-        """Return the groups for a limit; the arguments are those of `group`.
+        """Return the groups for a limit; `group` describes the arguments.
 
         Raises:
             ValueError: if `limit` is less than 4.
         """
         if limit < 4:
-            raise ValueError(f"limit={limit} leaves no room for groups: give at least 4.")
+            raise ValueError(f"limit={limit} is too small for groups: pass 4 or more.")
         splitter = LevelSplitter(self._structure, limit, rows, self._loops)
         for part, items in reversed(self._parts):
             part.items = splitter.split(items)
@@ -132,18 +133,19 @@ class ModuleTree:
 def _modules(
     graph: Graph, edges: Sequence[Edge], order: list[int], made: bool
 ) -> tuple[list[Item], list[Part]]:
-    """Return the top level and all modules, outer ones first, each leaf before its first user.
+    """Return the items of the top level, and all modules, outer modules first.
 
-    In execution order (`made`), a list of modules with other operations between its members is not
-    a group: its box would feed its own input.
+    Each leaf is placed before its first user. In execution order (`made`), a container is not a
+    group if other operations ran between its modules, because its box would feed its own input.
     """
     nodes = graph.nodes
     places = places_of(order)
     never = len(order)
-    first = [never] * never  # by leaf: position of its first user
+    first = [never] * never  # leaf -> position of its first user
     for edge in edges:
         leaf, place = edge.source, places[edge.target]
-        # In a hand-made graph a leaf may feed a leaf: its scope then decides its position.
+        # In a graph that was not recorded, a leaf may feed a leaf. Its position then follows from
+        # its scope.
         if place < first[leaf] and nodes[leaf].leaf and not nodes[edge.target].leaf:
             first[leaf] = place
     leaves: dict[int, list[int]] = {}  # node -> the leaves to insert before it
@@ -175,11 +177,11 @@ def _modules(
     return top, parts
 
 
-_LISTS = ("ModuleList", "ModuleDict")  # containers without a forward
+_LISTS = ("ModuleList", "ModuleDict")  # containers of modules, which are never called
 
 
 def _lists(nodes: Sequence[Node]) -> set[str]:
-    """Return the scopes of containers of modules, which compute nothing themselves."""
+    """Return the scopes of lists and dicts of modules, which compute nothing themselves."""
     found: set[str] = set()
     for scope, classes in {(node.scope, node.module_class) for node in nodes}:
         kinds = classes.split("/")
@@ -194,9 +196,9 @@ def _lists(nodes: Sequence[Node]) -> set[str]:
 def _add_modules(
     levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]
 ) -> list[Part]:
-    """Add the missing levels of a scope; return the new modules, outer ones first.
+    """Add the missing levels of a scope to `levels`; return the new modules, outer modules first.
 
-    A module in `apart` gets no level: its name becomes a prefix of those inside.
+    A module in `apart` gets no level; its name becomes a prefix of the names inside.
     """
     missing = []
     path = scope
@@ -224,10 +226,10 @@ def _add_modules(
 
 
 def _scopes(nodes: Sequence[Node]) -> list[str]:
-    """Return the scope of each node.
+    """Return the scope of each node for grouping.
 
-    A model without submodules, or called several times, is a scope itself: "Policy", "Policy#2", or
-    "model", "model#2" if it computes nothing itself.
+    A model without submodules, or one that was called several times, becomes a scope too: "Policy",
+    "Policy#2", or "model", "model#2" if the model itself computes nothing.
     """
     scopes = [node.scope for node in nodes]
     distinct = set(scopes)
@@ -279,7 +281,7 @@ def _build_groups(
     while stack:
         part, parent = stack.pop()
         numbers[part] = number = len(parts)
-        # "/" would split the name in TensorBoard.
+        # TensorBoard would split a name at "/".
         path = part.name.text.replace("/", "|")
         outer = parent
         while part.kind == "module" and outer is not None and parts[outer].kind != "module":

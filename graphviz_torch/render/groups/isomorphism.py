@@ -1,7 +1,7 @@
-"""Isomorphism of parts of a graph: equal operations with equal inputs from inside the part.
+"""Decide which parts of a graph are isomorphic: equal operations with equal edges inside the part.
 
-A position is the index of an operation in the order of the tree. Splitting keeps this order, so
-every part is a range of positions.
+A position is the index of an operation in the order of the tree. Splitting levels keeps this order,
+so every part is a range of positions.
 """
 
 from __future__ import annotations
@@ -24,40 +24,43 @@ _Outputs = tuple[TensorMeta | None, ...]
 
 
 class Structure:
-    """The operations of a graph by position, with an integer id for each distinct structure."""
+    """The operations of a graph by position, and an integer id for each distinct structure."""
 
     def __init__(self, graph: Graph, edges: Sequence[Edge], order: list[int]) -> None:
         self.nodes = nodes = graph.nodes
         self._edges = edges
         self.operations = [i for i in order if not nodes[i].leaf]
         count = len(self.operations)
-        self.position = position = [-1] * len(nodes)  # by node; -1 for a leaf
+        self.position = position = [-1] * len(nodes)  # node id -> position; -1 for a leaf
         for at, i in enumerate(self.operations):
             position[i] = at
-        # By position, the inputs of the operation: (input_nr, outputs id) for a leaf, and (distance
-        # to the source, output_nr, input_nr) for an operation.
+        # Position -> inputs of the operation: (input_nr, outputs id) if the input is a leaf, and
+        # (distance to the source, output_nr, input_nr) if the input is an operation.
         self.reads: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
-        # The first and the last position that each operation reads.
+        # Position -> first position, and last position, that the operation reads.
         self._first, self._last = list(range(count)), [-1] * count
-        self._known: dict[object, int] = {}  # structure -> its id
+        self._known: dict[object, int] = {}  # structure -> id
         self._outputs: dict[int, _Outputs] = {}  # outputs id -> outputs of a leaf
         self._read(edges)
-        # By position: the id of the operation with its attributes and outputs. `_whole` below also
-        # includes the inputs of the operation.
+        # Position -> id of the operation with attributes and outputs. `_whole` includes inputs as
+        # well.
         self._computes = self._operation_ids()
-        self._unsized: dict[int, object] = {}  # operation id -> the operation without sizes
+        # operation id -> key of the operation that ignores sizes
+        self._unsized: dict[int, object] = {}
         known = self._known
         whole = [
             known.setdefault((kind, *read), len(known))
             for kind, read in zip(self._computes, self.reads, strict=True)
         ]
         self._whole = tuple(whole)
-        self._found: dict[tuple[object, ...], int] = {}  # part with its inputs -> its structure
+        # part with its inputs -> id of its structure
+        self._found: dict[tuple[object, ...], int] = {}
 
     def _read(self, edges: Sequence[Edge]) -> None:
         nodes, position = self.nodes, self.position
         reads, first, last = self.reads, self._first, self._last
-        outputs: dict[int, int] = {}  # by `id()`, as most nodes share their tuple: outputs id
+        # `id()` of a tuple of outputs, which many nodes share -> outputs id
+        outputs: dict[int, int] = {}
         alone = only_part_used(nodes, edges)
         for edge in edges:
             source, end = edge.source, position[edge.target]
@@ -80,7 +83,9 @@ class Structure:
                 last[end] = start
 
     def _operation_ids(self) -> list[int]:
-        """Return the id of each operation; outputs are compared by `id()`: hashing is slow."""
+        """Return the id of each operation. Outputs are compared by `id()`, because hashing is
+        slow.
+        """
         kinds: dict[tuple[str, int, tuple[str, ...]], int] = {}
         found: list[int] = []
         for i in self.operations:
@@ -98,9 +103,10 @@ class Structure:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """Return the number of results that pass from before each position to it or beyond."""
+        """Return, for each position, the number of earlier results that are used there or later."""
         steps = [0] * (len(self.operations) + 2)
-        farthest = list(range(len(self.operations)))  # by position: the last reader
+        # position -> last position that uses the result
+        farthest = list(range(len(self.operations)))
         for end, reads in enumerate(self.reads):
             for start in [end - read[0] for read in reads if len(read) == 3]:
                 if end > farthest[start]:
@@ -118,7 +124,7 @@ class Structure:
         return {(position[edge.target], edge.input_nr) for edge in reads}
 
     def span(self, items: Sequence[Item]) -> tuple[int, int]:
-        """Return the range (start, end) of positions of items."""
+        """Return the range (start, end) of the positions of items."""
         start = end = 0
         for item in items:
             start, end = self._place(item)
@@ -131,14 +137,16 @@ class Structure:
         return start, end
 
     def _place(self, item: Item) -> tuple[int, int]:
-        """Return the range of positions of an item; (0, 0) if it has no operation."""
+        """Return the range of the positions of an item; (0, 0) if the item contains no
+        operation.
+        """
         if isinstance(item, Part):
             return item.span
         at = self.position[item]
         return (at, at + 1) if at >= 0 else (0, 0)
 
     def close(self, part: Part) -> None:
-        """Set the span and the structure of a part whose items are final."""
+        """Set `span` and `structure` of a part, whose items must not change any more."""
         part.parts, part.nodes = split(part.items)
         position = self.position
         places = [] if part.parts else [at for i in part.nodes if (at := position[i]) >= 0]
@@ -146,7 +154,7 @@ class Structure:
         part.span = start, end
         groups = tuple([(row_name(inner, part), inner.structure) for inner in part.parts])
         leaves = () if start < end else tuple([self.nodes[i].outputs for i in flatten([part])])
-        # Fast path: parts that also read the same inputs at the same distances are isomorphic.
+        # Fast path: parts with equal inputs at equal distances, also from outside, are isomorphic.
         whole = part.module_class, groups, leaves, self._whole[start:end]
         structure = self._found.get(whole)
         if structure is None:
@@ -156,7 +164,7 @@ class Structure:
         part.structure = structure
 
     def _structure_inside(self, start: int, end: int) -> list[int]:
-        """Return the ids of these positions, without edges from outside of the range."""
+        """Return the ids of the operations in a range of positions, without edges from outside."""
         inside = [*self._whole[start:end]]
         for p in range(start, end):
             if self._first[p] < start or self._last[p] >= end:
@@ -168,10 +176,11 @@ class Structure:
         return [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
 
     def unite(self, parts: Sequence[Part]) -> None:
-        """Give parts that differ in the size of one axis only the same structure.
+        """Give the same structure to parts that differ only in the size of one axis.
 
-        Examples are the experts of a mixture, each called on the rows that its router selects, and
-        the steps of a loop over a growing sequence. Their parameters have equal shapes.
+        Examples are the experts of a mixture, each of which gets the rows that a router selects,
+        and the steps of a loop over a growing sequence. The parameters of such parts have equal
+        shapes.
         """
         if len({part.module_class for part in parts}) == len(parts):
             return
@@ -192,16 +201,17 @@ class Structure:
                             part.structure = same[0].structure
 
     def size_free_structure(self, part: Part, start: int | None = None) -> tuple[Any, ...]:
-        """Return a key of a part that is equal for parts that differ in sizes only.
+        """Return a key that is equal for parts that differ only in sizes.
 
         Args:
-            start: position of the first operation to include; None: the start of the part.
+            part: the part.
+                start: position of the first operation to include; None includes all.
         """
         first, end = part.span
         start = first if start is None else start
         groups: list[object] = []
         around = [part]
-        for outer in around:  # grows during the loop
+        for outer in around:  # the list grows during the loop
             for inner in outer.parts:
                 place = inner.span[0] - start, inner.span[1] - start
                 name = row_name(inner, outer)
@@ -212,7 +222,7 @@ class Structure:
             reads = self._reads_inside(p, start, end)
             reads = [r for r in reads if len(r) == 3 or (p, r[0]) not in self._parameters]
             node = self.nodes[self.operations[p]]
-            if node.operation == "add":  # addition commutes
+            if node.operation == "add":  # the order of an addition's inputs does not matter
                 reads = sorted([read[:-1] for read in reads])
             kind = self._computes[p]
             if kind not in self._unsized:
@@ -221,7 +231,12 @@ class Structure:
         return (*groups, *computes)
 
     def _outside_inputs(self, p: int, start: int) -> dict[int, tuple[_Outputs, bool]]:
-        """Return input_nr -> (tensors, is a leaf) for inputs computed before `start`."""
+        """Return input_nr -> (outputs, True for a leaf), for inputs from outside of the part.
+
+        Args:
+            p: position of the operation.
+            start: start of the part.
+        """
         found: dict[int, tuple[_Outputs, bool]] = {}
         for read in self.reads[p]:
             if len(read) == 2:
@@ -232,11 +247,11 @@ class Structure:
         return found
 
     def differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
-        """Return True if the outputs of matching parts differ in at most one axis each.
+        """Return True if corresponding outputs of parts differ in the size of at most one axis.
 
-        The parts have equal `size_free_structure`, and their parameters have equal shapes. One part
-        may read a parameter where another reads the value that an earlier step computed from it, as
-        in the inner steps of MAML.
+        The parts must have equal `size_free_structure`. Their parameters must have equal shapes,
+        but one part may read a parameter where another part reads a value that was computed from
+        it, as in the inner steps of MAML.
         """
         spans = {part.structure: part.span for part in parts}.values()
         least = min([end - start for start, end in spans])
@@ -255,7 +270,7 @@ class Structure:
 
 
 def row_name(part: Part, outer: Part) -> str:
-    """Return the name that modules of a row share; "" for any other part."""
+    """Return the name that all modules of a row share; "" if the part is not a module."""
     if part.kind != "module":
         return ""
     return (
@@ -267,11 +282,11 @@ def row_name(part: Part, outer: Part) -> str:
 
 @lru_cache(maxsize=4096)  # names recur often in a model
 def without_call_number(name: str) -> str:
-    """Return the name of a module without its call number: "attn" for "attn#2"."""
+    """Remove the call number from the name of a module: "attn" for "attn#2"."""
     return _CALL_NUMBER.sub("", name)
 
 
 @lru_cache(maxsize=4096)
 def without_numbers(name: str) -> str:
-    """Return the name of a module without any number."""
+    """Remove all numbers from the name of a module."""
     return _ANY_NUMBER.sub("", name)

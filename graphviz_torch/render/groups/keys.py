@@ -1,4 +1,4 @@
-"""Lookup of the key under which a node is drawn: its own, or that of a closed group."""
+"""Find the key of the element that shows a node: the node's own box, or a closed group."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from .groups import Groups
 
 
 class Keys:
-    """Key of any node of the graph: a node with a box, one in a closed group, or neither.
+    """A lookup from node ids to the keys of drawn elements.
 
     Args:
         tree: the groups of the graph.
         nodes: ids of the nodes with a box.
         closed: ids of the closed groups.
-        repeated: the first group of each family -> all groups of it, itself first.
+        repeated: first group of each family -> all groups of the family, the first included. A
+            family consists of identical groups, of which only the first is drawn, and the others
+            are hidden.
     """
 
     def __init__(
@@ -29,7 +31,7 @@ class Keys:
         self.family = {n: first for first, alike in repeated.items() for n in alike}
         self.shown = set(nodes)
         self.box = {inner: number for number in closed for inner in tree.with_descendants(number)}
-        # Hidden group or descendant of one -> that hidden group, which its family represents.
+        # Hidden group, or group inside a hidden group -> the hidden group.
         others = [number for alike in repeated.values() for number in alike[1:]]
         self.hidden = {
             inner: number for number in others for inner in tree.with_descendants(number)
@@ -38,11 +40,12 @@ class Keys:
         self.position = dict(zip(operations, range(len(operations)), strict=True))
         self.known: dict[int, int | None] = {}
         self.folded: dict[int | None, dict[int, int]] = {}
-        self.users: dict[int, int] = {}  # leaf of a hidden group -> the key of its first user
+        # leaf of a hidden group -> key of the element that shows its first user
+        self.users: dict[int, int] = {}
         self._alike: dict[tuple[int, bool], list[int]] = {}
 
     def key(self, node: int) -> int | None:
-        """Return the key of a node; None if it is neither drawn nor in a closed group."""
+        """Return the key of the element that shows a node; None if no element does."""
         if node not in self.known:
             self.known[node] = self._find(node)
         return self.known[node]
@@ -52,7 +55,8 @@ class Keys:
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
             there = self.hidden[number]
-            # Count from the end: the first step of a loop may lack operations at its beginning.
+            # Count from the end, because the first step of a loop may lack operations at its
+            # beginning.
             end = groups[self.family[there]].span[1]
             place = end + self.position[node] - groups[there].span[1]
             node = self.tree.operations[place]
@@ -62,15 +66,18 @@ class Keys:
         return ~self.box[number] if number in self.box else None
 
     def is_loop(self, family: int) -> bool:
-        """Return True if the groups of a family are steps of a loop, not blocks with parameters."""
+        """Return True if the groups of a family are steps of a loop rather than blocks with own
+        parameters.
+        """
         alike, groups = self.repeated.get(family, ()), self.tree.groups
         return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
 
     def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
-        """Return the nodes that a drawn node represents, one per loop step, itself first.
+        """Return the nodes that a drawn node represents, one per step of a loop, itself included.
 
         Args:
-            loops: False to include identical blocks with parameters of their own.
+            node: id of the drawn node.
+                loops: False to include nodes of identical blocks that have their own parameters.
         """
         if (node, loops) not in self._alike:
             self._alike[node, loops] = self._find_represented(node, loops)
@@ -87,12 +94,14 @@ class Keys:
                 places = [self.position[i] - end for i in found]
                 spans = [groups[n].span for n in self.repeated[outer]]
                 inside = [(last + p, first) for first, last in spans for p in places]
-                # The first step may lack the operation.
+                # The operation may be missing in the first step.
                 found = [self.tree.operations[p] for p, first in inside if p >= first]
         return found
 
     def family_links(self, source: int, target: int) -> dict[int, tuple[int, int]]:
-        """Return the families in which an edge joins two members: family -> (from, to)."""
+        """Return family -> (group of the source, group of the target), for an edge between two
+        groups of a family.
+        """
         start, end = (
             self._family_members(self.tree.of[source]),
             self._family_members(self.tree.of[target]),
@@ -100,8 +109,8 @@ class Keys:
         return {f: (n, end[f]) for f, n in start.items() if f in end and end[f] != n}
 
     def _family_members(self, group: int | None) -> dict[int, int]:
-        """Return family -> member, for the groups around the nodes of a group."""
-        if group in self.hidden:  # no group inside a hidden one represents others
+        """Return family -> its group, for all groups of families that contain a group."""
+        if group in self.hidden:  # groups inside a hidden group belong to no family
             group = self.hidden[group]
         if group not in self.folded:
             around = [n for n in self.tree.with_ancestors(group) if n in self.family]

@@ -1,8 +1,8 @@
-"""The topological order of nodes in which levels are split into groups.
+"""Choose the topological order of nodes, along which levels are split into groups.
 
-If backward was recorded, this is the execution order of forward: the reverse of the order in which
-backward ran. A range of it, as a box, never feeds its own input. Otherwise the inputs of a loop
-step are placed in that step.
+If backward was recorded, the order is the execution order of forward, which is the reverse of the
+order in which backward ran. A range of this order, drawn as a box, never feeds its own input. If
+backward was not recorded, the order places the inputs of a loop's step in that step.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from operator import attrgetter
 
 from ...graph import Edge, Graph
 
-# Without modules, id order is kept if every result is used within this many nodes.
+# In a graph without modules, nodes are ordered by id if every result is used within this many
+# nodes.
 _MAX_DISTANCE_TO_USER = 100
 
 
 def by_target(graph: Graph) -> Sequence[Edge]:
-    """Return the edges sorted by target; unchanged if they are, as after `trace`."""
+    """Return the edges sorted by target. The edges of a traced graph are returned as they are."""
     targets = [edge.target for edge in graph.edges]
     in_order = targets == sorted(targets)
     return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
@@ -31,10 +32,7 @@ def has_modules(graph: Graph) -> bool:
 
 
 def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
-    """Return (whether it is the execution order, all nodes in a topological order).
-
-    If it is not the execution order, inputs of a loop step are placed in that step.
-    """
+    """Return (True if the order is the execution order, all nodes in a topological order)."""
     ran = [node.order for node in graph.nodes]
     if ran.count(None) < len(ran):
         return True, _execution_order(ran, edges)
@@ -42,13 +40,17 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
 
 
 def interrupted_containers(scopes: Sequence[str]) -> set[str]:
-    """Return the paths of containers of modules that the program leaves and re-enters.
+    """Return the paths of the containers of modules that the program leaves and enters again.
+
+    Args:
+        scopes: scopes of the nodes, in execution order.
 
     >>> interrupted_containers(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
     True
     """
     called = {"", *scopes}
-    containers: dict[str, set[str]] = {}  # scope -> enclosing paths whose modules are never called
+    # scope -> prefixes of the scope that are no scope themselves
+    containers: dict[str, set[str]] = {}
     for scope in called:
         path, containers[scope] = scope, set()
         while "." in path:
@@ -70,7 +72,7 @@ def interrupted_containers(scopes: Sequence[str]) -> set[str]:
 def _execution_order(ran: Sequence[int | None], edges: Sequence[Edge]) -> list[int]:
     """Return the reverse of the order in which backward ran the nodes.
 
-    A node that backward did not run is placed right before its user.
+    A node that backward did not run is placed directly before its user.
     """
     if None not in ran:
         order = sorted(range(len(ran)), key=ran.__getitem__, reverse=True)  # type: ignore[arg-type]
@@ -107,10 +109,10 @@ def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
 
 
 def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
-    """Return the nodes in the order of a search back from the outputs, longest path first.
+    """Return the nodes in the order of a depth-first search from the outputs, longest branch first.
 
-    A short branch, such as the input of one step, comes right before its user instead of before the
-    whole loop.
+    A short branch, such as the input of one step, is placed directly before its user instead of
+    before the whole loop.
     """
     inputs: list[list[int]] = [[] for _ in graph.nodes]
     is_end = [True] * len(graph.nodes)
@@ -133,7 +135,8 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                sources.reverse()  # so that of equal depths the first input is popped first
+                # the sort is stable, so of equal depths the first input is popped first
+                sources.reverse()
                 sources.sort(key=depth.__getitem__)
             stack += sources
     return order

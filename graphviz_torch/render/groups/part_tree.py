@@ -1,18 +1,19 @@
-"""The tree of groups under construction: nested parts, down to the nodes."""
+"""Define the tree of groups while it is built: nested parts, whose items are parts and nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-# "graph": a segment of a joined graph; "module": one call of a module; "call": one call of a torch
-# function or of a function of the program; "run": consecutive nodes and groups; "chain": repeated
-# operations, or views, that the name lists; "stack": consecutive identical groups.
+# Kinds of groups. "graph" is a segment of a joined graph, "module" one call of a module, "call" one
+# call of a function of torch or of the program, "run" a range of consecutive nodes and groups,
+# "chain" a sequence of repeated operations or of views that the group's name lists, and "stack"
+# consecutive identical groups.
 Kind = Literal["graph", "module", "call", "run", "chain", "stack"]
 
 
 class Part:
-    """A group under construction; its items are parts and node ids."""
+    """A group that is being built; its items are other parts and node ids."""
 
     __slots__ = ("items", "kind", "module_class", "name", "nodes", "parts", "span", "structure")
 
@@ -26,12 +27,12 @@ class Part:
         # Set by `Structure.close`:
         self.parts: list[Part] = []
         self.nodes: list[int] = []  # sorted by id
-        self.span = (0, 0)  # range (start, end) of positions of its operations
-        self.structure = 0  # id that isomorphic parts share
+        self.span = (0, 0)  # range (start, end) of the positions of all operations inside
+        self.structure = 0  # id that all isomorphic parts have
 
 
 class RangeName(NamedTuple):
-    """A name that can be joined with a later one: "repeat 1" and "repeat 9" to "repeat 1-9"."""
+    """A name that can be joined with a later name: "repeat 1" and "repeat 9" give "repeat 1-9"."""
 
     text: str
     stem: str
@@ -43,13 +44,13 @@ Item = Part | int
 
 
 def split(items: list[Item]) -> tuple[list[Part], list[int]]:
-    """Return the parts in order, and the nodes sorted by id."""
+    """Split items into parts, in order, and nodes, sorted by id."""
     parts = [item for item in items if type(item) is Part]
     return parts, sorted([item for item in items if type(item) is int])
 
 
 def flatten(items: Sequence[Item]) -> list[int]:
-    """Return the nodes in items and in all parts inside, in order."""
+    """Return all nodes in `items` and in the parts inside, in order."""
     nodes: list[int] = []
     stack = [iter(items)]
     while stack:

@@ -1,4 +1,4 @@
-"""Families: consecutive identical groups, of which a picture shows one."""
+"""Find families: consecutive identical groups, of which a picture shows one."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from dataclasses import replace
 from .groups import Group, Groups
 from .isomorphism import without_numbers
 
-_MAX_GRAPHS_APART = 3  # identical graphs of one step that are drawn separately, with their names
-_MIN_STACK = 2  # groups in a stack
+# at most this many identical segments are drawn separately, so that their titles are seen
+_MAX_GRAPHS_APART = 3
+_MIN_STACK = 2  # fewest groups that are put into a stack
 _DIGITS = re.compile(r"\d+$")
 
 Rows = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 
 def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the families among consecutive groups with no operation in between.
+    """Return the families of identical groups that follow each other without an operation in
+    between.
 
-    The names of modules in a family differ in a number only, so an encoder never represents a
-    decoder. Each family begins with the group that is drawn; a group without an identical neighbour
-    is a family of one.
+    The names of the modules in a family differ only in a number, so that an encoder never
+    represents a decoder. The first group of a family is the one that is drawn. A group without an
+    identical neighbor is a family of one group.
     """
     groups = tree.groups
     found: list[list[int]] = []
@@ -41,7 +43,7 @@ def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def _complete_first(tree: Groups, family: Sequence[int]) -> tuple[int, ...]:
-    """Return the family with its largest group first, as the first step of a loop may be
+    """Return the family with its largest group first, because the first step of a loop may be
     shorter.
     """
     first = max(
@@ -60,9 +62,10 @@ def _stem(part: Group) -> str:
 
 
 def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
-    """Return the tree with a new group around the members of each family that are not drawn.
+    """Return the tree with a new group, a stack, around the undrawn groups of each family.
 
-    Of twelve blocks, the first remains and the other eleven are put in a group "1-11".
+    Of the twelve blocks "0" to "11", the first remains, and the other eleven are put into a group
+    "1-11".
 
     Args:
         rows: a function from the groups directly inside a level to their families; it may replace
@@ -70,7 +73,7 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
     """
     stacks: dict[
         int, tuple[int, ...]
-    ] = {}  # first hidden member -> all hidden members of its family
+    ] = {}  # first undrawn group -> all undrawn groups of its family
     inside: dict[int | None, list[int]] = {}  # level -> the groups directly in it
     gone: set[int] = set()  # runs that were replaced
     for level, children in (
@@ -91,7 +94,7 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
         return tree
     outer = {member: level for level, row in inside.items() for member in row}
     numbers: dict[int, int] = {}
-    stack_ids: dict[int, int] = {}  # first hidden member -> the new id of its stack
+    stack_ids: dict[int, int] = {}  # first undrawn group -> id of the new stack
     count = 0
     for old in range(len(tree.groups)):
         if old in gone:
@@ -171,7 +174,7 @@ def _stack(
 
 
 def _name_of_row(first: str, last: str) -> str:
-    """Return the common name of a row: "1-11" for "1" and "11", "0#2-60" for "0#2" and "0#60"."""
+    """Return the name of a stack: "1-11" for "1" to "11", "0#2-60" for "0#2" to "0#60"."""
     stem, ends = _DIGITS.sub("", first), [_DIGITS.search(name) for name in (first, last)]
     if all(ends) and stem == _DIGITS.sub("", last):
         return f"{first}-{ends[1][0]}"  # type: ignore[index]

@@ -1,6 +1,6 @@
-"""Repeats in a sequence: a body of tokens that occurs at least three times in a row.
+"""Find repetitions in a sequence: a body of tokens that occurs three or more times in a row.
 
-The first occurrence may lack its beginning.
+The beginning of the first occurrence may be missing.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
-# Tokens that must match for a distance to be a candidate period. More than a pair of operations,
-# which may recur inside a body.
+# Number of equal tokens that makes their distance a candidate for the period. Fewer tokens, such as
+# a pair of operations, may recur inside a body.
 _MATCH_LENGTH = 8
 _SEARCH_STEP = 4  # tokens between the starts of two searches
-_MAX_CANDIDATES = 6  # periods to check
-_MAX_LACKING = 0.25  # of the first body: the first step of a loop has no step before to read from
+_MAX_CANDIDATES = 6  # most periods that are checked
+# fraction of the first body that may be missing, because a first step reads no earlier step
+_MAX_LACKING = 0.25
 MIN_TIMES = 3
 
 
 class Repeat(NamedTuple):
-    """`length` tokens from `start`; each equals the one `period` before it."""
+    """`length` tokens from index `start` on, which repeat with the period `period`."""
 
     start: int
     period: int
@@ -30,16 +31,16 @@ class Repeat(NamedTuple):
 
 
 def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Repeat]:
-    """Return the repeats of a sequence, disjoint and in order.
+    """Return the repetitions in a sequence, which do not overlap, in order.
 
-    The longest is found first; the ranges before and after it are searched while longer than
-    `shortest`.
+    The longest repetition is found first. Then the ranges before and after it are searched, if they
+    are longer than `shortest`.
 
     >>> find_repeats("xyz" + "abcde" * 4 + "z", shortest=8)
     [Repeat(start=3, period=5, length=20)]
     """
-    # Encode each distinct token as a character: strings are searched fast. From the 1,114,112th on,
-    # distinct tokens share the last character.
+    # Each distinct token becomes a character, because searching a string is fast. From the
+    # 1,114,112th token on, distinct tokens share the last character.
     known: dict[Hashable, str] = {}
     text = "".join(
         [known.setdefault(token, chr(min(len(known), sys.maxunicode))) for token in tokens]
@@ -72,5 +73,5 @@ def _longest(text: str, shortest: int) -> Repeat | None:
         if best is None or (repeat.length, -period) > (best.length, -best.period):
             best = repeat
         if best.length > len(text) - shortest:
-            break  # the rest is too short for another repeat
+            break  # the remaining tokens are too few for another repetition
     return best

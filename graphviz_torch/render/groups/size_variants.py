@@ -1,4 +1,4 @@
-"""Comparison of operations that differ in the size of one axis, such as the number of rows."""
+"""Compare operations that differ in the size of one axis, such as the number of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from ...graph import Node, TensorMeta
 from .attributes import distinguishing
 
-# Attributes of the first step of a sum over a loop: `total = 0; total += loss`.
+# Attributes of the first addition in a sum over a loop: `total = 0; total += loss`.
 ADDED_ZERO: Final = ("other=0", "other=0.0")
 _Outputs = tuple[TensorMeta | None, ...]
 

@@ -1,4 +1,7 @@
-"""Split levels of the group tree that have too many children."""
+"""Split levels of the group tree that have too many items.
+
+A level consists of the direct children of a group, which are groups or nodes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,16 @@ from .part_tree import Item, Part, RangeName, flatten, split
 from .repeats import MIN_TIMES, find_repeats
 
 _MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
-_MAX_CLASSES_NAMED = 3  # module classes in the name of a run
-_MIN_MODULE_SHARE = 0.25  # fraction of modules among the items of a row of modules
-_MIN_BODY = 3  # a smaller body gets no group: runs are split at its multiples instead
+_MAX_CLASSES_NAMED = 3  # most classes of modules in the name of a run
+# a level is a row of modules if more than this fraction of its items are modules
+_MIN_MODULE_SHARE = 0.25
+_MIN_BODY = 3  # a smaller body gets no group; runs are cut at multiples of its length instead
 
 
 class LevelSplitter:
-    """Splitter of levels into groups, so that no level has more than `limit` items."""
+    """Splitter that puts items of a level into groups, until no level has more than `limit`
+    items.
+    """
 
     def __init__(self, structure: Structure, limit: int, rows: int | None, loops: bool) -> None:
         self.structure = structure
@@ -29,7 +35,7 @@ class LevelSplitter:
         self.loops = loops
 
     def split(self, items: list[Item]) -> list[Item]:
-        """Return the items of one level, grouped until there are at most `limit`."""
+        """Return the items of one level, put into groups until at most `limit` remain."""
         size = self.limit
         parts = [item for item in items if type(item) is Part]
         if len(parts) > 1:
@@ -41,16 +47,18 @@ class LevelSplitter:
         return items if len(items) <= self.limit else self._runs(items, size)
 
     def _short_runs(self, items: list[Item], most: int) -> list[Item]:
-        """Split a row of modules into at most `most` runs, each as short as possible.
+        """Split a row of modules into about `most` short runs of equal size.
 
-        Operations between two modules, such as an addition, go to the run of the module before.
+        Operations between two modules, such as an addition, belong to the run of the module before
+        them.
         """
         starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
         if not is_row(len(starts), len(items)):
             return items
         first, last = starts[0], starts[-1] + 1
         room = most - first - (len(items) - last)
-        if 2 * room < most:  # too many items around the row to keep them out of the runs
+        # too many items come before and after the row to stay outside of the runs
+        if 2 * room < most:
             first, last, room = 0, len(items), most
         ends = [first, *starts[:: min(self.limit, ceil(len(starts) / room))][1:], last]
         if len(ends) < 3:  # a single run
@@ -63,7 +71,8 @@ class LevelSplitter:
         if len(items) <= self.limit:
             return items
         if all(type(item) is Part and item.kind == "graph" for item in items):
-            size = min(size, isqrt(len(items)))  # so that some can be opened and the others listed
+            # segments get small runs, so that a reader opens one and sees the others listed
+            size = min(size, isqrt(len(items)))
         while len(items) > self.limit:
             if size == self.limit:
                 size = ceil(len(items) / ceil(len(items) / size))
@@ -73,7 +82,10 @@ class LevelSplitter:
         return items
 
     def _repeats(self, items: list[Item]) -> tuple[list[Item], int]:
-        """Return the items with each repeat of a body in a group, and the size for runs of them."""
+        """Return the items with each repetition of a body in a group, and the size of runs.
+
+        A body is a sequence of items that repeats, such as a step of a loop.
+        """
         structure = self.structure
         tokens, ends = self._units(items)
         size = self.limit
@@ -90,8 +102,8 @@ class LevelSplitter:
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # The body starts where the fewest results enter it in the second step; of several such
-            # places, the one for which the last body ends with the loop.
+            # The body starts at the position in the second step where the fewest results enter. Of
+            # several such positions, the one is used for which the last body ends with the loop.
             units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [
                 self.structure.crossing[self.structure.span(items[a:b])[0]] for a, b in units
@@ -106,7 +118,7 @@ class LevelSplitter:
             if len(steps) < MIN_TIMES:
                 continue
             if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
-                continue  # most bodies differ, and they fit ungrouped
+                continue  # most bodies differ, and their items fit the level without groups
             result += items[ends[done] : ends[start + (0 if first else shift)]]
             for step in steps:
                 number += 1
@@ -116,9 +128,14 @@ class LevelSplitter:
         return result + items[ends[done] :], size
 
     def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
-        """Return the first step of a loop, if it only lacks operations that read earlier steps.
+        """Return the first step of a loop, if it lacks only operations that read earlier steps.
 
-        It gets the structure of the other steps and is drawn as one of them.
+        The first step gets the structure of the other steps, so that it is drawn as one of them.
+        Return [] if the items before the other steps are no such step.
+
+        Args:
+            items: the items before the other steps.
+            bodies: the other steps.
         """
         structure, body = self.structure, bodies[-1].span
         start, end = structure.span(items)
@@ -126,7 +143,8 @@ class LevelSplitter:
             return []
         lacking = range(body[0], body[1] - (end - start))
         if not all(any(len(read) == 3 for read in structure.reads[p]) for p in lacking):
-            return []  # an operation that reads no earlier step cannot be missing in the first one
+            # an operation that does not read an earlier step cannot be missing in the first step
+            return []
         part = self._close(Part("run", bodies[0].name, items))
         same = self.structure.size_free_structure(part) == self.structure.size_free_structure(
             bodies[-1], body[1] - (end - start)
@@ -137,18 +155,24 @@ class LevelSplitter:
         return [part]
 
     def _first_operation(self, items: list[Item], start: int) -> int:
-        """Return the index of the first operation: leaves before it are no part of the chain."""
+        """Return the index of the first operation from `start` on, since a chain begins after its
+        leaves.
+        """
         leaf = (type(item) is int and self.nodes[item].leaf for item in items[start:])
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
 
     def _reads_equally(self, items: list[Item], period: int) -> bool:
-        """Return True if each operation has as many inputs as the one a period before."""
+        """Return True if each operation has as many inputs as the operation one period before
+        it.
+        """
         places = [self.structure.position[i] for i in flatten(items)]
         reads = [len(self.structure.reads[place]) for place in places if place >= 0]
         return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
-        """Return the group of one repeated operation, or two in turn; its name counts them."""
+        """Return a group for an operation, or two in turn, that repeat; the group's name counts
+        them.
+        """
         operations = [self.nodes[i] for i in flatten(items) if not self.nodes[i].leaf]
         body = ", ".join(node.title for node in operations[:period])
         text = f"{body} {TIMES} {len(operations) // period:,}"
@@ -157,9 +181,10 @@ class LevelSplitter:
         return part
 
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
-        """Return a token for each operation or part with its leaves, and where each ends.
+        """Return a token for each unit, and the ends of the units.
 
-        Trailing leaves belong to no unit.
+        A unit is an operation or a part, with the leaves before it. Leaves at the end belong to no
+        unit.
         """
         tokens: list[object] = []
         ends = [0]
@@ -170,7 +195,8 @@ class LevelSplitter:
                 name = without_call_number(item.name.text)
                 call = item.kind == "module" and names[name] > 1
                 size = item.span[1] - item.span[0]
-                # One call may read the parameters, another the values that a step made of them.
+                # Calls of one module may have different structures: one reads the parameters,
+                # another reads values that a step computed from them.
                 tokens.append((name, item.module_class, size) if call else item.structure)
                 ends.append(end)
             elif not self.nodes[item].leaf:
@@ -197,7 +223,12 @@ class LevelSplitter:
 
 
 def is_row(modules: int, items: int) -> bool:
-    """Return True if enough of the items of a level are modules to treat it as a row of modules."""
+    """Return True if a level has so many modules that it is treated as a row of modules.
+
+    Args:
+        modules: number of modules in the level.
+        items: number of all items in the level.
+    """
     return modules > _MIN_MODULE_SHARE * items
 
 
@@ -206,7 +237,7 @@ def _repeat_name(number: int) -> RangeName:
 
 
 def _range_name(first: RangeName, last: RangeName) -> RangeName:
-    """Return the name of a range of groups, from its first and last name."""
+    """Return the name of a range of groups, given the names of its first and last group."""
     if first.stem == last.stem and first.last < last.first:
         return RangeName("", first.stem, first.first, last.last)
     text = f"{first.text.partition(' … ')[0]} … {last.text.rpartition(' … ')[2]}"
@@ -214,6 +245,6 @@ def _range_name(first: RangeName, last: RangeName) -> RangeName:
 
 
 def _common_class(parts: list[Part]) -> str:
-    """Return the classes of modules without their arguments; "" if they are many."""
+    """Return the classes of modules without arguments; "" if there are many, or one is unknown."""
     classes = dict.fromkeys(part.module_class.partition("(")[0] for part in parts)
     return ", ".join(classes) if len(classes) <= _MAX_CLASSES_NAMED and "" not in classes else ""

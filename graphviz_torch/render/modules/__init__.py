@@ -1,1 +1,1 @@
-"""Values by module: FLOPs, parameters, memory kept for backward, gradients."""
+"""Compute values by module: FLOPs, parameters, memory kept for backward, gradients."""

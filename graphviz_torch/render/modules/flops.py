@@ -1,13 +1,13 @@
-"""Floating-point operations of each node, by the formulas of PyTorch.
+"""Count the floating-point operations (FLOPs) of each node, by the formulas of PyTorch.
 
-The formulas are those of `torch.utils.flop_counter` (2.13): a multiply-add counts as two. Counted:
-matrix products, convolutions, and attention, causal or not, as if nothing were masked; in backward
-also those that a checkpoint recomputed. Not counted: all other operations, and those without
-gradient, which have no node. Unknown: operations inside a custom Function, a compiled region, a
-reentrant checkpoint, or a recurrent layer that is one node. The counter of PyTorch omits attention
-on the CPU; here it is counted.
+The formulas are those of `torch.utils.flop_counter` (2.13), in which a multiply-add counts as two.
+Matrix products, convolutions and attention are counted. Attention is counted as if nothing were
+masked, also on the CPU, where PyTorch's counter omits it. In backward, operations that a checkpoint
+recomputes are counted too. All other operations are not counted, nor are those without gradient,
+which have no node. The FLOPs inside a custom Function, a compiled region, a reentrant checkpoint,
+or a recurrent layer that is one node are unknown.
 
-Computed from operations and shapes alone, so a graph from a file gives the same numbers.
+FLOPs are computed from operations and shapes alone, so a graph from a file gives the same numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 
-# Operation -> (input_nr, name as saved tensor) of both factors.
+# Operation -> (input_nr, autograd's name of the saved tensor) of both factors.
 _PRODUCTS = {
     "mm": ((0, "self"), (1, "mat2")),
     "bmm": ((0, "self"), (1, "mat2")),
@@ -27,7 +27,7 @@ _PRODUCTS = {
     "baddbmm": ((1, "batch1"), (2, "batch2")),
 }
 _ATTENTION = ("query", "key", "value")
-# Recurrent layers in one operation, for which PyTorch has no formula.
+# Operations that are a whole recurrent layer, for which PyTorch has no formula.
 _RECURRENT = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
 
 
@@ -36,7 +36,7 @@ class Flops(NamedTuple):
 
     forward: int | None
     backward: int | None
-    more: bool = False  # backward recomputes forward an unknown number of times
+    more: bool = False  # True if backward recomputes forward an unknown number of times
 
 
 _ZERO_FLOPS = Flops(0, 0)
@@ -44,7 +44,9 @@ _UNKNOWN_FLOPS = Flops(None, None)
 
 
 def flops(graph: Graph) -> list[Flops]:
-    """Return the FLOPs of each node in forward, and in the backward that ran or would run.
+    """Return the FLOPs of each node, in forward and in backward.
+
+    If no backward was recorded, all gradients that a backward would compute are counted.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> w, y = TensorMeta((4, 16), "float32", "cpu"), TensorMeta((8, 16), "float32", "cpu")
@@ -60,7 +62,7 @@ def flops(graph: Graph) -> list[Flops]:
 
 
 def _with_reruns(node: Node, once: Flops) -> Flops:
-    """Return the FLOPs including the forward operations that backward recomputes."""
+    """Return `once` with the forward operations that a checkpoint recomputes added to backward."""
     forward, backward, _ = once
     if not forward or backward is None:
         return once
@@ -70,7 +72,7 @@ def _with_reruns(node: Node, once: Flops) -> Flops:
 
 
 class _Inputs:
-    """The inputs of a node: which of them need a gradient, and their shapes."""
+    """The inputs of a node: their shapes, and whether they need a gradient."""
 
     def __init__(self, node: Node, nodes: tuple[Node, ...], edges: list[Edge], ran: bool) -> None:
         self._node = node
@@ -83,7 +85,7 @@ class _Inputs:
         if self._ran and self._node.order is None:
             return False
         sources = [self._nodes[edge.source] for edge in self._edges if edge.input_nr == input_nr]
-        # `autograd.grad` returns the gradient of an input without running its node.
+        # `autograd.grad` returns the gradient of an input without running the input's node.
         return any(not self._ran or s.order is not None or any(s.grad_outputs) for s in sources)
 
     def shape(self, input_nr: int, name: str) -> Shape | None:
@@ -108,7 +110,8 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
         return _convolution(node, output.shape, inputs)
     if operation.endswith(_RECURRENT):
         return _UNKNOWN_FLOPS
-    if node.name.endswith("Backward"):  # a custom Function: built-in nodes end in a number
+    # names of custom Functions end in "Backward", those of built-in nodes in a number
+    if node.name.endswith("Backward"):
         return _UNKNOWN_FLOPS
     if operation.startswith("scaled_dot_product"):
         return _attention(output.shape, inputs)
@@ -119,7 +122,7 @@ def _product(operation: str, output: Shape, inputs: _Inputs) -> Flops:
     (left, left_name), (right, right_name) = _PRODUCTS[operation]
     count = inputs.needs_gradient(left) + inputs.needs_gradient(
         right
-    )  # each gradient is a product as well
+    )  # computing each gradient is a product as well
     a, b = inputs.shape(left, left_name), inputs.shape(right, right_name)
     inner = a[-1:] if a is not None else b[-2:-1] if b is not None else None
     return _times(_count(output, inner), 1, count)
@@ -138,7 +141,7 @@ def _convolution(node: Node, output: Shape, inputs: _Inputs) -> Flops:
 def _attention(output: Shape, inputs: _Inputs) -> Flops:
     query, key, value = (inputs.shape(i, name) for i, name in enumerate(_ATTENTION))
     long, wide = key or value, key or query
-    scores = _count(output[:-1], long and long[-2:-1])  # one product per score and feature
+    scores = _count(output[:-1], long and long[-2:-1])  # one multiply-add per score and feature
     if scores is None or wide is None:
         return _times(None, 1, any(map(inputs.needs_gradient, range(3))))
     into, out = wide[-1], output[-1]
@@ -148,7 +151,7 @@ def _attention(output: Shape, inputs: _Inputs) -> Flops:
 
 
 def _count(*shapes: Shape | None) -> int | None:
-    """Return twice the product of all sizes; None if one is unknown."""
+    """Return twice the product of all sizes; None if a shape is unknown."""
     sizes = [size for shape in shapes for size in shape or (-1,)]
     return None if min(sizes, default=0) < 0 else 2 * prod(sizes)
 

@@ -1,4 +1,4 @@
-"""`summary`: a table of the modules with FLOPs, parameters, saved bytes and gradients."""
+"""Make a table of modules with FLOPs, parameters, saved bytes and gradients: `summary`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..labels import count
 from .summary_rows import MAX_UNFOLDED, SummaryRow, summary_rows
 from .sums import ModuleSummary, in_order, sums_by_module
 
-_MAX_MODULES = 400  # a deeper level with more modules is not shown by default
-_MIN_NAME_WIDTH = 24  # characters
+_MAX_MODULES = 400  # by default, levels that add up to more modules are not shown
+_MIN_NAME_WIDTH = 24  # characters of a name that always remain
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The result of `summary`: prints as a table, and a notebook shows it as one.
+    """The result of `summary`, which prints as a table; a notebook shows the table.
 
     >>> import torch
     >>> from graphviz_torch import record, summary
@@ -38,18 +38,18 @@ class Summary:
     total         scalar       3     16        16
     """
 
-    # In the order of forward, each before its submodules. The model itself, as "", comes first if
-    # it computes something outside of its modules.
+    # The modules in the order of forward, each before its submodules. The first is the model
+    # itself, with the path "", if it computes something outside of its submodules.
     modules: tuple[ModuleSummary, ...]
     total: ModuleSummary
     depth: int  # deepest level in `modules`
     deepest: int  # deepest level in the graph
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dict for each module, and the total last: `pandas.DataFrame(summary.rows())`.
+        """Return a dict for each module, and for the total, which is last.
 
-        "output" is text, "f32[8, 128] cpu"; other values are numbers, text or None. The fields that
-        recorders fill come last.
+        `pandas.DataFrame(summary.rows())` makes a data frame. "output" is text, "f32[8, 128] cpu";
+        other values are numbers, text or None. The fields that recorders fill come last.
         """
         rows = [asdict(row) for row in (*self.modules, self.total)]
         for row, each in zip(rows, (*self.modules, self.total), strict=True):
@@ -60,14 +60,17 @@ class Summary:
 
     @property
     def recorded_columns(self) -> Mapping[str, Column]:
-        """Return the fields that recorders filled by module, without texts that never vary."""
+        """Fields of `ModuleRow` that recorders filled, without text that is equal in all
+        modules.
+        """
         return columns_in(ModuleRow, [row.row for row in self.modules] or [self.total.row])
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table, with lines that fit the terminal, or 80 characters elsewhere.
+        """Return the table, whose lines fit the terminal, or 80 characters without a terminal.
 
-        If there are many modules, identical blocks share a row; columns that do not fit are left
-        out. `wide` shows everything.
+        Args:
+            wide: True to show everything. Otherwise columns that do not fit are left out, and if
+                there are many modules, identical blocks share a row.
         """
         width = line_width(wide)
         lines, cells = self._cells(fold=not wide)
@@ -111,7 +114,9 @@ class Summary:
         )
 
     def _cells(self, *, fold: bool) -> tuple[list[SummaryRow], dict[str, list[str]]]:
-        """Return the rows, the total last, and the non-empty columns by title."""
+        """Return the rows, with the total last, and title -> cells for columns that are not
+        empty.
+        """
         rows = (*self.modules, self.total)
         fold = fold and len(self.modules) > MAX_UNFOLDED
         lines = [*summary_rows(self.modules, fold=fold), SummaryRow("total", 0, (self.total,))]
@@ -141,20 +146,20 @@ class Summary:
 def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     """Return a table of the modules: FLOPs, parameters, bytes kept for backward, gradients.
 
-    The columns: the module with its class and number of calls; the shape of its output; the number
-    of its parameters, and of the trainable ones if some are frozen; FLOPs of forward and of
-    backward, by the formulas of PyTorch; bytes kept for backward; the norm of its gradients, and
-    that divided by the norm of its weights; the time in backward; bytes sent to other ranks. Empty
-    columns are left out. FLOPs are computed from operations and shapes, so a graph from a file has
-    them as well, without torch.
+    The columns are: the module with its class and number of calls; the shape of the output; the
+    number of parameters, and of trainable ones if some are frozen; the FLOPs of forward and of
+    backward, by the formulas of PyTorch; the bytes kept for backward; the gradient norm, and its
+    ratio to the norm of the weights; the time in backward; the bytes sent to other ranks. Empty
+    columns are left out. FLOPs are computed from operations and shapes, also for a graph from a
+    file, and without torch.
 
     Args:
         graph: a Graph, a recording, or a target of `trace`.
-        depth: number of levels of modules to show; 1 shows the children of the model. None: as
-            many as fit 40 rows, in which identical blocks share one.
+        depth: number of levels of modules to show; 1 shows the children of the model. None shows as
+            many levels as fit 40 rows, in which identical blocks share a row.
 
     Raises:
-        TypeError, ValueError: as `graph_of`; ValueError for a depth below 1.
+        TypeError, ValueError: as `graph_of`; also ValueError if `depth` is less than 1.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -171,7 +176,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     total              scalar      97  1.28 k    1.54 k
     """
     if depth is not None and depth < 1:
-        raise ValueError(f"depth={depth}: pass 1 or more, or None for as deep as fits.")
+        raise ValueError(f"depth={depth}: pass 1 or more, or None for as many levels as fit.")
     graph = graph_of(graph)
     found, root = sums_by_module(graph)
     scale = graph.step.loss_scale or 1.0
@@ -185,7 +190,7 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
 
 
 def _depth(rows: list[ModuleSummary], deepest: int) -> int:
-    """Return the deepest level whose rows fit, with identical blocks in one row."""
+    """Return the deepest level whose rows fit, if identical blocks share a row."""
     for depth in range(deepest, 1, -1):
         level = tuple(row for row in rows if row.depth <= depth)
         if len(level) <= MAX_UNFOLDED:
@@ -209,14 +214,16 @@ def _text_or_empty(value: float | None, text: Callable[[float], str]) -> str:
 
 
 class _Cells(NamedTuple):
-    """How the cells of a column are written."""
+    """Functions that write the cells of a column."""
 
     text: Callable[[ModuleSummary], str]
-    # Value by which to order different texts of one row, for a range.
+    # Number by which different texts of one row are ordered, to write them as a range.
     measure: Callable[[ModuleSummary], float | None] = lambda row: None
 
     def cell(self, rows: tuple[ModuleSummary, ...]) -> str:
-        """Return the cell of a row: the common text of its modules, or their range."""
+        """Return the cell of a row: the text that all modules of the row have, or the range of
+        texts.
+        """
         ends = [(x, i) for i, row in enumerate(rows) if (x := self.measure(row)) is not None]
         if not ends or len({self.text(row) for row in rows}) == 1:
             return self.text(rows[0])
@@ -260,7 +267,7 @@ _COLUMNS: dict[str, _Cells] = {
         lambda row: _text_or_empty(row.sent_bytes, bytes_text), lambda row: row.sent_bytes
     ),
 }
-# The last ones are left out first.
+# Columns at the end are left out first.
 _COLUMNS_BY_IMPORTANCE = (
     "module",
     "params",

@@ -1,4 +1,4 @@
-"""The rows of a summary: one for each module, or for several consecutive identical ones."""
+"""Choose the rows of a summary: one for each module, or for several identical modules in a row."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import NamedTuple
 from .. import labels
 from .sums import ModuleSummary
 
-MAX_UNFOLDED = 40  # with more modules, identical ones share a row
+MAX_UNFOLDED = 40  # if there are more modules, identical modules share a row
 _NUMBER = re.compile(r"\d+")
 
 
 class SummaryRow(NamedTuple):
-    """A name, and the modules in its row: one, or several identical ones."""
+    """A row of the summary: a name, and one module or several identical modules."""
 
     name: str
     indent: int
@@ -22,11 +22,12 @@ class SummaryRow(NamedTuple):
 
 
 def summary_rows(rows: Sequence[ModuleSummary], *, fold: bool) -> list[SummaryRow]:
-    """Return the rows for modules that are given in the order of forward.
+    """Return the rows for `rows`, the modules in the order of forward.
 
     Args:
-        fold: put consecutive modules with equal class, output, parameters, FLOPs, calls and
-            children, and with names that differ in a number, in one row.
+        rows: the modules.
+            fold: True to put consecutive modules into one row if they have equal class, output,
+                parameters, FLOPs, calls and children, and if their names differ only in a number.
     """
     root = [row for row in rows if not row.module]
     indent = len(root)
@@ -45,10 +46,15 @@ class _Tree:
         for path in self.rows:
             self.children.setdefault(path.rpartition(".")[0], []).append(path)
         self.kinds: dict[object, int] = {}
-        self.known: dict[str, int] = {}  # path -> id of its structure
+        self.known: dict[str, int] = {}  # path -> id of the module's structure
 
     def lines(self, levels: list[list[str]], indent: int) -> Iterator[SummaryRow]:
-        """Yield the rows of a level, which the children of several identical parents share."""
+        """Yield the rows of a level of modules.
+
+        Args:
+            levels: paths of the children of each identical parent; these share the rows.
+            indent: depth of the level.
+        """
         for begin, end in self._families(levels[0]):
             paths = [path for level in levels for path in level[begin:end]]
             rows = tuple(self.rows[path] for path in paths)
@@ -61,7 +67,7 @@ class _Tree:
             yield from self.lines([self.children.get(path, []) for path in paths], indent + 1)
 
     def _families(self, level: list[str]) -> Iterator[tuple[int, int]]:
-        """Yield the ranges (begin, end) of identical modules."""
+        """Yield the ranges (begin, end) of consecutive identical modules in a level."""
         begin = 0
         for end in range(1, len(level) + 1):
             if end == len(level) or self._structure_id(level[end]) != self._structure_id(

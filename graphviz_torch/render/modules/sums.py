@@ -1,4 +1,4 @@
-"""Sums by module: FLOPs, parameters, bytes saved for backward, gradient norms."""
+"""Sum values by module: FLOPs, parameters, bytes saved for backward, gradient norms."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from .flops import Flops, flops
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """Values of one module with all its submodules; None for values that were not recorded."""
+    """Values of one module, submodules included; None for values that were not recorded."""
 
-    module: str  # "" for the total, and for the model itself
+    module: str  # path; "" for the total, and for the model itself
     module_class: str
-    calls: int | None  # of forward
-    output: TensorMeta | None  # of its last call
-    parameters: int  # number of elements; a shared tensor counts once
-    trainable: int  # number of elements that require grad
-    flops_forward: int  # see `render/modules/flops.py` for the operations counted
+    calls: int | None  # number of calls of forward
+    output: TensorMeta | None  # output of the last call
+    parameters: int  # number of elements of all parameters; a shared tensor counts once
+    trainable: int  # number of these elements that require grad
+    flops_forward: int  # flops.py lists the operations that are counted
     flops_backward: int
-    flops_unknown: int  # nodes with unknown FLOPs, not included above
-    saved_bytes: int | None  # saved for backward
-    gradient_norm: float | None  # over all its parameters, loss scale removed
-    gradient_ratio: float | None  # gradient_norm / norm of the parameters
-    seconds: float | None  # in backward
-    row: ModuleRow  # values of recorders; sums include submodules
-    sent_bytes: int | None = None  # sent to other ranks; None if nothing was
-    partial: int = 0  # parameters whose gradient is known for the local shard only
+    flops_unknown: int  # number of nodes whose FLOPs are unknown, and not included in the sums
+    saved_bytes: int | None  # bytes saved for backward
+    gradient_norm: float | None  # norm over all parameters, without the loss scale
+    gradient_ratio: float | None  # gradient_norm divided by the norm of the parameters
+    seconds: float | None  # time in backward
+    row: ModuleRow  # fields that recorders fill; sums include submodules
+    sent_bytes: int | None = None  # bytes sent to other ranks; None if nothing was sent
+    partial: int = 0  # number of parameters of whose gradient only the local shard is known
 
     @property
     def depth(self) -> int:
-        """Return the depth of the module; 0 for the total and for the model itself."""
+        """Number of modules on the path; 0 for the total and for the model itself."""
         return self.module.count(".") + 1 if self.module else 0
 
 
 @dataclass(slots=True)
 class Sums:
-    """Running sums for a module and its submodules."""
+    """The sums of a module and its submodules, while nodes are added."""
 
-    first: float = math.inf  # position at which forward entered the module
-    last: Node | None = None  # last node whose output leaves the module
+    first: float = math.inf  # position in forward of the first operation of the module
+    last: Node | None = None  # the last node whose output leaves the module
     kind: str = ""
     scopes: set[str] = field(default_factory=set)
     parameters: int = 0
@@ -54,14 +54,21 @@ class Sums:
     unknown: int = 0
     saved: int | None = None
     seconds: float | None = None
-    gradient: float | None = None  # norm over all parameters
+    gradient: float | None = None  # gradient norm over all parameters
     weights: float | None = None
     sent: int | None = None
     partial: int = 0
-    recorded: dict[str, Any] = field(default_factory=dict)  # by the field of `ModuleRow`
+    recorded: dict[str, Any] = field(default_factory=dict)  # field of `ModuleRow` -> value
 
     def add(self, node: Node, operations: Flops, moment: float, *, leaves: bool) -> None:
-        """Add an operation; `leaves` if its output is used outside of the module."""
+        """Add an operation.
+
+        Args:
+            node: the operation.
+            operations: FLOPs of the operation.
+            moment: position of the operation in forward.
+            leaves: True if the output is used outside of the module.
+        """
         self.first = min(self.first, moment)
         if leaves:
             self.last = node
@@ -99,9 +106,9 @@ class Sums:
 
 
 def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
-    """Return the sums by module path, the total at "", and those of the model itself.
+    """Return module path -> sums, with the total at "", and the sums of the model itself.
 
-    The model has a class, and so sums, if it computes nodes outside of its modules.
+    The model itself has sums if it computes something outside of its submodules.
     """
     found: dict[str, Sums] = {"": Sums()}
     root = Sums()
@@ -110,7 +117,7 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
     leaving = _output_depths(graph)
     backwards = any(node.order is not None for node in graph.nodes)
     for node, operations in zip(graph.nodes, flops(graph), strict=True):
-        # Backward ran in the reverse order of forward; without a backward, use the id.
+        # Backward runs in the reverse order of forward. If no backward ran, the id is used instead.
         moment = node.id if node.order is None else -node.order if backwards else node.id
         kinds, scopes = node.module_class.split("/"), node.scope.split(".")
         if root.kind and not node.leaf and (node.module or node.module_class):
@@ -132,7 +139,8 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
             parameter.grad is not None and parameter.shard_count == 1 and not parameter.grad.extent
         )
         if stats is not None and stats.extent and whole:
-            stats = parameter.grad  # the full gradient, reduced over the ranks
+            # statistics of the full gradient, after the reduction over ranks
+            stats = parameter.grad
         for sums in (root, *(found.setdefault(each, Sums()) for each in _path_prefixes(path))):
             sums.parameters += elements
             sums.trainable += elements if parameter.requires_grad else 0
@@ -143,7 +151,7 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     for module in _in_checkpoints(graph):
         for path in _path_prefixes(module):
-            if path in found:  # its operations are hidden in the node of the checkpoint
+            if path in found:  # the module's operations are hidden in the checkpoint's node
                 found[path].unknown = found[path].unknown or 1
     for each in graph.collectives:
         for sums in (
@@ -157,7 +165,7 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
 
 
 def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
-    """Add values that recorders noted by module; sums are added to its parents as well."""
+    """Add the values that recorders stored for modules; sums are added to outer modules as well."""
     for row in graph.modules:
         own = found.get(row.path, Sums()) if row.path else root
         around = [root, *(found[path] for path in _path_prefixes(row.path) if path in found)]
@@ -170,13 +178,15 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
 
 
 def _in_checkpoints(graph: Graph) -> set[str]:
-    """Return the modules whose parameters only a reentrant checkpoint uses, so no node has them."""
+    """Return the modules whose parameters have no node, since only a reentrant checkpoint uses
+    them.
+    """
     before = {cut.before for cut in graph.cuts if cut.how == "checkpoint"} - {None}
     return {node.module for node in graph.nodes if node.id in before}
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
-    """Yield the recorded parameters, or else those in the graph, with their module paths."""
+    """Yield (parameter, module path) of all recorded parameters, or else of those in the graph."""
     if graph.parameters:
         for parameter in graph.parameters:
             yield parameter, parameter.name.rpartition(".")[0]
@@ -187,9 +197,10 @@ def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def _output_depths(graph: Graph) -> list[int]:
-    """Return, by node, one plus the depth of the innermost module that contains all its users.
+    """Return, for each node, the least depth of a module that returns the node's output.
 
-    A module at that depth or deeper returns the output; 0 if the model itself returns it.
+    This is one more than the depth of the innermost module that contains the node and all users; 0
+    if the model itself returns the output.
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
     inside = [bool(node.module or node.module_class) for node in graph.nodes]
@@ -207,7 +218,7 @@ def _output_depths(graph: Graph) -> list[int]:
 
 
 def _path_prefixes(path: str) -> Iterator[str]:
-    """Yield "", "encoder", "encoder.0": all prefixes of a path, outermost first."""
+    """Yield all prefixes of a path, the shortest first: "", "encoder", "encoder.0"."""
     yield ""
     parts = path.split(".") if path else []
     for depth in range(1, len(parts) + 1):

@@ -1,4 +1,4 @@
-"""Text of collectives for all formats: by node and by module, identical ones once."""
+"""Write the collectives of nodes and modules as text, for all output formats."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, count_text
 from .. import labels
 
-_MAX_LINES = 4  # per box; beyond, those that differ only in size are summed
+# most lines per box; if there are more, collectives that differ only in size are summed
+_MAX_LINES = 4
 _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 
 
 def collectives(graph: GraphLike) -> list[Collective]:
-    """Return the collectives of this rank in order, with source line and module.
+    """Return the collectives of this rank in program order, with source line and module.
 
-    Only a recording has them: a trace runs nothing.
+    A traced graph has none, because `trace` runs no collectives.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -29,7 +30,7 @@ def collectives(graph: GraphLike) -> list[Collective]:
 
 
 def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
-    """Return collectives that are equal except for their node once, with their number.
+    """Return (collective, count), one for all collectives that are equal except for their node.
 
     >>> one = Collective("all_reduce", 8, "float32", 2)
     >>> [(each.kind, times) for each, times in merge_equal([one, replace(one, node=3)])]
@@ -39,7 +40,8 @@ def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
 
 
 def describe_collectives(sent: Iterable[Collective]) -> list[str]:
-    """Return the lines of a box for its collectives; equal ones share a line with their number.
+    """Return the lines of a box for its collectives; equal collectives share a line with their
+    count.
 
     >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
     >>> describe_collectives([one, replace(one, phase="backward")])
@@ -59,7 +61,9 @@ def describe_collectives(sent: Iterable[Collective]) -> list[str]:
 
 
 def _line(some: list[Collective]) -> str:
-    """Return a line for collectives of one kind and group, with the total of different sizes."""
+    """Return a line for collectives of one kind and group; if their sizes differ, with the
+    total.
+    """
     first, many, phases = some[0], len(some), dict.fromkeys(each.phase for each in some)
     summed = len({each.nbytes for each in some}) > 1
     said = f"{many:,} {labels.TIMES} {first.kind}" if summed else first.kind
@@ -90,5 +94,5 @@ def description(each: Collective) -> str:
 
 
 def payload_text(each: Collective) -> str:
-    """Return the parameters that a collective carries, or its change of placements."""
+    """Return the names of the parameters that a collective sends, or its change of placements."""
     return each.change or listing(each.parameters, 2)

@@ -1,8 +1,7 @@
-"""`rank_chart`: which rank waits for which, as a timeline in SVG and as sentences.
+"""Show which rank waits for which, as a timeline in SVG and as sentences: `rank_chart`.
 
-Ranks have no common clock. Their rows are aligned at the end of the first collective in which all
-ranks took part. Bars show the time in collectives; in between a rank computes or does anything
-else.
+Ranks have no common clock, so their rows are aligned at the end of the first collective that they
+share. Bars show the time in collectives. Between two bars, a rank computes or does anything else.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from ..style import COLORS
 from .collectives import description
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
-_MAX_RANKS = 64  # rows
-_MAX_WAITS = 5  # sentences
+_MAX_RANKS = 64  # most rows
+_MAX_WAITS = 5  # most sentences
 _MIN_WAIT = 1e-3  # seconds; shorter waits are not reported
 
 
@@ -33,8 +32,8 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
             rank.
 
     Raises:
-        ValueError: if the times of fewer than two ranks were recorded. They are recorded on gloo,
-            whose ranks wait on the CPU; on a GPU it is a stream that waits.
+        ValueError: if the times of fewer than two ranks were recorded. Times are recorded on gloo,
+            whose ranks wait on the CPU, but not on a GPU, where a stream waits.
 
     >>> from dataclasses import replace
     >>> from graphviz_torch.graph import Graph, RankTime
@@ -48,8 +47,8 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
     sent = [each for graph in every for each in graph_of(graph).collectives]
     if not has_times(sent):
         raise ValueError(
-            "no times of two ranks were recorded: pass the file that `graphviz-torch run` writes "
-            "under torchrun on gloo, or a graph of each rank."
+            "the times of fewer than two ranks were recorded: pass the file that "
+            "`graphviz-torch run` writes under torchrun on gloo, or a graph of each rank."
         )
     return Picture.of_svg(rank_rows(sent, _WIDTH, wait_lines(sent)))
 
@@ -60,14 +59,14 @@ def has_times(collectives: Iterable[Collective]) -> bool:
 
 
 def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str] = ()) -> str:
-    """Return the SVG of `rank_chart`, `width` pixels wide, with these lines below."""
+    """Return the SVG of `rank_chart`, `width` pixels wide, with `lines` below the rows."""
     bars = align_times(collectives)
     ranks = sorted(bars)[:_MAX_RANKS]
     every = [(begin, begin + long) for rank in ranks for begin, long, _ in bars[rank]]
     low, high = min(begin for begin, _ in every), max(end for _, end in every)
     scale = (width - _LEFT - _RIGHT) / max(high - low, 1e-9)
     bottom = _TOP + _ROW * len(ranks)
-    title = "When each rank stood in a collective"
+    title = "When each rank waited in a collective"
     height = bottom + 24 + (22 + 18 * len(lines)) * bool(lines)
     out = [svg_start(width, height, title), svg_text(12, 22, title, size=15 if lines else 13)]
     ticks = max(1, (width - _LEFT - _RIGHT) // 90)
@@ -89,7 +88,9 @@ def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str
 
 
 def wait_lines(collectives: Iterable[Collective]) -> list[str]:
-    """Return sentences on which ranks waited for which, longest first, from a millisecond on.
+    """Return sentences on which ranks waited for which, longest wait first.
+
+    Waits of less than a millisecond are left out.
 
     >>> from graphviz_torch.graph import RankTime
     >>> times = RankTime(0, "", 1.0, 3.5, 3.5), RankTime(1, "", 4.0, 0.5, 0.5)

@@ -1,4 +1,4 @@
-"""The interactive view: TypeScript sources, their build, and the bundle."""
+"""Provide the interactive view: TypeScript sources, their build, and the bundle."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ html, body { margin: 0; height: 100%; }
 def view_script() -> str:
     """Return the view as the text of one self-contained ES module.
 
-    It exports `mount(element, payload, {onSelect, selected, theme, colorBy, page})`; the code of a
-    page may follow in the same text and call `mount`. `page: true` declares that the view fills its
-    page: it then handles all keys, and the address of the page unless it is in a frame.
+    The module exports `mount(element, payload, {onSelect, selected, theme, colorBy, page})`. A page
+    can append code to the text that calls `mount`. With `page: true` the view fills the page: it
+    handles all keys and, unless the page is in a frame, the page's address.
 
     Raises:
-        FileNotFoundError: if the view was not built, which happens when the package is installed.
+        FileNotFoundError: if the view was not built. Installing the package builds it.
 
     >>> "mount" in view_script()
     True
@@ -37,5 +37,5 @@ def view_script() -> str:
 
 
 def view_style() -> str:
-    """Return CSS for a page that the view fills; the style of the view itself is in its script."""
+    """Return CSS for a page that the view fills. The script contains the CSS of the view itself."""
     return _STYLE

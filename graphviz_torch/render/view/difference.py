@@ -1,4 +1,4 @@
-"""The difference of two graphs, for a view of both in one."""
+"""Encode the difference of two graphs, for a view that shows both in one graph."""
 
 from __future__ import annotations
 
@@ -8,32 +8,34 @@ from typing import Any, Protocol, runtime_checkable
 from ...graph import Edge, Graph, Node
 from ...graph.text import first_items
 
-_MAX_EDGES_NAMED = 2  # in a line
+_MAX_EDGES_NAMED = 2  # most edges named in a line
 
 
 class Change(Protocol):
-    """A difference between two paired nodes."""
+    """Interface of a difference between two matched nodes."""
 
     @property
     def b(self) -> int:
-        """Return the id of the node in the second graph."""
+        """Id of the node in the second graph."""
 
     @property
     def what(self) -> str:
-        """Return the names of the fields that differ: "shape", "device", "gradient", ..."""
+        """Name of the field that differs: "shape", "device", "gradient", ..."""
 
     @property
     def before(self) -> str:
-        """Return the value in the first graph."""
+        """Text of the value in the first graph."""
 
     @property
     def after(self) -> str:
-        """Return the value in the second graph."""
+        """Text of the value in the second graph."""
 
 
 @runtime_checkable
 class Difference(Protocol):
-    """The attributes of `GraphDiff` that the view reads."""
+    """Interface of a difference between two graphs: the attributes of `GraphDiff` that the view
+    reads.
+    """
 
     a: Graph
     b: Graph
@@ -45,17 +47,19 @@ class Difference(Protocol):
 
     @property
     def direction(self) -> str:
-        """Return a title such as "From MLP to Detached layer"."""
+        """Title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
-        """Return the nodes of `b` in their order, with removed ones of `a` between them."""
+        """Return a graph with the nodes of `b` in their order, and removed nodes of `a` in
+        between.
+        """
 
     def marks(self) -> Mapping[int, Any]:
-        """Return "added", "removed" or "changed" for each differing node of `union()`."""
+        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
 
 
 def difference(diff: Difference, union: Graph) -> dict[str, Any]:
-    """Return the part of the payload header for `diff`; ids are those of `union`."""
+    """Return the part of the payload's header that describes `diff`; ids are those of `union`."""
     marks = diff.marks()
     place = [
         node.id for node in union.nodes if marks.get(node.id) != "removed"
@@ -70,7 +74,7 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
     }
     edges = [
         edge for at_node in union.inputs() for edge in at_node
-    ]  # in the order of the columns of the payload
+    ]  # the edges in the order of the payload's columns
     return {
         "marks": sorted(marks.items()),
         "changes": changes,
@@ -80,9 +84,9 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
 
 
 def difference_line(diff: Difference) -> str:
-    """Return a line with the direction of the diff, and changed edges between common nodes.
+    """Return a line with the direction of the diff, and the changed edges between common nodes.
 
-    The picture of both graphs shows everything else.
+    The picture shows all other differences.
     """
     edges = list(_edges(diff))
     listed = f" Edges: {'; '.join(first_items(edges, _MAX_EDGES_NAMED))}." if edges else ""
@@ -90,7 +94,7 @@ def difference_line(diff: Difference) -> str:
 
 
 def _edges(diff: Difference) -> Iterator[str]:
-    """Yield the edges of only one graph between common nodes, as text."""
+    """Yield, as text, the edges between common nodes that only one of the graphs has."""
     in_a, in_b = {a for a, _ in diff.pairs}, {b for _, b in diff.pairs}
     yield from _words("\N{MINUS SIGN}", diff.removed_edges, diff.a.nodes, in_a)
     yield from _words("+", diff.added_edges, diff.b.nodes, in_b)

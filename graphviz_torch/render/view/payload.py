@@ -4,11 +4,12 @@ The text is base64 of gzip of: the length of the header (4 bytes, little-endian)
 UTF-8), and the columns one after the other. A column contains one number per row (a node, an edge,
 a group, a gradient) as planes: first the lowest byte of every row, then the next. Repeated values
 (texts, tensors, saved tensors) are in the header once, and a column contains their position. A
-label in a list continues the path of the module; a missing scope equals that path.
+label in a list continues the path of the node's module. A missing scope is equal to that path.
 
-Measured numbers have a relative error of at most 1/16,000 (1/2,000,000 in a small graph, so that
-all four displayed digits are right), times of 1/1,000. A large graph then takes less than 16 bytes
-per node. In a large graph only gradients of few elements have their values.
+Measured numbers have a relative error of at most 1/16,000, or 1/2,000,000 in a small graph, so that
+all four digits that the view shows are right. Times have a relative error of at most 1/1,000. In
+this way a large graph takes less than 16 bytes per node. In a large graph, gradients have their
+values only if they have few elements.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")
-_MAX_NODES_AS_STILL = 2_000  # a larger graph opens by the view's own, cheaper rule
+_MAX_NODES_AS_STILL = 2_000  # in a larger graph, the view chooses the open groups by a cheaper rule
 _FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
-_MAX_NODES_ALL_VALUES = 50  # a larger graph has the elements of small gradients only
-_MAX_NODES_FINE = 500  # a larger graph has coarser numbers
-_PANEL = 300  # pixels, width of a chart
+_MAX_NODES_ALL_VALUES = 50  # in a larger graph, only small gradients have their elements
+_MAX_NODES_FINE = 500  # in a larger graph, numbers are coarser
+_PANEL = 300  # width of a chart, in pixels
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "where", "note")
-# Declared fields without a column of their own.
+# Fields of Node that share one column of the payload.
 _BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
-_MAX_VALUES, _MAX_VALUES_LARGE = 64, 4  # elements of a gradient; larger ones are left out
+# most elements of a gradient that are included, in a small and in a large graph
+_MAX_VALUES, _MAX_VALUES_LARGE = 64, 4
 
 
 def view_payload(
@@ -69,11 +71,11 @@ def view_payload(
     """Return the graph, its groups and findings as ASCII text for `mount` of the view.
 
     Args:
-        graph: a graph, a tensor, a recording, which is drawn as by `draw_graph`, or the `diff` of
-            two graphs, which are drawn as one; or the result of `influences`, of which a click
-            selects one graph.
-        findings: findings to show: "auto" for those that `find` reports, a list, or None.
-        title: the title of the view; "" for the names of the outputs.
+        graph: a graph, a tensor or a recording, as in `draw_graph`, or the `diff` of two graphs,
+            which are drawn as one. Or the result of `influences`, whose graphs the reader selects
+            by a click.
+        findings: the findings to show: "auto" for those that `find` reports, a list, or None.
+        title: the title of the view; "" uses the names of the outputs.
 
     Raises:
         ValueError: if `influences` is empty.
@@ -87,7 +89,7 @@ def view_payload(
     if isinstance(graph, Mapping):
         if not graph:
             raise ValueError(
-                "influences is empty: the experiments could change none of the inputs. Pass a "
+                "influences is empty: no experiment could change an input. Pass a "
                 "graph, or the influences of another recording."
             )
         lanes, graph = graph, next(iter(graph.values()))
@@ -168,7 +170,7 @@ def view_payload(
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
-    """Add a column for each influence that some node has; return their names."""
+    """Add a column for each influence that at least one node has; return the names of these."""
     known: dict[str, list[float | None]] = {}
     for name, graph in lanes.items():
         values = [node.influence for node in graph.nodes]
@@ -180,7 +182,10 @@ def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) ->
 
 
 def _ranks(graph: Graph) -> dict[str, Any] | None:
-    """Return the time of each rank in collectives, as a data URL of an image and as sentences."""
+    """Return the time that ranks spent in collectives, as a data URL of an image and as sentences.
+
+    Return None if fewer than two ranks were recorded.
+    """
     if not has_times(graph.collectives):
         return None
     image = b64encode(rank_rows(graph.collectives, _PANEL).encode()).decode("ascii")
@@ -188,7 +193,7 @@ def _ranks(graph: Graph) -> dict[str, Any] | None:
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
-    """Return the attributes from autograd, and the declared fields without a column."""
+    """Return autograd's attributes of a node, and text for the fields that share a column."""
     if not _BESIDE:
         return node.attributes
     texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
@@ -196,7 +201,9 @@ def _attributes(node: Node) -> tuple[str, ...]:
 
 
 def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
-    """Return the values recorded by module, as text; columns of one value are left out."""
+    """Return module path -> (title, text) of its records; text that is equal in all modules is left
+    out.
+    """
     columns = columns_in(ModuleRow, graph.modules).items()
     if not columns:
         return {}
@@ -210,7 +217,7 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
 
 
 def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
-    """Return each operation with its distinguishing attributes.
+    """Return the text of each operation, with its distinguishing attributes.
 
     The only operation of a call has the name of the call.
     """
@@ -224,12 +231,14 @@ def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
 
 
 def _finite(number: float | None) -> float | None:
-    """Return a number if JSON has it, else None: a growing loss scale may be infinite."""
+    """Return a finite number, or None, because JSON has no infinity. A loss scale may be
+    infinite.
+    """
     return number if number is not None and math.isfinite(number) else None
 
 
 def _with_failed(graph: Graph) -> Graph:
-    """Return the graph with a node for the operation that raised, after its operands."""
+    """Return the graph with one more node: the operation that raised, after its operands."""
     failure = graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return graph
@@ -279,7 +288,7 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
 
 
 def _label(node: Node) -> str | tuple[str]:
-    """Return the label, or a 1-tuple of the rest if it begins with the path of the module."""
+    """Return a node's label; if it begins with the module's path, return the rest in a 1-tuple."""
     before = f"{node.module}."
     return (node.label[len(before) :],) if node.label.startswith(before) else node.label
 
@@ -289,7 +298,8 @@ def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...
 
 
 def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
-    # A shared storage is given by the distance to the node that counts it, equal in equal blocks.
+    # The node that counts a shared storage is given by its distance, which is equal in equal
+    # blocks.
     return tuple(
         [
             (

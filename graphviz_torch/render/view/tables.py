@@ -1,4 +1,4 @@
-"""Tables of repeated rows, and columns of numbers as bytes, for `payload`."""
+"""Store rows that repeat in tables, and numbers in columns of bytes, for `payload`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 
 class Table:
-    """Distinct rows in order of first appearance."""
+    """A table of distinct rows, in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._at: dict[Hashable, int] = {}
 
     def position(self, row: Hashable) -> int:
-        """Return the position of a row, which is added if it is new."""
+        """Return the position of a row; a new row is added to the table."""
         return self._at.setdefault(row, len(self._at))
 
     def positions(self, rows: Sequence[Hashable]) -> list[int]:
-        """Return the positions of rows."""
+        """Return the position of each row; new rows are added to the table."""
         for row in dict.fromkeys(rows):
             self.position(row)
         return list(map(self._at.__getitem__, rows))
@@ -30,10 +30,13 @@ class Table:
 
 
 class Columns:
-    """Columns of numbers as byte planes; a column of zeros is left out."""
+    """Columns of numbers as byte planes. A plane has one byte of every row's number. A column of
+    zeros is left out.
+    """
 
     def __init__(self) -> None:
-        self.layout: list[tuple[str, str, int, int]] = []  # name, kind, bytes per row, rows
+        # (name, kind, bytes per row, number of rows) of each column
+        self.layout: list[tuple[str, str, int, int]] = []
         self.planes: list[bytes] = []
 
     def numbers(self, name: str, values: Sequence[int]) -> None:
@@ -43,7 +46,9 @@ class Columns:
             self._add(name, "number", struct.pack(f"<{len(values)}Q", *values), top, len(values))
 
     def steps(self, name: str, values: Sequence[int]) -> None:
-        """Add a column of integers that differ little between consecutive rows."""
+        """Add a column of integers, stored as differences, which are small between consecutive
+        rows.
+        """
         steps = [b - a for a, b in zip((0, *values), values, strict=False)]
         self._add_signed(name, "step", steps)
 
@@ -63,7 +68,7 @@ class Columns:
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
 
     def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
-        """Add a column of positions in a table of texts; return the table."""
+        """Add a column of positions in a table of values, and return the values in the table."""
         table = Table()
         table.position("")
         self.numbers(name, table.positions(values))

@@ -1,4 +1,4 @@
-"""The default title of a page."""
+"""Compose the default title of a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data and calls without an autograd node as items of the view, after the nodes of the graph."""
+"""Add data, and calls without an autograd node, to the nodes that the view shows."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any
 from ...graph import Edge, Graph, Node
 from ..groups.groups import Groups
 
-DATA, UNTRACKED = "data", "untracked"  # kinds of items beside the kinds of leaves
+DATA, UNTRACKED = "data", "untracked"  # kinds of items, which the view treats like kinds of leaves
 _MAX_ITEMS = 200
 
 
 def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int, float]]:
-    """Return the graph with an item for each entry of `Graph.untracked` that leads to a node.
+    """Return the graph with a node for each entry of `Graph.untracked` that leads to a node.
 
     Args:
-        hosts: by node, the node whose box shows it; an item is connected to that.
+        graph: the graph.
+            hosts: node id -> the node whose box shows it, to which edges of new nodes lead.
 
     Returns:
-        The graph, whose nodes keep their ids and are followed by the items; and item -> position
-        in the order of the nodes, which is before its first user.
+        The graph, in which the new nodes follow the others, and new node -> position in the order
+        of nodes, which is before its first user.
     """
     rows = graph.untracked
     if not rows or graph.failure is not None:
@@ -36,7 +37,7 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
             places[j] = before if places[j] is None else min(places[j] or 0.0, before)
     shown = [i for i, place in enumerate(places) if place is not None][:_MAX_ITEMS]
     ids = {i: len(graph.nodes) + at for at, i in enumerate(shown)}
-    counts = [0] * (len(graph.nodes) + len(shown))  # number of inputs by node
+    counts = [0] * (len(graph.nodes) + len(shown))  # node -> number of inputs
     for edge in graph.edges:
         counts[edge.target] = max(counts[edge.target], edge.input_nr + 1)
     nodes, edges = [*graph.nodes], [*graph.edges]
@@ -78,7 +79,7 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
 
 
 def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
-    """Return the innermost group of a module around each item, or None."""
+    """Return, for each item, the innermost module group that contains it; None if none does."""
     known = {group.path: group.id for group in groups.groups if group.kind == "module"}
     found = []
     for item in items:
@@ -90,7 +91,7 @@ def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
 
 
 def _classes(graph: Graph) -> dict[str, str]:
-    """Return the classes along the path of each module that has a node."""
+    """Return module path -> classes along the path, for modules with nodes."""
     found: dict[str, str] = {}
     for path, kinds in dict.fromkeys((node.module, node.module_class) for node in graph.nodes):
         while path and path not in found:

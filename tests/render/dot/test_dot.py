@@ -310,7 +310,7 @@ def test_the_direction_can_be_turned(direction: Any) -> None:
         ({"direction": "UP"}, "direction='UP' is unknown. Known are 'TB'"),
         ({"theme": "neon"}, "theme='neon' is unknown"),
         ({"color_by": "size"}, "color_by='size' is unknown. Known are 'device'"),
-        ({"color_by": "time"}, "the graph has no such values. Run a backward"),
+        ({"color_by": "time"}, "the graph has no values of this kind. Run a backward"),
         ({"parameters": "hide"}, "parameters='hide' is unknown"),
         ({"marks": {1: "new"}}, "mark='new' is unknown"),
         ({"depth": -3}, "depth=-3 is not a number of levels"),

@@ -66,8 +66,8 @@ def test_color_by_takes_a_function_of_a_node() -> None:
 @pytest.mark.parametrize(
     ("function", "error", "message"),
     [
-        (lambda node: [1], TypeError, "gave [1] for node 0 (mul). Return a number for every node"),
-        (lambda node: None, ValueError, "The function gave None for every node."),
+        (lambda node: [1], TypeError, "returned [1] for node 0 (mul). Return a number"),
+        (lambda node: None, ValueError, "The function returned None for every node."),
     ],
 )
 def test_a_function_that_gives_no_number_and_no_text_is_refused(

@@ -81,7 +81,7 @@ def test_a_function_that_returns_texts_colours_by_category() -> None:
 @pytest.mark.parametrize("values", [["mul", 1.0], [1.0, "2"], [[1], None], ["a", object]])
 def test_a_function_that_returns_anything_else_is_told_what_to_return(values: list[object]) -> None:
     nodes = tuple(Node(i, "MulBackward0", F32, operation="mul") for i in range(len(values)))
-    with pytest.raises(TypeError, match=r"color_by: value gave .* for node \d \(mul\). Return a"):
+    with pytest.raises(TypeError, match=r"color_by: value returned .* for node \d \(mul\)."):
         draw(Graph(nodes, ()), {"color_by": lambda node: values[node.id]})  # type: ignore[typeddict-item, return-value]
 
 

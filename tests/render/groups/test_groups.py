@@ -229,5 +229,5 @@ def test_a_run_of_modules_and_what_is_between_them_is_called_by_the_modules() ->
 
 
 def test_too_small_a_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="limit=1 leaves no room"):
+    with pytest.raises(ValueError, match="limit=1 is too small"):
         group(chain(3, "A"), limit=1)

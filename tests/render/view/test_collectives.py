@@ -19,7 +19,7 @@ def test_cards_and_panels_say_what_is_sent(opened: Open) -> None:
     page = opened(model(reduce, gather))
     panel = page.locator(".panel")
     expect(panel).to_contain_text("Between ranks (2)")
-    expect(panel).to_contain_text("given to other ranks192 B")
+    expect(panel).to_contain_text("sent to other ranks192 B")
     expect(panel).to_contain_text("all_reduce 96 B f32 · tp, 2 ranks · forward · train.py:7")
     panel.get_by_text("all_reduce").click()
     card = page.locator('.card[data-item="8"]')

@@ -1,4 +1,4 @@
-// Creation of elements. Text from a graph only becomes a text node or the value of an attribute.
+// Create elements. Text from a graph is only used in text nodes and values of attributes, never as markup.
 
 type Attributes = Record<string, string | number>;
 type Child = Node | string;

@@ -42,8 +42,8 @@ export interface Options {
   workers?: boolean;
 }
 
-const PHONE = 480; // CSS pixels of width
-const NARROW = 700; // CSS pixels; a narrower view has no side panel
+const PHONE = 480; // width of a phone in CSS pixels
+const NARROW = 700; // CSS pixels; a narrower view shows no panel at the side
 const MOST_CALLED = 40;
 const THEMES: Theme[] = ["auto", "light", "dark"];
 
@@ -72,7 +72,7 @@ export class View implements Keyed, Actions {
   /** The selected item: a group, or a node, which a closed group may hide. */
   private selected: number | null = null;
   private hovered: number | null = null;
-  /** The first node that a finding marks (for a cut, the detached one), or else the first that differs. */
+  /** The first node of a finding (for a cut, the detached node), or else the first node that differs. */
   private readonly wrong: number | null;
 
   constructor(
@@ -88,7 +88,7 @@ export class View implements Keyed, Actions {
     const differing = model.difference?.marks.map(([node]) => node);
     this.wrong = cut?.before ?? told?.nodes[0] ?? differing?.[0] ?? null;
     const first = differing ?? (this.wrong === null ? [] : [this.wrong]);
-    // As in a still picture, differences and failures are not hidden in the box of a layer.
+    // As in a still picture, differences and failures must not be hidden inside the box of a layer.
     const open = model.difference !== null || told?.severity === "error";
     this.scenes = new Scenes(this.tree, cards, new Slicer(model, this.tree), arranger, model.payload.header.open, first, open);
     this.themes = new Themes(element, model.payload.header, options.theme ?? "auto", () => this.recolor());
@@ -118,7 +118,7 @@ export class View implements Keyed, Actions {
     this.listen();
   }
 
-  /** Draw for the first time. */
+  /** Draw the first picture. */
   async start(): Promise<void> {
     this.panel.show(null);
     this.resize();
@@ -153,7 +153,7 @@ export class View implements Keyed, Actions {
     this.recolor();
   }
 
-  /** Select a node or group; `bring` opens the groups around it and moves the camera there. */
+  /** Select a node or group; with `bring`, open the groups that contain it, and move the camera to it. */
   async select(item: number | null, bring = false): Promise<void> {
     const left = this.visit();
     const changed = item !== this.selected;
@@ -163,7 +163,7 @@ export class View implements Keyed, Actions {
     if (item === null || (item < this.model.payload.header.tracked && item !== this.model.failed)) this.options.onSelect?.(item);
   }
 
-  /** Close a group or open it; with `inside` open all groups in it too. */
+  /** Close or open a group; with `inside`, also open all groups inside. */
   async toggle(group: number, inside = false): Promise<void> {
     const [left, before] = [this.visit(), this.places.where(group)];
     if (inside) this.scenes.openInside(group);
@@ -273,14 +273,14 @@ export class View implements Keyed, Actions {
       if (pointerType === "mouse") this.hover((target as Element).closest(".card") ? itemAt(target as Element) : null);
     });
     svg.addEventListener("pointerleave", () => this.hover(null));
-    // A page of its own gets the keyboard focus without a click.
+    // A view that fills its page handles keys without a click into the view.
     if (this.options.page) document.addEventListener("keydown", this.pressed);
     else this.element.addEventListener("keydown", this.pressed);
   }
 
   private readonly pressed = (event: KeyboardEvent): void => press(event, this);
 
-  /** Handle a new size. A view in a hidden tab positions the camera once it has a size. */
+  /** Handle a new size. In a hidden tab, the camera is positioned when the view first gets a size. */
   private resize(): void {
     this.element.classList.toggle("narrow", this.element.clientWidth < NARROW);
     this.element.classList.toggle("phone", this.element.clientWidth < PHONE);
@@ -292,7 +292,7 @@ export class View implements Keyed, Actions {
 
   /** Handle a movement of the camera. */
   private moved(): void {
-    if (!this.crumbs) return; // called from the constructor of the camera
+    if (!this.crumbs) return; // the constructor of the camera calls this before the view is complete
     this.drawing.see(this.camera.window);
     this.minimap.move();
     this.showCrumbs();
@@ -370,7 +370,7 @@ export class View implements Keyed, Actions {
     this.drawing.light(item === null ? null : this.lighting.selected(item, this.frames()));
   }
 
-  /** Without a selection, highlight the path from the hovered card to the outputs. */
+  /** If nothing is selected, highlight the path from the hovered card to the outputs. */
   private hover(item: number | null): void {
     if (item === this.hovered) return;
     this.hovered = item;
@@ -415,7 +415,7 @@ export class View implements Keyed, Actions {
     return this.scene.frames.filter(inside).map(({ item }) => item);
   }
 
-  /** The text of a chip: name, operation and source line of a node. */
+  /** The text of a link to a node: name, operation and source line. */
   private called(node: number): string {
     const { model } = this;
     const name = model.text("label", node) ? `${model.caption(node)} · ${model.operation(node)}` : model.operation(node);
@@ -429,7 +429,7 @@ function itemAt(target: Element): number | null {
   return found === undefined ? null : Number(found);
 }
 
-/** The card nearest to a box in a direction; without a box the first. */
+/** The card nearest to a box in a direction; without a box, the first card. */
 function nextCard(scene: Scene, here: Box | null, dx: number, dy: number): number | null {
   if (!here) return scene.cards[0]?.card.item ?? null;
   let [best, least] = [null as number | null, Number.POSITIVE_INFINITY];

@@ -1,4 +1,4 @@
-// The fragment of the page address that names a node or group: "#node=12", "#group=layers/0/attn".
+// Convert items to and from the fragment of the page address: "#node=12", "#group=layers/0/attn".
 
 import { TOP, type Tree } from "../graph/tree";
 import type { Addresses } from "./visits";
@@ -21,12 +21,12 @@ export function addresses(tree: Tree): Addresses {
   };
 }
 
-/** The groups with this path from the top; several if two calls share a name. */
+/** The groups with this path from the top. There are several if two calls have the same name. */
 function alike(tree: Tree, names: readonly string[]): number[] {
   return names.reduce((levels, name) => levels.flatMap((level) => groupsIn(tree, level).filter((item) => tree.name(item) === name)), [TOP]);
 }
 
-/** The groups in a level and in its stacks. */
+/** The groups of a level, those inside its stacks included. */
 function groupsIn(tree: Tree, level: number): number[] {
   return tree.items(level).filter((item) => tree.isGroup(item)).flatMap((item) => (tree.isStack(item) ? [item, ...groupsIn(tree, item)] : [item]));
 }

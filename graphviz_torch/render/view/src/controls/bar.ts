@@ -1,4 +1,4 @@
-// The toolbar: search, and actions on the whole picture.
+// The toolbar: the search field, and buttons for actions on the whole picture.
 
 import { button as plainButton, html } from "../dom";
 import { say } from "../language";
@@ -17,7 +17,7 @@ export interface Actions {
 }
 
 const THEMES: Record<Theme, [sign: string, words: string]> = {
-  auto: ["◐", "as the system has it"],
+  auto: ["◐", "like the system"],
   light: ["☀", "light"],
   dark: ["☾", "dark"],
 };
@@ -44,7 +44,7 @@ export class Bar {
       html("span", { class: "buttons less" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
       html("span", { class: "space" }),
       extra(
-        button("Open all", "Open all groups that the picture can hold (o)", () => actions.openAll(true)),
+        button("Open all", "Open as many groups as the picture can show (o)", () => actions.openAll(true)),
         button("Close all", "Close all groups (c)", () => actions.openAll(false)),
       ),
       html(
@@ -60,7 +60,7 @@ export class Bar {
       html("span", { class: "buttons less" }, this.theme, button("?", "Keys (?)", () => actions.help())),
       more,
     );
-    this.showTheme("auto"); // names the button until the view has drawn
+    this.showTheme("auto"); // sets the button's text until the first picture is drawn
   }
 
   showTheme(theme: Theme): void {

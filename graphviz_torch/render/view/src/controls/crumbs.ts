@@ -1,10 +1,10 @@
-// Breadcrumbs: the modules around the selection, or else around the visible part.
+// Breadcrumbs: the modules that contain the selection, or else the visible part of the picture.
 
 import { html } from "../dom";
 import { say } from "../language";
 
 export interface Crumb {
-  /** Null for the whole graph. */
+  /** The group; null for the whole graph. */
   readonly item: number | null;
   readonly name: string;
 }
@@ -26,7 +26,7 @@ export class Crumbs {
       return at ? [html("span", { class: "quiet", "aria-hidden": "true" }, "›"), crumb] : [crumb];
     });
     this.element.replaceChildren(...parts);
-    // Scroll to the last ones; later, as scrolling now would force a layout of the page.
+    // Scroll to the last breadcrumbs in the next frame, because scrolling now would force a layout of the page.
     requestAnimationFrame(() => (this.element.scrollLeft = this.element.scrollWidth));
   }
 }

@@ -1,9 +1,9 @@
-// Keyboard shortcuts: one table of keys and actions, which "?" lists.
+// Keyboard shortcuts: a table of keys and actions, which the key "?" shows.
 
 import { button, html } from "../dom";
 import { say } from "../language";
 
-/** Actions of the keys. */
+/** Actions that keys can start. */
 export interface Keyed {
   find(): void;
   fit(): void;
@@ -22,7 +22,7 @@ export interface Keyed {
 interface Key {
   /** Names as in `KeyboardEvent.key`; "Mod+" is Ctrl or ⌘. */
   readonly keys: readonly string[];
-  /** Names in the list, and the action; "" for an alias of the previous key. */
+  /** Name of the keys in the list, before the action; "" for an alias of the previous entry. */
   readonly name: string;
   readonly does: string;
   readonly act: (view: Keyed, event: KeyboardEvent) => void;
@@ -44,14 +44,14 @@ const KEYS: readonly Key[] = [
   { keys: ["+", "="], name: "+", does: "larger", act: (view) => view.zoom(1.3) },
   { keys: ["-"], name: "−", does: "smaller", act: (view) => view.zoom(1 / 1.3) },
   { keys: ["p"], name: "p", does: "play backward, or stop", act: (view) => view.play() },
-  { keys: ["."], name: ".", does: "one step of backward on", act: (view) => view.playStep(1) },
-  { keys: [","], name: ",", does: "one step of backward back", act: (view) => view.playStep(-1) },
+  { keys: ["."], name: ".", does: "play one step of backward", act: (view) => view.playStep(1) },
+  { keys: [","], name: ",", does: "go back one step of backward", act: (view) => view.playStep(-1) },
   { keys: ["?"], name: "?", does: "this list", act: (view) => view.help() },
 ];
 
 const ACTS = new Map(KEYS.flatMap(({ keys, act }) => keys.map((key) => [key, act] as const)));
 
-/** True for keys that the focused field, button or link handles itself. */
+/** Start the action of a key, unless the focused field, button or link handles the key itself. */
 export function press(event: KeyboardEvent, view: Keyed): void {
   const target = event.composedPath()[0];
   if (event.defaultPrevented || event.altKey || (target instanceof Element && taken(target, event.key))) return;
@@ -67,7 +67,7 @@ function taken(target: Element, key: string): boolean {
   return target.matches("button, a") && (key === "Enter" || key === " ");
 }
 
-/** The list of keys, initially closed. */
+/** The dialog with the list of keys, which is closed at first. */
 export function keyList(): HTMLDialogElement {
   const rows = KEYS.filter(({ name }) => name).flatMap(({ name, does }) => [html("dt", {}, html("kbd", {}, name)), html("dd", {}, say(does))]);
   const list: HTMLDialogElement = html(

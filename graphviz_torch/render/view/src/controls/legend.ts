@@ -1,4 +1,4 @@
-// Legend of the colours, and the menu that selects their meaning.
+// The legend of the colors, and the menu that selects what the colors show.
 
 import { COLOR_NAMES, type ColorBy, type Colors } from "../drawing/colors";
 import { html } from "../dom";

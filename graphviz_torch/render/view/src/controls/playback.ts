@@ -1,4 +1,4 @@
-// Playback of backward: its progress, for nodes and for closed groups.
+// The playback of backward: its current step, for nodes and for closed groups.
 
 import type { Model } from "../graph/model";
 import type { Tree } from "../graph/tree";
@@ -8,8 +8,8 @@ export class Playback {
   readonly steps: number;
   /** Number of nodes that have run; null while everything is shown. */
   step: number | null = null;
-  private readonly position: Int32Array; // by node: position in the run, or -1
-  private readonly node: Int32Array; // node by position
+  private readonly position: Int32Array; // node -> position in the run; -1 if the node does not run
+  private readonly node: Int32Array; // position in the run -> node
   private readonly sorted = new Map<number, Int32Array>();
 
   constructor(
@@ -18,10 +18,10 @@ export class Playback {
   ) {
     const { count, order } = model;
     this.recorded = order !== null;
-    const real = count - Number(model.failed !== null); // an operation that raised has no backward
+    const real = count - Number(model.failed !== null); // the operation that raised an exception has no backward
     let last = -1;
     if (order) for (let node = 0; node < real; node++) last = Math.max(last, order[node] as number);
-    // Without a recording: users before inputs, a possible order of backward.
+    // Without a recorded order, users before inputs is one possible order of backward.
     else last = real - 1;
     const at = new Int32Array(last + 1).fill(-1);
     for (let node = 0; node < real; node++) {
@@ -36,7 +36,7 @@ export class Playback {
     });
   }
 
-  /** The node that ran last. */
+  /** The node that ran last in the playback. */
   get current(): number | null {
     return this.step ? (this.node[this.step - 1] as number) : null;
   }
@@ -45,7 +45,7 @@ export class Playback {
     return this.position[node] as number;
   }
 
-  /** Fraction of the nodes of an item that have run. */
+  /** Fraction of an item's nodes that have run. */
   done(item: number): number {
     const step = this.step ?? this.steps;
     if (!this.tree.isGroup(item)) return Number((this.position[item] as number) < step && (this.position[item] as number) >= 0);

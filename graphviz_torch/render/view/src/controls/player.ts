@@ -4,7 +4,7 @@ import { button, html } from "../dom";
 import { say } from "../language";
 import type { Playback } from "./playback";
 
-const SECONDS = 12; // maximum duration of a run
+const SECONDS = 12; // maximum duration of the playback, in seconds
 const PACE = 4; // maximum steps per second
 
 export class Player {
@@ -36,7 +36,7 @@ export class Player {
     const from = this.playback.step === null || this.playback.step >= steps ? 0 : this.playback.step;
     const began = performance.now();
     const tick = (now: number): void => {
-      // A frame may have started before the click.
+      // The first frame may have started before the click, so the time can be negative.
       const step = Math.min(steps, from + Math.floor((Math.max(0, now - began) / 1000) * pace));
       if (step !== this.playback.step) this.set(step);
       if (step < steps) this.timer = requestAnimationFrame(tick);
@@ -53,7 +53,7 @@ export class Player {
     this.set(Math.max(0, Math.min(this.playback.steps, at + by)));
   }
 
-  /** Show the whole picture again. */
+  /** End the playback, and show the whole picture again. */
   leave(): void {
     this.stop();
     this.set(null);

@@ -1,4 +1,4 @@
-// The search field, its list of results, and the steps from one result to the next.
+// The search field, the list of results, and moving from one result to the next.
 
 import { html } from "../dom";
 import { say } from "../language";
@@ -7,13 +7,13 @@ import type { Model } from "../graph/model";
 import { search } from "../graph/search";
 import type { Tree } from "../graph/tree";
 
-const MOST = 60; // rows of the list
+const MOST = 60; // most rows of the list
 
 export class SearchBox {
   readonly element: HTMLElement;
-  /** Results, groups first. */
+  /** The items found, groups first. */
   found: readonly number[] = [];
-  /** Index of the current result; -1 before the first. */
+  /** Index of the current result; -1 before a result was visited. */
   private at = -1;
   private asked = "";
   private readonly input = html("input", {
@@ -86,7 +86,7 @@ export class SearchBox {
     return row;
   }
 
-  /** Move to a result; the first follows the last. */
+  /** Move to the result with an index; after the last comes the first. */
   private lead(at: number): void {
     const { found } = this;
     if (!found.length) return;

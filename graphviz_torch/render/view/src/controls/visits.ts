@@ -1,4 +1,4 @@
-// History of selection, open groups and camera, for back and forward, and the page address.
+// History of selection, open groups and camera, for the buttons back and forward and for the page address.
 
 /** A state of the view to return to. */
 export interface Visit<Look> {
@@ -8,7 +8,7 @@ export interface Visit<Look> {
   readonly look: Look;
 }
 
-/** Conversion of items to and from the fragment of the page address. */
+/** Converts items to and from the fragment of the page address. */
 export interface Addresses {
   write(item: number): string;
   read(address: string): number | null;
@@ -17,7 +17,7 @@ export interface Addresses {
 export class Visits<Look> {
   private readonly visits: Visit<Look>[];
   private at = 0;
-  // Distinguishes entries of this view in the browser history from those of earlier page loads.
+  // Distinguishes this view's entries in the browser history from entries of earlier page loads.
   private readonly session = Math.random().toString(36).slice(2);
 
   /**
@@ -41,7 +41,7 @@ export class Visits<Look> {
     return this.addresses?.read(location.hash) ?? null;
   }
 
-  /** Adds a visit; `left` is the previous one in its last state. */
+  /** Add a visit; `left` is the previous visit in its final state. */
   add(left: Visit<Look>, now: Visit<Look>): void {
     this.visits.splice(this.at, Number.POSITIVE_INFINITY, left, now);
     this.at += 1;
@@ -79,7 +79,7 @@ export class Visits<Look> {
   private readonly popped = ({ state }: PopStateEvent): void => {
     const entry = state as { session: string; at: number } | null;
     if (entry?.session === this.session) return this.go(entry.at);
-    // The address was typed, or precedes a reload of the page.
+    // The entry has no visit of this session: the address was typed, or the page was reloaded since.
     const item = this.addressed;
     if (item === null) return;
     this.write("replaceState", location.hash);

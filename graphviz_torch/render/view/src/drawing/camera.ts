@@ -1,4 +1,4 @@
-// The camera: pan and zoom by mouse, touch and keys.
+// The camera: panning and zooming by mouse, touch and keys.
 
 import { select } from "d3-selection";
 import { zoom, zoomIdentity, zoomTransform, type ZoomBehavior, type ZoomTransform } from "d3-zoom";
@@ -17,18 +17,18 @@ export interface World {
 }
 
 const MARGIN = 28;
-const SEEN = 14; // CSS pixels between a card that must be visible and the edge of the window
+const SEEN = 14; // least CSS pixels between the edge of the window and a card that must be visible
 const SMALLEST = 0.005;
-const LARGE = 1800; // CSS pixels of width
-const LEGIBLE = 0.7; // text of 11 to 13 pixels is 8 to 9 pixels high
+const LARGE = 1800; // width of a large screen in CSS pixels
+const LEGIBLE = 0.7; // least legible scale: text of 11 to 13 pixels is then 8 to 9 pixels high
 const WHOLE = 0.6; // a picture that fits at this scale is shown whole
-const ABOVE = 60; // CSS pixels above a first box that is not at the top
+const ABOVE = 60; // CSS pixels above the first box if it is not at the top of the picture
 
 export class Camera {
   private readonly behavior: ZoomBehavior<SVGSVGElement, unknown>;
-  /** Size of the stage in CSS pixels, cached: querying it while drawing would force a layout. */
+  /** Cached size of the stage in CSS pixels, since reading it while drawing would force a layout. */
   private size = { width: 800, height: 600 };
-  /** The stage has had a size. */
+  /** True once the stage has had a size. */
   measured = false;
   private started: { world: World; first: Box | null; transform: ZoomTransform } | null = null;
 
@@ -49,7 +49,7 @@ export class Camera {
     select(svg).call(this.behavior).on("dblclick.zoom", null);
   }
 
-  /** Update the size of the stage. The centre stays in place; an initial position is computed again. */
+  /** Update the size of the stage. The point at the center stays there; an initial position is computed again. */
   measure(): void {
     const { clientWidth: width, clientHeight: height } = this.svg;
     const before = this.size;
@@ -73,17 +73,17 @@ export class Camera {
     return { x: -x / k, y: -y / k, width: this.size.width / k, height: this.size.height / k };
   }
 
-  /** Show all of the world. */
+  /** Show the whole world. */
   fit(world: World): void {
     this.look({ x: 0, y: 0, ...world }, 1.25 * this.natural);
   }
 
-  /** True if a world is legible when all of it is visible. */
+  /** True if the text of a world is legible when the whole world is visible. */
   holds(world: World): boolean {
     return Math.min(...this.scales(world)) >= WHOLE;
   }
 
-  /** Show all of a small world, or the legible part of a large one around the first box. */
+  /** Show a small world as a whole, and of a large world a legible part around the first box. */
   start(world: World, first: Box | null): void {
     if (this.holds(world)) this.fit(world);
     else {
@@ -93,12 +93,12 @@ export class Camera {
     this.started = { world, first, transform: this.transform };
   }
 
-  /** The scale of a picture that fits: larger on a large screen, which is viewed from further away. */
+  /** The scale of a picture that fits the window. A large screen is viewed from further away, so its scale is larger. */
   private get natural(): number {
     return Math.max(1, Math.min(2, this.size.width / LARGE));
   }
 
-  /** Left offset of the world: centred, or with the first box in the centre. */
+  /** Left offset, for which the world, or its first box, is in the center. */
   private left({ width }: World, first: Box | null, scale: number): number {
     const [room, wide] = [this.size.width, scale * width];
     if (wide + 2 * MARGIN <= room) return (room - wide) / 2;
@@ -106,13 +106,13 @@ export class Camera {
     return Math.max(room - MARGIN - wide, Math.min(MARGIN, room / 2 - scale * middle));
   }
 
-  /** Top offset of the world: at the top, or shifted so that the first box is visible. */
+  /** Top offset, for which the world is at the top, or shifted so that its first box is visible. */
   private top({ height }: World, first: Box | null, scale: number): number {
     if (!first || MARGIN + scale * (first.y + first.height) + MARGIN <= this.size.height) return MARGIN;
     return Math.max(this.size.height - MARGIN - scale * height, ABOVE - scale * first.y);
   }
 
-  /** Centre a box at a scale of at most `most`; keep the scale if the box fits. */
+  /** Center a box. Keep the scale if the box fits; else choose a scale of at most `most`. */
   look(box: Box, most: number): void {
     const scale = Math.max(SMALLEST, Math.min(most, ...this.scales(box)));
     const { width, height } = this.size;
@@ -120,12 +120,12 @@ export class Camera {
     this.place(zoomIdentity.translate(width / 2, height / 2).scale(scale).translate(-x, -y));
   }
 
-  /** Move as little as needed to show a whole box; zoom out if it does not fit. */
+  /** Move the camera as little as possible to show a whole box; zoom out if the box does not fit. */
   show(box: Box): void {
     const { x, y, k } = this.transform;
     const scale = Math.max(SMALLEST, Math.min(k, ...this.scales(box)));
     const place = (offset: number, from: number, length: number, size: number): number => {
-      // A change of scale keeps the point at the centre.
+      // When the scale changes, the point at the center stays there.
       const start = size / 2 + ((offset - size / 2) * scale) / k;
       const [low, high] = [SEEN - scale * from, size - SEEN - scale * (from + length)];
       return Math.max(Math.min(low, high), Math.min(Math.max(low, high), start));
@@ -134,12 +134,12 @@ export class Camera {
     if (left !== x || top !== y || scale !== k) this.place(zoomIdentity.translate(left, top).scale(scale));
   }
 
-  /** Restore an earlier position. */
+  /** Restore an earlier position of the camera. */
   to(transform: ZoomTransform): void {
     this.place(transform);
   }
 
-  /** Move a point of the world to the screen position that `from` had. */
+  /** Move the camera so that the point `to` of the world gets the position on the screen that `from` had. */
   hold(from: { x: number; y: number }, to: { x: number; y: number }): void {
     const { x, y, k } = this.transform;
     this.place(zoomIdentity.translate(x + k * (from.x - to.x), y + k * (from.y - to.y)).scale(k));

@@ -1,4 +1,4 @@
-// Text of an item, line by line, and the size of its card.
+// The lines of text on an item's card, and the size of the card.
 
 import { BUFFER, DATA, type Model, PARAMETER, UNTRACKED } from "../graph/model";
 import type { Mark } from "../graph/payload";
@@ -17,13 +17,14 @@ export interface Span {
 export interface Card {
   readonly item: number;
   readonly role: Role;
-  /** Its difference between two graphs; "" if there is none, and for a group. */
+  /** The node's difference between two graphs; "" if there is none, and for a group. */
   readonly mark: Mark | "";
-  /** A closed group; and a stack of several identical groups. */
+  /** True for a closed group. */
   readonly opens: boolean;
+  /** True for a stack of several identical groups. */
   readonly stacked: boolean;
   readonly lines: Span[][];
-  /** Parameters that are written inside: node and text. */
+  /** The parameters that are written inside the card: node, name and further text. */
   readonly parameters: { node: number; name: string; text: string }[];
   readonly more: number;
   readonly width: number;
@@ -42,7 +43,7 @@ const MOST_SENT = 60;
 const MOST_VALUE = 48;
 /** Maximum number of elements of a value or gradient that a card writes, as in a still picture. */
 const FEW = 4;
-const MOST_JOINT = 220; // maximum pixels of a line with a shape and a gradient
+const MOST_JOINT = 220; // maximum width in pixels of a line that has both shape and gradient
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
 const MOST_CHANGE = 44;
@@ -54,7 +55,7 @@ const FONTS = {
   wrong: "11px ui-monospace, monospace",
   quiet: "11px system-ui, sans-serif",
 };
-/** Space beside the text, for the points of a hexagon, the ends of a pill, the button of a group. */
+/** Space beside the text in pixels: for the corners of a hexagon, the ends of a pill, a group's button. */
 const RIMS: Partial<Record<Role, number>> = { transfer: 34, collective: 40, input: 30, group: 58 };
 
 export class Cards {
@@ -138,7 +139,7 @@ export class Cards {
     return this.sized({ item: node, role, mark, opens: false, stacked: false, lines, ...this.written(tree.written(model, node)) });
   }
 
-  /** The parameters that a card names. */
+  /** The parameters whose names the card shows, and the number of the others. */
   private written(leaves: readonly number[]): Pick<Card, "parameters" | "more"> {
     const parameters = leaves.slice(0, MOST_PARAMETERS).map((node) => {
       const meta = this.model.firstOutput(node);
@@ -157,7 +158,7 @@ export class Cards {
     });
   }
 
-  /** Append spans to the last line, after the title, if they fit its width; otherwise start a new line. */
+  /** Append spans to the last line if they fit beside its text; otherwise start a new line. */
   private beside(lines: Span[][], spans: Span[]): void {
     if (!spans.length) return;
     const [title, last] = [lines[0] ?? [], lines.at(-1) ?? []];
@@ -216,7 +217,7 @@ export class Cards {
     });
   }
 
-  /** The range of gradient norms in a group. */
+  /** The range of the gradient norms in a group, as text. */
   private range(nodes: Uint32Array): string {
     if (!this.model.recordedGradients) return "";
     const spoilt = this.model.recordedNonfinite ? nodes.reduce((sum, node) => sum + this.model.nonfinite(node), 0) : 0;
@@ -274,7 +275,7 @@ function named(name: string, kind: string): string {
   return `${name} · ${kind}`;
 }
 
-/** The first part of "norm 2.4, max 1.0"; the panel shows everything. */
+/** The first part of "norm 2.4, max 1.0"; the panel shows the whole text. */
 function opening(text: string): string {
   return text.split(/, (?=[a-z])/)[0] as string;
 }

@@ -1,4 +1,4 @@
-// Colours: the role of a card, a name (device, dtype, module), and a bar for a measured size.
+// Colors of cards: by role or by name (device, dtype, module), and bars for measured sizes.
 
 import { type Cards, type Role, SIGNS } from "./cards";
 import type { Mark } from "../graph/payload";
@@ -27,7 +27,7 @@ export interface Paint {
   readonly fill: string;
   /** The colour of a measured size, for a bar beside the card; null if none is selected. */
   readonly gauge: string | null;
-  /** As text, for the legend and for screen readers. */
+  /** The meaning of the color as text, for the legend and for screen readers. */
   readonly said: string;
 }
 
@@ -38,20 +38,20 @@ export interface Legend {
 }
 
 interface Sizes {
-  readonly of: (node: number) => number; // NaN: not recorded
-  /** How the size of a group is computed. */
+  readonly of: (node: number) => number; // NaN if not recorded
+  /** How a group's size is computed from the sizes of its nodes. */
   readonly join: "sum" | "median" | "largest";
   readonly say: (value: number) => string;
-  /** The end of a scale from 0; without it, the scale spans the visible sizes. */
+  /** The end of a scale that begins at 0. Without `full`, the scale spans the visible sizes. */
   readonly full?: number;
-  /** Text for a missing size. */
+  /** Text for a node without a size. */
   readonly missing: string;
 }
 
 const MOST_NAMES = 12;
 const ROLES = ["input", "parameter", "buffer", "operation", "transfer", "collective", "output", "group", "data", "untracked", "failed"] as const;
 const MARKS = ["removed", "added", "changed"] as const;
-const TINT = 0.16; // fraction of the mark colour in the fill
+const TINT = 0.16; // fraction of the difference's color in the fill
 const MEANINGS: Partial<Record<string, string>> = { transfer: "copy between devices", collective: "sent between ranks", group: "closed group", failed: "raised an exception", data: "data, no gradient", untracked: "made no node: frozen, or gradients were off" };
 
 export class Colors {
@@ -61,7 +61,7 @@ export class Colors {
   private names = new Map<string, number>();
   private roles = new Set<Role>();
   private range: [number, number] = [0, 0];
-  /** Cached sizes of items, and numbers of NaN or Inf elements in their gradients. */
+  /** Cache: item -> size, and number of NaN and Inf elements in the item's gradients. */
   private readonly known = new Map<number, { size: number; spoilt: number }>();
   private seen = { missing: false, nonfinite: false, zero: false };
 
@@ -88,7 +88,7 @@ export class Colors {
     return this.model.influences;
   }
 
-  /** The default: the difference of two graphs, an influence, or else the gradients. */
+  /** The default: differences of two graphs or influences if there are any, else gradients. */
   get usual(): ColorBy {
     return (["difference", "influence", "gradient"] as const).find((by) => this.available(by)) ?? "role";
   }
@@ -158,7 +158,7 @@ export class Colors {
     }
   }
 
-  /** Set the visible cards, over which legend and scale range. */
+  /** Set the visible cards, which determine the legend and the range of the scale. */
   measure(items: Iterable<number>): void {
     this.roles = this.cards.roles(items);
     const sizes = this.sizes();
@@ -258,7 +258,7 @@ function percent(value: number): string {
   return `${Math.round(100 * value)}%`;
 }
 
-/** The part of a module path that gets a colour: its first name and block number. */
+/** The part of a module path that determines the color: the first name and the number of the block. */
 function topModule(path: string): string {
   const [first = "", second = ""] = path.split(".");
   return /^\d+$/.test(second) ? `${first}.${second}` : first;

@@ -1,4 +1,4 @@
-// One card as SVG: the shape of its role, its lines, the parameters inside, its marks.
+// Draw a card as SVG: the shape of its role, its lines, the parameters inside, and its marks.
 
 import { type Card, LINE, PADDING, type Span } from "./cards";
 import { svg } from "../dom";
@@ -6,7 +6,7 @@ import { outlines } from "./forms";
 import type { Finding } from "../graph/payload";
 
 export interface Marks {
-  /** The full text of a shortened line. */
+  /** The full text, if the line is shortened. */
   readonly title: string;
   readonly description: string;
   readonly findings: readonly Finding[];
@@ -41,7 +41,7 @@ export function drawCard(card: Card, marks: Marks): SVGGElement {
     if (card.more > 0) group.append(drawLine([{ text: `and ${card.more} more`, look: "quiet" }], width / 2, y, "detail"));
   }
   if (card.opens) group.append(sign("+", width - 14, 14, "open"));
-  const wrong = marks.findings.filter(({ severity }) => severity !== "info"); // as in a still picture
+  const wrong = marks.findings.filter(({ severity }) => severity !== "info"); // like a still picture, a card marks no finding of severity info
   if (wrong.length) group.append(badge(wrong, width));
   return group;
 }

@@ -1,4 +1,4 @@
-// The scene as SVG. Unchanged cards are reused; frames and edges are redrawn.
+// Draw the scene as SVG. Unchanged cards are reused; frames and edges are drawn again.
 
 import type { Marks } from "./drawcard";
 import { drawCard, sign } from "./drawcard";
@@ -12,7 +12,7 @@ import { ends, type Lit } from "./lighting";
 import type { Frame, Path, PlacedCard, Scene, Stub } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "../graph/reach";
 
-/** Texts of an edge: on hover, and beside it. */
+/** Texts of an edge: the tooltip, and the label beside the edge. */
 export interface EdgeWords {
   readonly title: string;
   readonly label: string;
@@ -30,7 +30,7 @@ export interface Words {
   stub(stub: Stub): string;
 }
 
-/** A card of the scene. Its element is created when it comes near the window. */
+/** A card of the scene, whose element is created when the card comes near the window. */
 interface Place {
   readonly placed: PlacedCard;
   element: SVGGElement | null;
@@ -41,7 +41,7 @@ interface Wire {
   readonly element: SVGPathElement;
 }
 
-/** Fraction of the window that is drawn beyond each side. */
+/** Cards are drawn beyond each side of the window, up to this fraction of its size. */
 const AROUND = 0.4;
 const STUB = 18;
 
@@ -118,7 +118,7 @@ export class Drawing {
     for (const { element } of before.values()) element?.remove();
   }
 
-  /** Draw the cards in and near a window; others are removed from the document for speed. */
+  /** Draw the cards in and near a window. All other cards are removed from the document, for speed. */
   see({ x, y, width, height }: Box): void {
     const [left, right] = [x - AROUND * width, x + (1 + AROUND) * width];
     const [top, bottom] = [y - AROUND * height, y + (1 + AROUND) * height];
@@ -156,7 +156,7 @@ export class Drawing {
     this.dressAll();
   }
 
-  /** Highlight neighbours and paths of the selection, or faintly the path of the hovered card. */
+  /** Highlight neighbors and paths of the selection; with `quietly`, faintly highlight the path of the hovered card. */
   light(lit: Lit | null, quietly = false): void {
     this.look.lit = lit;
     this.svg.classList.toggle("lit", lit !== null && !quietly);
@@ -175,7 +175,7 @@ export class Drawing {
     this.dressAll();
   }
 
-  /** Dim items that backward has not reached; `done` is the fraction by item, null for all. */
+  /** Dim the items that backward has not reached. `done` returns the fraction of an item that ran; null dims nothing. */
   play(done: ((item: number) => number) | null, current: number | null): void {
     this.look.done = done;
     this.look.current = current;
@@ -189,7 +189,7 @@ export class Drawing {
     for (const { placed, element } of this.places.values()) if (element) this.dress(placed.card, element);
   }
 
-  /** Style a card by the state of its item: colour, selection, path, progress of backward. */
+  /** Style a card by the state of its item: color, selection, highlighted path, progress of backward. */
   private dress(card: Card, element: SVGGElement): void {
     const { paint, selected, matching, lit, done, current } = this.look;
     const { item } = card;
@@ -230,12 +230,12 @@ function move(element: SVGGElement, { x, y }: PlacedCard): void {
 
 function wireLabel({ text, width, always, x, y }: PlacedLabel): SVGGElement {
   const plate = svg("rect", { class: "plate", x: -4, y: -8, width: width + 8, height: 16, rx: 4 });
-  // A label that does not overlap needs no background.
+  // Only a label that may overlap other elements needs a background.
   const parts = always ? [plate] : [];
   return svg("g", { class: always ? "wire-label" : "wire-label free", transform: `translate(${Math.round(x)},${Math.round(y)})` }, ...parts, svg("text", { y: 4 }, text));
 }
 
-/** A short arrow beside a card with the name of the other end; a click selects that card. */
+/** A short arrow beside a card, with the name of the card at the other end, which a click selects. */
 function drawStub({ item, side, x, y }: Stub, label: string): SVGGElement {
   const d = side === "from" ? `M0,0H${STUB}` : `M${STUB},0H0`;
   return svg(

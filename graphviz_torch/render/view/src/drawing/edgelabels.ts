@@ -1,4 +1,4 @@
-// Positions of edge labels that do not overlap other elements.
+// Find positions of edge labels at which they do not overlap other elements.
 
 import type { Box } from "./camera";
 import type { Path, Scene } from "./scene";
@@ -7,7 +7,7 @@ export interface Label {
   readonly path: Path;
   readonly text: string;
   readonly width: number;
-  /** Draw it even if it overlaps. */
+  /** Draw the label even if it overlaps other elements. */
   readonly always: boolean;
 }
 
@@ -19,10 +19,10 @@ export interface PlacedLabel extends Label {
 
 const HEIGHT = 16;
 const BESIDE = 7; // pixels between an edge and its label
-const SHORTEST = 26; // length of an edge segment that can have a label
-const UPRIGHT = 8; // maximum horizontal distance between the ends of such a segment
+const SHORTEST = 26; // minimum length of an edge segment that can have a label, in pixels
+const UPRIGHT = 8; // maximum horizontal distance between the ends of such a segment, in pixels
 const TITLE_HEIGHT = 26;
-const PIECE = 32; // length of the boxes that represent an edge as an obstacle
+const PIECE = 32; // length in pixels of the boxes that represent an edge as obstacles
 const CELL = 128;
 
 export function placeLabels(scene: Scene, labels: readonly Label[], titleWidth: (item: number) => number): PlacedLabel[] {
@@ -46,7 +46,7 @@ export function placeLabels(scene: Scene, labels: readonly Label[], titleWidth: 
   return placed;
 }
 
-/** Candidates beside the middle of each upright segment, on both sides; a required label falls back to the middle of the edge. */
+/** Candidates for the position: beside the middle of each upright segment, on both sides. A label that must be drawn can also be at the middle of the edge. */
 function candidates({ path: { points }, width, always }: Label): Box[] {
   const found: Box[] = [];
   const beside = (at: number): void => {
@@ -74,7 +74,7 @@ function* pieces({ points }: Path): Generator<Box> {
   }
 }
 
-/** Obstacle boxes by grid cell, each with its edge path. */
+/** Grid cell -> boxes in it that are obstacles, each with the path of its edge. */
 class Obstacles {
   private readonly cells = new Map<number, [Box, Path | null][]>();
 
@@ -86,7 +86,7 @@ class Obstacles {
     }
   }
 
-  /** True if no box overlaps, except those of the label's own edge. */
+  /** True if a box overlaps no obstacle, apart from the boxes of the label's own edge. */
   free(box: Box, own: Path): boolean {
     for (const key of cellsOf(box)) for (const [other, path] of this.cells.get(key) ?? []) if (path !== own && overlap(box, other)) return false;
     return true;

@@ -1,9 +1,9 @@
-// The shape of each role, so that no meaning depends on colour alone.
+// The shapes of roles, so that no meaning depends on color alone.
 
 import type { Role } from "./cards";
 import { svg } from "../dom";
 
-/** The outlines of a card by role, the filled one first. */
+/** The outlines of a card for a role; the first outline is filled. */
 export function outlines(role: Role, width: number, height: number, stacked = false): SVGElement[] {
   const rect = (inset: number, radius: number, kind = "form") =>
     svg("rect", { class: kind, x: inset, y: inset, width: width - 2 * inset, height: height - 2 * inset, rx: radius });
@@ -43,12 +43,12 @@ export function outlines(role: Role, width: number, height: number, stacked = fa
   }
 }
 
-/** A bow at the side: one curve with these control points. */
+/** The path of a bow: one Bézier curve with these control points. */
 export function bow([x0, y0, ...rest]: readonly number[]): string {
   return `M${r(x0 as number)},${r(y0 as number)}C${rest.map(r).join(" ")}`;
 }
 
-/** A smooth curve through points (x and y in turn): vertical at its ends, a B-spline between. */
+/** The path of a smooth curve through points (x and y in turn): vertical at the ends, a B-spline in between. */
 export function curve(points: readonly number[]): string {
   const at = (i: number) => [points[2 * i] as number, points[2 * i + 1] as number] as const;
   const n = points.length / 2;

@@ -8,11 +8,11 @@ import type { Places } from "./places";
 import type { Path } from "./scene";
 
 export interface Lit {
-  /** The paths that each item is on. */
+  /** Item -> the requested paths that contain the item. */
   readonly ways: ReadonlyMap<number, number>;
-  /** The item and its neighbours. */
+  /** The selected item and its neighbors. */
   readonly near: ReadonlySet<number>;
-  /** Edge segments between these, by `ends`. */
+  /** Edge segments between these items, as keys of `ends`. */
   readonly pieces: ReadonlySet<string>;
 }
 
@@ -83,7 +83,7 @@ export class Lighting {
     return { near, pieces };
   }
 
-  /** The items along an edge: the source card, frames it leaves, frames it enters, the target card. */
+  /** The items along an edge: source card, frames that the edge leaves, frames that it enters, target card. */
   private between(from: number, to: number): number[] {
     const [left, entered] = [this.tree.around(from), this.tree.around(to)];
     while (left.length && left.at(-1) === entered.at(-1)) {

@@ -1,11 +1,11 @@
-// Minimap: the whole picture in a corner, with a frame around the visible part.
+// The minimap: the whole picture in a corner, with a frame around the visible part.
 
 import type { Camera } from "./camera";
 import { html } from "../dom";
 import type { Scene } from "./scene";
 
 const SIDE = 150;
-const DOT = 5; // device pixels; two are a CSS pixel
+const DOT = 5; // radius of a dot in device pixels, two of which are a CSS pixel
 
 export class Minimap {
   private readonly canvas = html("canvas");

@@ -1,4 +1,4 @@
-// Export of the current picture: SVG with inline styles, and PNG.
+// Export the current picture as SVG with inline styles, or as PNG.
 
 const LOOKS = [
   "display", "fill", "fill-opacity", "font-family", "font-size", "font-weight", "marker-end", "opacity",
@@ -7,7 +7,7 @@ const LOOKS = [
 const MARGIN = 16;
 const MOST_PIXELS = 40e6;
 const MOST_SIDE = 16000;
-// Characters that XML forbids or viewers interpret: control and bidirectional ones.
+// Control characters and bidirectional characters, which XML forbids or viewers interpret.
 const OBEYED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufeff\ufff9-\ufffb\ufffe\uffff]/g;
 
 export function toSvg(drawing: SVGSVGElement, world: { width: number; height: number }, background: string, title: string): string {
@@ -19,7 +19,7 @@ export function toSvg(drawing: SVGSVGElement, world: { width: number; height: nu
     const style = getComputedStyle(originals[at] as Element);
     for (const look of LOOKS) {
       const value = style.getPropertyValue(look);
-      // Markers are referenced by name, without the address of the page.
+      // A marker is referenced by its id only, without the address of the page.
       if (value && value !== "none") element.setAttribute(look, value.replace(/url\(".*?(#[\w-]+)"\)/, "url($1)"));
       else if (look === "fill" || look === "display") element.setAttribute(look, value);
     }
@@ -40,7 +40,7 @@ export function toSvg(drawing: SVGSVGElement, world: { width: number; height: nu
   return new XMLSerializer().serializeToString(copy).replace(OBEYED, "\ufffd");
 }
 
-/** The picture at twice its size, limited by the maximum size of a canvas. */
+/** The picture as PNG at twice its size, as far as the maximum size of a canvas allows. */
 export async function toPng(svg: string): Promise<Blob> {
   const image = new Image();
   image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;

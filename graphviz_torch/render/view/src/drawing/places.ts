@@ -1,4 +1,4 @@
-// The card and the box that show each node and group.
+// Find the card and the box that show a node or a group.
 
 import type { Model } from "../graph/model";
 import { TOP, type Tree } from "../graph/tree";
@@ -15,13 +15,13 @@ export class Places {
     private readonly open: ReadonlySet<number>,
   ) {}
 
-  /** Handle a new picture, in which other items may show a node. */
+  /** Handle a new picture, in which nodes may be shown by other items. */
   redrawn(scene: Scene): void {
     this.scene = scene;
     this.known = null;
   }
 
-  /** The item whose card shows a node; for a parameter written inside, its first user. */
+  /** The item whose card shows a node. For a parameter that is written inside, this is the first user. */
   carrier(item: number): number {
     return this.tree.isGroup(item) ? item : this.tree.host(item);
   }
@@ -34,12 +34,12 @@ export class Places {
     return shown;
   }
 
-  /** The item that currently shows each node. */
+  /** Node -> the item that currently shows the node. */
   get all(): Int32Array {
     return (this.known ??= this.everywhere());
   }
 
-  /** The box of a card, or of the frame around an open group. */
+  /** The box of an item's card, or of the frame of an open group. */
   where(item: number): Box | null {
     const frame = this.scene?.frames.find((one) => one.item === item);
     if (frame) return frame;
@@ -55,7 +55,7 @@ export class Places {
 
   private everywhere(): Int32Array {
     const { model, tree, open } = this;
-    // The outermost closed group around each level; TOP if all are open. Parents come first.
+    // Level -> the outermost closed group that contains it; TOP if all are open. Parents come before children.
     const hiding = new Int32Array(tree.groups);
     const hidden = (level: number): number => (level === TOP ? TOP : (hiding[level - tree.count] as number));
     for (let g = 0; g < tree.groups; g++) {

@@ -1,4 +1,4 @@
-// The scene: the open groups, the levels they form, and the positions of all items.
+// The scene: the open groups, their levels, and the positions of all items.
 
 import type { Arranger } from "../layout/arranger";
 import type { Card, Cards } from "./cards";
@@ -23,17 +23,17 @@ export interface Frame {
 
 export interface Path {
   readonly points: number[];
-  /** Null for the segment of an edge between a frame and an item inside it. */
+  /** The link; null for a segment of an edge between a frame and an item inside the frame. */
   readonly link: Link | null;
-  /** Items at its ends; the level itself if it begins or ends on the frame. */
+  /** Items at the ends; the level itself if an end is on the level's frame. */
   readonly from: number;
   readonly to: number;
   readonly far: boolean;
-  /** Drawn as stubs. */
+  /** True if the edge is drawn as two stubs. */
   readonly cut: boolean;
 }
 
-/** End of edges that are too long and too many to be drawn without a selection. */
+/** An arrow in place of edges that are drawn only if one of their ends is selected, because they are long and many. */
 export interface Stub {
   readonly item: number;
   readonly side: "from" | "to";
@@ -59,10 +59,10 @@ const OPEN_AT_START = 60;
 const FEW_CARDS = 8;
 /** Minimum number of cards when groups are closed to fit the picture into the window. */
 const LEAST_CARDS = 4;
-/** A group with a larger fraction of all nodes is not closed for that: its box would show nothing. */
+/** A group with a larger fraction of all nodes is not closed to fit the window, since its box would hide the graph. */
 const MOST_HIDDEN = 0.8;
 const MOST_AT_START = 150;
-const MOST_BOWS = 8; // of one level
+const MOST_BOWS = 8; // most bows of one level
 const HEADER = 24;
 const FRAME_PADDING = 14;
 
@@ -89,12 +89,12 @@ export class Scenes {
     const { tree } = this;
     // A small graph opens completely; in a larger one, only the first of identical groups opens.
     const small = tree.drawn <= OPEN_AT_START;
-    // A single box in a still picture begins as a single box here.
+    // A module that a still picture draws as one box stays closed here at first.
     this.openAll(OPEN_AT_START, (item) => !tree.isUnit(item) && !tree.isStack(item) && (small || (tree.like(item) === item - tree.count && !tree.isChain(item))));
     this.openLargest();
   }
 
-  /** Open the groups around these nodes as far as they fit the first picture. */
+  /** Open the groups that contain these nodes, as far as they fit the first picture. */
   private openAround(nodes: Iterable<number>, inUnits: boolean): void {
     let seen = this.visible().size;
     const wanted = new Set([...nodes].flatMap((node) => this.tree.around(node)));
@@ -107,7 +107,7 @@ export class Scenes {
     }
   }
 
-  /** If there are few cards (one module around all, halves of a long stack), open the largest group. */
+  /** If there are few cards, as with one module around everything, open the largest group. */
   private openLargest(): void {
     const { tree } = this;
     for (;;) {
@@ -119,7 +119,7 @@ export class Scenes {
     }
   }
 
-  /** Open a group and those around it. If there are too many cards, others close, oldest first. */
+  /** Open a group and the groups that contain it. If there are too many cards, close other groups, the oldest first. */
   reveal(group: number): void {
     const wanted = [...this.tree.around(group).reverse(), group];
     for (const item of wanted) {
@@ -132,7 +132,7 @@ export class Scenes {
     }
   }
 
-  /** Close the innermost open groups, except around a node that must stay visible; false if too few cards would be left. */
+  /** Close the innermost open groups, except those around a node that must stay visible. Return false if too few cards would remain. */
   closeInnermost(node: number | null): boolean {
     const { tree } = this;
     const around = new Set(node === null ? [] : tree.around(node));
@@ -150,7 +150,7 @@ export class Scenes {
     this.open.delete(group);
   }
 
-  /** Open exactly these groups, as before. */
+  /** Open exactly these groups, to restore an earlier picture. */
   reopen(groups: Iterable<number>): void {
     this.open.clear();
     for (const group of groups) this.open.add(group);
@@ -160,13 +160,13 @@ export class Scenes {
     this.open.clear();
   }
 
-  /** Open a group and, as far as they fit, all groups inside. */
+  /** Open a group and all groups inside it, as far as they fit. */
   openInside(group: number): void {
     this.reveal(group);
     this.openAll(MOST_CARDS, () => true, [group]);
   }
 
-  /** Open groups, outer ones first, as far as they fit. */
+  /** Open groups as far as they fit, outer groups first. */
   openAll(most = MOST_CARDS, wanted: (item: number) => boolean = () => true, from = this.tree.items(TOP)): void {
     let level = from;
     let seen = this.visible().size;
@@ -193,7 +193,7 @@ export class Scenes {
     return found;
   }
 
-  /** Open levels, inner ones first. */
+  /** The open levels, inner levels first. */
   private levels(): number[] {
     const found = [TOP];
     for (let at = 0; at < found.length; at++)
@@ -201,7 +201,7 @@ export class Scenes {
     return found.reverse();
   }
 
-  /** The picture; null if another request superseded this one. */
+  /** The scene to draw; null if a later request replaced this one. */
   async scene(): Promise<Scene | null> {
     const levels = this.levels();
     const tasks = levels.map((level) => this.task(level));

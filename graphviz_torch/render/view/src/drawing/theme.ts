@@ -1,4 +1,4 @@
-// Light or dark, as asked for or as the reader's system has it, and the palette of all drawings.
+// The theme, light or dark, as the page or the reader's system sets it, and the palette of all drawings.
 
 import type { Header, Pair, Style } from "../graph/payload";
 
@@ -38,7 +38,7 @@ export class Themes {
     return this.pick(this.style.colors[name] ?? ["#000000", "#ffffff"]);
   }
 
-  /** One colour with a share of another, as #rrggbb. */
+  /** A color mixed with a fraction `share` of another color, as #rrggbb. */
   mix(one: string, other: string, share: number): string {
     const channels = (name: string) => [1, 3, 5].map((at) => Number.parseInt(this.color(name).slice(at, at + 2), 16));
     const [a, b] = [channels(one), channels(other)];
@@ -46,7 +46,7 @@ export class Themes {
     return `#${mixed.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
   }
 
-  /** The colour of a step of the scale, low to high. */
+  /** The color of a step of the scale, from low to high. */
   step(at: number): string {
     return this.pick(this.style.scale[at] as Pair);
   }
@@ -59,7 +59,7 @@ export class Themes {
     return this.pick(this.style.nonfinite);
   }
 
-  /** The fill of a name: 0 is neutral, the others repeat. */
+  /** The fill for the index of a name: 0 is neutral, and larger indices repeat the colors. */
   category(at: number): string {
     const { categories } = this.style;
     return this.pick(categories[at === 0 ? 0 : 1 + ((at - 1) % (categories.length - 1))] as Pair);

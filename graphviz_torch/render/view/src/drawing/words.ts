@@ -1,4 +1,4 @@
-// Tooltips and screen reader texts of cards, frames and edges.
+// Compose tooltips and texts for screen readers, for cards, frames and edges.
 
 import { type Cards, SIGNS } from "./cards";
 import type { EdgeWords, Words } from "./drawing";
@@ -10,8 +10,8 @@ import type { Path, Stub } from "./scene";
 import { findingsAt, type Tree } from "../graph/tree";
 
 const MOST_NAMED = 2;
-const MOST_WHERE = 40; // characters of the source line of a cut
-const NEAR = 160; // length of an edge whose source is visible from its middle
+const MOST_WHERE = 40; // most characters of a cut's source line
+const NEAR = 160; // maximum length in pixels of an edge at whose middle a reader sees the source
 
 export class GraphWords implements Words {
   constructor(
@@ -47,7 +47,7 @@ export class GraphWords implements Words {
     const title = [link.mark, shape, several && !edges ? `output ${link.outputNr}` : "", edges, moved].filter(Boolean).join(" · ");
     // The card of a copy already shows its devices.
     const way = this.tree.isGroup(link.to) ? moved : link.way ? bytes(link.bytes) : "";
-    // The card shows its shape: repeat it only if the card is far away.
+    // The source's card shows the shape, which the edge repeats only if the card is far away.
     const said = link.from < this.model.count && !several && length(points) < NEAR;
     const mark = link.mark && `${SIGNS[link.mark]} ${link.mark}`;
     const label = way || mark || (said ? "" : [shape, edges].filter(Boolean).join(" · "));

@@ -1,4 +1,4 @@
-// The graph as the view reads it: values by node, and edges in both directions.
+// The graph: the values of nodes, and the edges in both directions.
 
 import type { Collective, Column, Cut, Difference, Failure, Finding, Mark, Payload, Transfer } from "./payload";
 
@@ -26,7 +26,7 @@ export interface Gradient {
   readonly inf: number;
   readonly values: (number | string)[] | null;
   readonly tensor: Meta | null;
-  readonly extent: string; // part that the numbers cover: "local part"; "" for all
+  readonly extent: string; // part of the gradient that the numbers describe: "local part"; "" for the whole
 }
 
 export interface Change {
@@ -46,7 +46,7 @@ export type TextColumn = "name" | "operation" | "label" | "module" | "scope" | "
 const COPIES = /^(ToCopy|Copy)Backward/;
 export const PARAMETER = 1;
 export const BUFFER = 2;
-/** Data, and calls without an autograd node: additional items. */
+/** Kind of nodes that represent data, or calls without an autograd node. */
 export const DATA = 4;
 export const UNTRACKED = 5;
 
@@ -63,13 +63,13 @@ export class Model {
   /** The node added for the operation that raised an exception. */
   readonly failed: number | null;
   readonly difference: Difference | null;
-  /** Sources with a known influence on each node: "sample 0", "input x". */
+  /** Names of the sources whose influence on nodes is known: "sample 0", "input x". */
   readonly influences: string[];
   readonly addedEdges: ReadonlySet<number>;
   readonly lossScale: number | null;
   readonly outputs: ReadonlySet<number>;
   readonly leaf: Column;
-  /** Positions in the backward run, -1 for none; null if it was not recorded. */
+  /** Node -> position in the backward run, -1 if it did not run; null if no backward was recorded. */
   readonly order: Column | null;
   readonly recordedGradients: boolean;
   /** True if any gradient has NaN or Inf. */
@@ -77,7 +77,7 @@ export class Model {
   readonly shapeOf: Column;
   readonly savedBytes: Float64Array;
   readonly parameterState: Column;
-  /** Edges by target, then by source: node i has those from start[i] to start[i + 1]. */
+  /** Edges sorted by target, and by source. Those of node i are from start[i] to start[i + 1]. */
   readonly inputStart: Uint32Array;
   readonly inputSource: Uint32Array;
   readonly userStart: Uint32Array;
@@ -86,7 +86,7 @@ export class Model {
   readonly edgeOutput: Column;
   readonly findingsOf = new Map<number, Finding[]>();
   readonly transfersOf = new Map<number, Transfer[]>();
-  /** By node; -1: by none. */
+  /** Node -> collectives; -1 -> collectives that belong to no node. */
   readonly collectivesOf = new Map<number, Collective[]>();
   private readonly marks: ReadonlyMap<number, Mark>;
   private readonly texts = new Map<TextColumn, { at: Column; table: string[] }>();
@@ -290,7 +290,7 @@ export class Model {
     return this.times ? (this.times[node] as number) : Number.NaN;
   }
 
-  /** The fraction of the value of a node that one source changes; NaN if it does not reach the node. */
+  /** The fraction of a node's elements that a source changes; NaN if the source does not reach the node. */
   influence(lane: number, node: number): number {
     const name = `influence${lane}`;
     return this.payload.has(name) ? (this.payload.column(name, this.count)[node] as number) : Number.NaN;
@@ -307,7 +307,7 @@ export class Model {
     return most;
   }
 
-  /** NaN and Inf elements among a node's gradients. */
+  /** Number of NaN and Inf elements in a node's gradients. */
   nonfinite(node: number): number {
     let sum = 0;
     for (let row = this.gradientStart[node] as number; row < (this.gradientStart[node + 1] as number); row++)
@@ -356,13 +356,13 @@ export class Model {
     return this.payload.header.attributes[this.attributesOf[node] as number] ?? [];
   }
 
-  /** Values recorded for the module of a node, or for the one `names` levels below the root. */
+  /** Records of a node's module, or of the module on its path that is `names` levels below the root. */
   recorded(node: number, names?: number): readonly [string, string][] {
     const path = this.text("module", node).split(".").slice(0, names).join(".");
     return Object.hasOwn(this.payload.header.modules, path) ? (this.payload.header.modules[path] ?? []) : [];
   }
 
-  /** The class of the module of a node, or of the one `names` levels below the root. */
+  /** The class of a node's module, or of the module on its path that is `names` levels below the root. */
   classOf(node: number, names = Number.POSITIVE_INFINITY): string {
     const classes = this.text("moduleClass", node).split("/");
     const path = this.text("module", node).split(".");
@@ -386,7 +386,7 @@ export class Model {
   }
 }
 
-/** The start of the entries of each row, from their numbers. */
+/** The index of each row's first entry, computed from the number of entries per row. */
 function starts(lengths: Column, rows: number): Uint32Array {
   const start = new Uint32Array(rows + 1);
   for (let row = 0; row < rows; row++) start[row + 1] = (start[row] as number) + (lengths[row] as number);

@@ -1,6 +1,6 @@
-// Decodes the payload of payload.py: a header, and columns of numbers as byte planes.
+// Decode the payload that payload.py encodes: a header, and columns of numbers as byte planes.
 
-/** A colour in light and in dark. */
+/** A color: its light value and its dark value. */
 export type Pair = [string, string];
 
 export interface Style {
@@ -14,47 +14,47 @@ export interface Header {
   title: string;
   style: Style;
   count: number;
-  /** Number of autograd nodes; data and calls without a node come after these. */
+  /** Number of autograd nodes. Data, and calls without an autograd node, come after these. */
   tracked: number;
-  /** Positions of those others in the order of the nodes. */
+  /** Data or call -> its position in the order of the nodes. */
   places: Record<string, number>;
   ordered: boolean;
   outputs: [number, number][];
   lossScale: number | null;
   failure: Failure | null;
-  /** A finding reports the failure. */
+  /** True if a finding reports the failure. */
   failureTold: boolean;
-  /** The last node represents the operation that raised an exception. */
+  /** True if the last node represents the operation that raised an exception. */
   failed: boolean;
   difference: Difference | null;
   influences: string[];
   cuts: Cut[];
   findings: Finding[];
-  /** Values recorded by module path: names and texts. */
+  /** Module path -> records of the module: names and texts. */
   modules: Record<string, [string, string][]>;
   transfers: Transfer[];
   collectives: Collective[];
   /** Time of each rank in collectives: data URL of an image, and sentences. */
   ranks: { image: string; waits: string[] } | null;
-  /** Lines on the collectives of a node. */
+  /** Node -> lines on its collectives. */
   sending: Record<string, string[]>;
   metas: [number[], string, string, number | null][];
   shapes: number[][];
   saved: [string, number, number, string, number | null][][];
   values: Record<string, (number | string)[]>;
-  /** The elements of each small output, by node; null for an output that was not read. */
+  /** Node -> the elements of each small output; null for an output that was not read. */
   results: Record<string, ((number | string)[] | null)[]>;
   extents: Record<string, string>;
   groups: number;
   groupName: string[];
-  /** The groups that a still of the graph draws open; null where the view chooses. */
+  /** The groups that are open in a still picture; null if the view chooses. */
   open: number[] | null;
   name: string[];
   operation: string[];
-  /** In a list: the rest after the path of the module and a dot. */
+  /** A label in a list is the rest of a label that begins with the module's path and a dot. */
   label: (string | [string])[];
   module: string[];
-  /** "" if equal to the path of the module. */
+  /** Scope of the node; "" if it is the path of the module. */
   scope: string[];
   where: string[];
   note: string[];
@@ -75,13 +75,13 @@ export interface Failure {
 
 export type Mark = "added" | "removed" | "changed";
 
-/** Differences of two graphs that are drawn as one. */
+/** The differences of two graphs that are shown as one. */
 export interface Difference {
   marks: [number, Mark][];
   changes: Record<string, [string, string, string][]>;
-  /** Edges of only one graph between common nodes, as text. */
+  /** Edges between common nodes that only one of the graphs has, as text. */
   edges: string[];
-  /** The drawn ones among them, as positions in the edge columns. */
+  /** Positions, in the edge columns, of those that the second graph has. */
   addedEdges: number[];
 }
 
@@ -119,7 +119,7 @@ export interface Transfer {
   nbytes: number | null;
 }
 
-/** A collective of this rank; `text` has bytes, group, phase and source line. */
+/** A collective of this rank; `text` contains bytes, group, phase and source line. */
 export interface Collective {
   kind: string;
   nbytes: number;
@@ -149,7 +149,7 @@ export class Payload {
     return this.places.has(name);
   }
 
-  /** A column of `rows` numbers: NaN if not measured, zeros if the column was left out. */
+  /** Return a column of `rows` numbers. A number that was not measured is NaN; a column that was left out is all zeros. */
   column(name: string, rows: number): Column {
     let column = this.read.get(name);
     if (!column) {

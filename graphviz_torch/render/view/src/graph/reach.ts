@@ -1,11 +1,11 @@
-// Paths of a gradient: nodes between a node and the leaves, and between it and the outputs.
+// Paths of a gradient: the nodes between given nodes and the leaves, or the outputs.
 
 import type { Model } from "./model";
 
 export const TO_LEAVES = 1;
 export const TO_OUTPUTS = 2;
 
-/** By node: the requested paths that contain it; the given nodes are on all of them. */
+/** Return, for each node, the requested paths that contain the node. The given nodes are on all paths. */
 export function reach(model: Model, nodes: Iterable<number>, wanted = TO_LEAVES | TO_OUTPUTS): Uint8Array {
   const marks = new Uint8Array(model.count);
   const start = [...nodes];

@@ -28,7 +28,7 @@ export interface Found {
 }
 
 /**
- * Items that contain every word. A word with a field in front is searched in that field only:
+ * Items that contain every word. A word after the name of a field is searched in that field only:
  * "op:addmm", "shape:8,128", "device:cuda", "finding:nan".
  */
 export function search(model: Model, tree: Tree, query: string): Found {
@@ -40,7 +40,7 @@ export function search(model: Model, tree: Tree, query: string): Found {
   const groups: number[] = [];
   for (let g = 0; g < tree.groups; g++) {
     const name = `${tree.name(tree.count + g)} ${classOf(model, tree, tree.count + g)}`.toLowerCase();
-    if (!tree.nodes(tree.count + g).length) continue; // it is represented by its only node
+    if (!tree.nodes(tree.count + g).length) continue; // the group was removed, because it contains a single node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }
   return { groups, nodes };

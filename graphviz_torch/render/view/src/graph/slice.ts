@@ -1,4 +1,4 @@
-// One level of the picture: its items, and the edges of the graph merged between them.
+// One level of the picture: its items, and the links that merge the graph's edges between two items.
 
 import type { Model } from "./model";
 import type { Cut, Mark } from "./payload";
@@ -8,17 +8,17 @@ export interface Link {
   readonly from: number;
   readonly to: number;
   edges: number;
-  /** The tensor that all its edges carry, as a position in the metas of the model; null if they differ. */
+  /** The tensor that all edges of the link carry, as a position in the model's metas; null if the tensors differ. */
   meta: number | null;
-  /** The difference that all its edges share between two graphs; "" if not all do. */
+  /** The difference between two graphs that all edges of the link have; "" if they differ. */
   mark: Mark | "";
-  /** The first of its edges. */
+  /** Source node and output of the link's first edge. */
   readonly source: number;
   readonly outputNr: number;
-  /** Bytes and devices of the copies between devices on it. */
+  /** Bytes and devices of the copies between devices on this link. */
   bytes: number;
   way: string;
-  /** For a link without edges: the cut that stops the gradient here. */
+  /** For a link without edges: the cut that the link represents. */
   readonly cut: Cut | null;
 }
 
@@ -26,7 +26,7 @@ export interface Slice {
   readonly level: number;
   readonly items: number[];
   readonly links: Link[];
-  /** Items with inputs from outside the level, and items with users outside it. */
+  /** Items with inputs from outside of the level, and items with users outside of the level. */
   readonly entries: number[];
   readonly exits: number[];
 }
@@ -98,7 +98,7 @@ export class Slicer {
     return false;
   }
 
-  /** Add a link between the two sides of each cut, if there is none and data flows downwards. */
+  /** Add a link between the two sides of each cut, unless there is one already, or it would point upwards. */
   private sever(level: number, items: readonly number[], links: Map<string, Link>): void {
     const { model, tree, slot } = this;
     const here = (node: number) => !tree.folded[node] && tree.contains(level, node);

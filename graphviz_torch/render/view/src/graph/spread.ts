@@ -1,4 +1,4 @@
-// Summary of the gradients of many nodes: smallest norm, median, largest.
+// Summarize the gradients of many nodes: smallest, median and largest norm.
 
 import type { Model } from "./model";
 

@@ -16,7 +16,7 @@ export class Tree {
   private readonly of: Int32Array; // level of each node
   private readonly parent: Int32Array; // level of each group
   private readonly depth: Int32Array;
-  private readonly first: Int32Array; // a group's nodes are inside[first] to inside[end]
+  private readonly first: Int32Array; // a group's nodes are inside[first], ..., inside[end - 1]
   private readonly end: Int32Array;
   private readonly inside: Uint32Array;
   private readonly place: Uint32Array; // node -> position in `inside`
@@ -30,9 +30,9 @@ export class Tree {
   private readonly results: ArrayLike<number>; // distance to the reshape whose output a card shows
   private readonly lone = new Map<number, string>();
   private readonly calls = new Map<number, string>();
-  private readonly beside: Record<string, number>; // positions of items that are no nodes
+  private readonly beside: Record<string, number>; // positions of data and of calls, which are not autograd nodes
 
-  /** Number of nodes that are cards if everything is open. */
+  /** Number of nodes that have a card if all groups are open. */
   get drawn(): number {
     return this.folded.reduce((sum, folded) => sum + 1 - folded, 0);
   }
@@ -75,7 +75,7 @@ export class Tree {
     }
     this.first = new Int32Array(groups);
     this.end = new Int32Array(groups);
-    // Parents come before their children: each adds its own nodes, then those of each child.
+    // Parents come before their children. A group adds its own nodes first, then the nodes of each child.
     const next = new Int32Array(groups + 1);
     for (let g = 0; g < groups; g++) {
       const level = this.parent[g] as number;
@@ -108,7 +108,7 @@ export class Tree {
     for (let g = 0; g < groups; g++) if (filled[g]) this.add(this.parent[g] as number, count + g);
   }
 
-  /** Removes groups around a single node, which gets their name. */
+  /** Remove groups that contain a single node; the node gets the group's name. */
   private dissolve(): void {
     const { count } = this;
     const inner = new Int32Array(this.groups);
@@ -140,7 +140,7 @@ export class Tree {
     }
   }
 
-  /** The name of the module whose only node this is; "" for other nodes. */
+  /** The name of the module that contains only this node; "" for other nodes. */
   loneModule(node: number): string {
     return this.lone.get(node) ?? "";
   }
@@ -202,7 +202,7 @@ export class Tree {
     return (this.isGroup(item) ? this.parent[item - this.count] : this.of[item]) as number;
   }
 
-  /** The levels around an item, the innermost first, without the top. */
+  /** The levels that contain an item, the innermost first, without the top. */
   around(item: number): number[] {
     const found: number[] = [];
     for (let level = this.levelOf(item); level !== TOP; level = this.levelOf(level)) found.push(level);
@@ -217,7 +217,7 @@ export class Tree {
     return this.names.table[this.names.at[item - this.count] as number] as string;
   }
 
-  /** The names from the top down to a group: "layers › 3 › attn". Stacks are left out, as the model has none. */
+  /** The names from the top down to a group: "layers › 3 › attn". Stacks are left out, because they are not modules. */
   path(item: number): string {
     return [...this.around(item).reverse().filter((group) => !this.isStack(group)), item].map((group) => this.name(group)).join(" › ");
   }
@@ -267,7 +267,7 @@ export function classOf(model: Model, tree: Tree, group: number): string {
   return node === undefined || !tree.isModule(group) ? "" : model.classOf(node, namesOf(tree, group));
 }
 
-/** Values recorded for the module that a group is a call of: names and texts. */
+/** Records of the module that a group is a call of: names and texts. */
 export function recordedOf(model: Model, tree: Tree, group: number): readonly [string, string][] {
   const node = calledFor(model, tree, group);
   return node === undefined || !tree.isModule(group) ? [] : model.recorded(node, namesOf(tree, group));
@@ -280,19 +280,19 @@ export function pathOf(model: Model, tree: Tree, group: number): string {
   return model.text("module", node).split(".").slice(0, namesOf(tree, group)).join(".");
 }
 
-/** A node computed by the module of a group: inputs may have no module. */
+/** A node that the module of a group computed; an input of the module may belong to no module. */
 function calledFor(model: Model, tree: Tree, group: number): number | undefined {
   const nodes = tree.nodes(group);
   return nodes.find((node) => model.text("module", node) !== "") ?? nodes[0];
 }
 
-/** Number of names in the path of the module of a group; a list without a group is part of the names of its members. */
+/** Number of names in the path of a group's module. A list of modules has no group, but its name is part of its members' names. */
 function namesOf(tree: Tree, group: number): number {
   const modules = [group, ...tree.around(group).filter((one) => tree.isModule(one))];
   return modules.reduce((count, one) => count + tree.name(one).split(".").length, 0);
 }
 
-/** Findings at the nodes that an item shows: in a group, or a node with the parameters inside it. */
+/** Findings at the nodes that an item shows: the nodes of a group, or a node and the parameters written inside. */
 export function findingsAt(model: Model, tree: Tree, item: number): Finding[] {
   if (!model.findingsOf.size) return [];
   const nodes = [...tree.nodes(item)];

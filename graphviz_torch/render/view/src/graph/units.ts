@@ -1,5 +1,5 @@
-// Numbers, tensors and names as text. Python's graph/units.py writes the same: tests/golden/units.json
-// contains cases for both.
+// Write numbers, tensors and names as text, like graph/units.py in Python. tests/golden/units.json
+// contains test cases for both.
 
 import type { Meta } from "./model";
 
@@ -31,7 +31,7 @@ export function count(value: number, noun: string): string {
   return `${value.toLocaleString("en")} ${noun}${value === 1 ? "" : "s"}`;
 }
 
-/** The elements of a small gradient: [2, 2.667, 3.333], nested by its shape. */
+/** The elements of a small gradient as text, nested by its shape: [2, 2.667, 3.333]. */
 export function tensor(values: readonly (number | string)[], shape: readonly number[]): string {
   const texts = values.map((v) => (typeof v === "string" ? v : number(v)));
   if (shape.length === 0) return texts[0] ?? "";
@@ -45,12 +45,12 @@ export function tensor(values: readonly (number | string)[], shape: readonly num
   return nest(0, texts.length, 0);
 }
 
-/** True if an element is NaN or infinite, which the payload has as text. */
+/** True if an element is NaN or infinite. The payload contains such elements as text. */
 export function isSpoilt(values: readonly (number | string)[]): boolean {
   return values.some((value) => typeof value === "string" && /nan|inf/i.test(value));
 }
 
-/** A text in one line; line breaks become a symbol. */
+/** The text in one line; line breaks become a symbol. */
 export function inLine(text: string): string {
   return text.replaceAll(/[\n\r\u2028\u2029]+/g, "⏎");
 }

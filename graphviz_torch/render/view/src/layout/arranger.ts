@@ -1,4 +1,4 @@
-// Requests layouts from a worker, caches them, and stops the worker if the user moves on.
+// Request layouts from a worker and cache them. The worker is stopped if a later request replaces its task.
 
 import { layout, type Placed, type Task } from "./layout";
 
@@ -12,12 +12,12 @@ export class Arranger {
 
   constructor(workers: boolean) {
     this.forbidden = !workers;
-    this.start(); // the worker starts while the graph is read
+    this.start(); // the worker starts while the graph is decoded
   }
 
   /**
-   * Lays out the levels of `tasks`, inner ones first. `keys` identify, for each task, everything its
-   * layout depends on. Resolves to null if another call supersedes this one.
+   * Lay out the levels of `tasks`, inner levels first. The key of a task in `keys` identifies everything its
+   * layout depends on. Resolves to null if a later call replaces this one.
    */
   async arrange(tasks: Task[], keys: string[]): Promise<Map<number, Placed> | null> {
     this.cancel();
@@ -26,7 +26,7 @@ export class Arranger {
       if (!this.known.has(keys[at] as string)) missing.add(task.level);
     });
     if (missing.size) {
-      // A level needs the sizes of the open groups inside it.
+      // The layout of a level needs the sizes of the open groups inside.
       const needed = tasks.filter((task) => missing.has(task.level));
       const given = tasks.flatMap((task, at) => (missing.has(task.level) ? [] : [this.known.get(keys[at] as string) as Placed]));
       const sized = needed.map((task) => withSizes(task, given));
@@ -81,7 +81,7 @@ export class Arranger {
       return;
     }
     this.worker.onmessage = (event: MessageEvent<Placed[]>) => this.answer(event.data);
-    // A content security policy may forbid workers, which fails only here: lay out in the page instead.
+    // A content security policy may forbid workers. The failure is only reported here; then the page computes layouts itself.
     this.worker.onerror = () => {
       this.forbidden = true;
       this.worker = null;

@@ -1,11 +1,11 @@
-// Boxes in a row, each the only user of the previous one, are ranked as one box: dagre then has
-// fewer ranks to fill with passing edges.
+// Replace a chain of boxes, each the only user of the box before, by one box. dagre then has
+// fewer ranks, through which fewer edges pass.
 
 import { join } from "./pieces";
 import { type Area, inRanks, type Piece, port, type Ranks } from "./ranks";
 
 interface Chain {
-  /** The box in place of the chain; its item is that of the first one. */
+  /** The box that replaces the chain; its item is the item of the chain's first box. */
   readonly box: Area;
   readonly items: number[];
   readonly corners: [number, number][];
@@ -49,7 +49,7 @@ function rows({ boxes, links, entries, exits }: Piece): Area[][] {
   const next = (item: number): number | undefined => {
     const [user, ...others] = users.get(item) ?? [];
     if (user === undefined || others.length || leaving.has(item) || read.get(user) !== 1) return undefined;
-    // Groups may form a cycle.
+    // Groups may form a cycle, so only a later user counts.
     return (position.get(user) as number) > (position.get(item) as number) ? user : undefined;
   };
   const later = new Set(boxes.map(({ item }) => next(item)));

@@ -1,4 +1,4 @@
-// Edges that are too long to be routed between the boxes.
+// Find edges that are too long to be routed between the boxes.
 
 import type { Area } from "./ranks";
 
@@ -6,7 +6,7 @@ import type { Area } from "./ranks";
 // more edges than this pass a rank, the longest are drawn as bows at the side instead.
 const MOST_PASSING = 5;
 
-/** The links to draw as bows, so that few others pass any rank. */
+/** Return, for each link, whether to draw it as a bow, so that few other links pass each rank. */
 export function farLinks(boxes: readonly Area[], links: readonly [number, number][]): boolean[] {
   const rank = ranks(boxes, links);
   const of = (item: number) => rank.get(item) as number;
@@ -23,7 +23,7 @@ export function farLinks(boxes: readonly Area[], links: readonly [number, number
   return far;
 }
 
-/** The longest path from a first box to each; a box without inputs is placed right before its first user. */
+/** Box -> length of the longest path from a first box. A box without inputs is directly before its first user. */
 function ranks(boxes: readonly Area[], links: readonly [number, number][]): Map<number, number> {
   const rank = new Map(boxes.map((box) => [box.item, 0]));
   const position = new Map(boxes.map((box, at) => [box.item, at]));

@@ -1,4 +1,4 @@
-// Layout of levels, each separately with its inner levels as boxes. Runs in a worker.
+// Lay out levels, each separately, with its inner levels as boxes. This file runs in a worker.
 
 import { inChains } from "./chains";
 import { farLinks } from "./far";
@@ -7,7 +7,7 @@ import { type Area, GAP, type Piece, type Ranks } from "./ranks";
 
 export interface Box {
   readonly item: number;
-  /** 0 for an open group, which has the size of its level, laid out before. */
+  /** Width of the box; 0 for an open group, whose size is that of its level, which is laid out before. */
   readonly width: number;
   readonly height: number;
 }
@@ -18,12 +18,12 @@ export interface Task {
   readonly links: [number, number][];
   readonly entries: number[];
   readonly exits: number[];
-  /** Margin around the items, for the frame of the level. */
+  /** Margin around the items, for the level's frame. */
   readonly header: number;
   readonly padding: number;
-  /** Height of the title of the frame. */
+  /** Height of the frame's title. */
   readonly leastWidth: number;
-  /** Open groups inside that were laid out before. */
+  /** The open groups inside the level, which are laid out already. */
   readonly known?: Placed[];
 }
 
@@ -31,7 +31,7 @@ export interface Placed {
   readonly level: number;
   width: number;
   height: number;
-  /** Left and top of each box, within the level, in the order of the task's boxes. */
+  /** Left and top of each box in the level, in the order of the task's boxes. */
   at: [number, number][];
   /** Points of each link, x and y in turn, in the order of the task's links. */
   paths: number[][];
@@ -39,7 +39,7 @@ export interface Placed {
   far: boolean[];
   entryPaths: number[][];
   exitPaths: number[][];
-  /** x within the level at which edges from outside enter and leave. */
+  /** x in the level at which edges from outside enter and leave. */
   entry: number | null;
   exit: number | null;
 }
@@ -139,7 +139,7 @@ function inPieces(task: Task, boxes: readonly Area[], placed: Placed, at: Map<nu
   placed.paths = task.links.map(([from, to], link) => (far[link] ? bow(from, to) : (paths.get(`${from},${to}`) as number[])));
 }
 
-/** Items without edges, below the others, in rows that form about a square. */
+/** Place items without edges below the others, in rows that together form about a square. */
 function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>): void {
   const area = boxes.reduce((sum, box) => sum + (box.width + GAP) * (box.height + GAP), 0);
   const most = Math.max(placed.width, 1.4 * Math.sqrt(area), ...boxes.map((box) => box.width));
@@ -158,7 +158,7 @@ function inRows(boxes: readonly Area[], placed: Placed, at: Map<number, [number,
 function frame(placed: Placed, { header, padding, leastWidth }: Task): void {
   const top = header + padding;
   const xs = [...placed.paths, ...placed.entryPaths, ...placed.exitPaths].flatMap((path) => path.filter((_, at) => at % 2 === 0));
-  const [low, high] = [Math.min(0, ...xs), Math.max(placed.width, ...xs)]; // dagre lets edges pass beside the outermost items
+  const [low, high] = [Math.min(0, ...xs), Math.max(placed.width, ...xs)]; // dagre may route edges beside the outermost items
   const side = Math.max(padding, (leastWidth - (high - low)) / 2);
   const left = side - low;
   const shift = (path: number[]) => path.map((value, at) => value + (at % 2 ? top : left));

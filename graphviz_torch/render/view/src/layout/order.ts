@@ -1,9 +1,9 @@
-// Orders the boxes of each rank so that few edges cross: barycenters, down and up, the best is kept.
-// Replaces the step of dagre, which takes most of its time, by one on arrays.
+// Order the boxes of each rank so that few edges cross: sort by barycenters, down and up, and keep the best order.
+// This replaces dagre's step, which takes most of its time, by a step on arrays.
 
 import type { Graph } from "@dagrejs/dagre";
 
-const PATIENCE = 4; // sweeps without fewer crossings
+const PATIENCE = 4; // the search ends after this many sweeps without fewer crossings
 
 export function order(graph: Graph): void {
   const names = graph.nodes();
@@ -27,7 +27,7 @@ export function order(graph: Graph): void {
   for (const rank of best) rank.forEach((node, at) => (((graph.node(names[node] as string) as { order: number }).order = at)));
 }
 
-/** Each rank in the order in which a search from the first ranks reaches its nodes. */
+/** The initial order of each rank: the order in which a search from the first ranks reaches the nodes. */
 function initial(rankOf: readonly number[], down: readonly number[][]): number[][] {
   const ranks: number[][] = Array.from({ length: Math.max(-1, ...rankOf) + 1 }, () => []);
   const seen = new Uint8Array(rankOf.length);
@@ -42,7 +42,7 @@ function initial(rankOf: readonly number[], down: readonly number[][]): number[]
   return ranks;
 }
 
-/** The ranks, sorted one by one by the positions of the neighbours in the previous rank. */
+/** Return the ranks, each sorted by the positions of its nodes' neighbors in the previous rank. */
 function swept(ranks: readonly number[][], neighbours: readonly number[][], upwards: boolean, rightwards: boolean): number[][] {
   const found = ranks.map((rank) => rank.slice());
   const position = positions(found);
@@ -52,7 +52,7 @@ function swept(ranks: readonly number[][], neighbours: readonly number[][], upwa
       const near = neighbours[node] as number[];
       if (near.length) weight.set(node, near.reduce((sum, other) => sum + (position[other] as number), 0) / near.length);
     }
-    // A node without neighbours there keeps its position; ties are broken to either side in turn.
+    // A node without neighbors in that rank keeps its position. Ties are broken to the left and to the right in turn.
     const free = rank.filter((node) => weight.has(node));
     if (rightwards) free.reverse();
     free.sort((a, b) => (weight.get(a) as number) - (weight.get(b) as number));

@@ -1,11 +1,11 @@
-// Splits a level where a single edge passes, and stacks the pieces again: one below the other, and
-// a long row of them in columns.
+// Split a level at positions that a single edge passes. Then stack the pieces one below the other, and
+// a long stack in several columns.
 
 import { type Area, type Piece, port, RANK_GAP, type Ranks } from "./ranks";
 
 interface Cut {
   readonly pieces: Piece[];
-  /** For each piece but the last: true if the next one may start a column. */
+  /** For each piece but the last: true if the next piece may start a column. */
   readonly turns: boolean[];
 }
 
@@ -19,16 +19,16 @@ interface Joined {
 }
 
 const FEWEST_IN_COLUMNS = 4;
-const TALL = 1800; // pixels; a lower stack needs no columns
+const TALL = 1800; // height in pixels up to which a stack has one column
 const ASPECT = 1.3; // width / height of all columns together
 const COLUMN_GAP = 56;
 const TURN = 16; // pixels above and below columns, for the edges between them
 
-/** The pieces of a level whose boxes are in topological order, without `far` links. */
+/** Split a level whose boxes are in topological order, ignoring `far` links. */
 export function cut(boxes: readonly Area[], links: readonly [number, number][], far: readonly boolean[], entries: readonly number[], exits: readonly number[]): Cut {
   const position = new Map(boxes.map(({ item }, at) => [item, at]));
   const of = (item: number) => position.get(item) as number;
-  // Number of edges between each position and the next, those from and to outside included.
+  // Number of edges that pass from each position to the next, edges from and to outside included.
   const passing = new Int32Array(boxes.length + 1);
   const bowed = new Int32Array(boxes.length + 1);
   const count = (counts: Int32Array, from: number, to: number): void => {
@@ -66,7 +66,7 @@ export function join(pieces: readonly Piece[], laid: readonly Ranks[], turns: re
       const { width, height } = laid[at] as Ranks;
       const before = corners[at - 1];
       let x = (room - width) / 2;
-      // Move the second piece, if possible, so that the edge between them is straight.
+      // Move the next piece, if possible, so that the edge between the two pieces is straight.
       if (at > first && before) x = Math.max(0, Math.min(room - width, before[0] - left + out(at - 1)[0] - into(at)[0]));
       corners.push([left + x, y]);
       y += height + RANK_GAP;

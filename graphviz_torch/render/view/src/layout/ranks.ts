@@ -1,4 +1,4 @@
-// Places the boxes of a piece of a level in ranks, with dagre.
+// Place the boxes of a piece of a level in ranks, with dagre.
 
 import { Graph, layout as place } from "@dagrejs/dagre";
 import { order } from "./order";
@@ -7,11 +7,11 @@ export interface Area {
   readonly item: number;
   readonly width: number;
   readonly height: number;
-  /** x from the left side at which edges enter and leave, if not in the middle. */
+  /** x, from the left side, at which edges enter and leave; undefined for the middle. */
   readonly ports: { readonly entry: number | null; readonly exit: number | null } | undefined;
 }
 
-/** Boxes and links; `entries` have inputs from outside, `exits` have users outside. */
+/** Boxes and links of a piece; `entries` have inputs from outside, and `exits` have users outside. */
 export interface Piece {
   readonly boxes: readonly Area[];
   readonly links: readonly (readonly [number, number])[];
@@ -41,10 +41,10 @@ interface Centred {
 export const GAP = 22;
 export const RANK_GAP = 34;
 const PORT_GAP = 12; // pixels between the frame and the first or last rank
-// dagre halves the gap and doubles the length of edges, to have a rank for labels between any two:
-// with half the length there is none.
+// dagre doubles the length of edges and halves the gap between ranks, so that every second rank is for labels.
+// Edges of half the length have no such rank.
 const UNLABELLED = { minlen: 0.5 };
-const BEYOND = 10; // pixels that an edge stays upright, as the curve would cut a corner
+const BEYOND = 10; // pixels that an edge stays upright beside a box, because the curve cuts corners
 const ENTRY = "entry";
 const EXIT = "exit";
 
@@ -68,7 +68,7 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
   for (const item of exits) graph.setEdge(String(item), EXIT, { ...UNLABELLED });
   place(graph, { customOrder: orderRanks });
 
-  // A port has a rank of its own, which can be thin unless an item shares it.
+  // A port is in a separate rank, which can be thin unless the rank also contains items.
   const size = graph.graph() as { width: number; height: number };
   const found = boxes.map(({ item }) => graph.node(String(item)) as Centred);
   const spare = RANK_GAP - PORT_GAP;
@@ -87,7 +87,7 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
     const box = areas.get(item) as Area;
     return [x + port(box, side), side === "entry" ? y : y + box.height];
   };
-  // An edge passes a rank upright, along its highest box.
+  // An edge passes a rank upright, along the height of the rank's highest box.
   const heights = new Map<number, number>();
   for (const { y, height } of found) heights.set(Math.round(y), Math.max(heights.get(Math.round(y)) ?? 0, height));
   const passed = ({ x, y }: Centred): number[] => {
@@ -98,7 +98,7 @@ export function inRanks({ boxes, links, entries, exits }: Piece): Ranks {
   };
   const path = (from: number | typeof ENTRY, to: number | typeof EXIT): number[] => {
     const { points } = graph.edge(String(from), String(to)) as { points: Centred[] };
-    // A port may share its rank with boxes.
+    // The rank of a port may contain boxes as well.
     const first = from === ENTRY ? [entry as number, 0, ...passed(graph.node(ENTRY) as Centred)] : end(from, "exit");
     const last = to === EXIT ? [...passed(graph.node(EXIT) as Centred), exit as number, height] : end(to, "entry");
     return [...first, ...points.slice(1, -1).flatMap(passed), ...last];

@@ -1,4 +1,4 @@
-// Building blocks of the panel: tables, sections, links to nodes, findings.
+// Elements of the panel: tables, sections, links to nodes, findings.
 
 import { button, html } from "../dom";
 import { say } from "../language";
@@ -8,7 +8,7 @@ import { bytes, count, number, seconds, shaped, tensor } from "../graph/units";
 
 export type Value = string | Node;
 
-/** Actions and texts of the links in the panel. */
+/** The texts, addresses and actions of links in the panel. */
 export interface Leads {
   /** The text of a link to a node. */
   called(node: number): string;
@@ -28,7 +28,7 @@ export function table(rows: readonly [string, Value][]): HTMLElement {
   return html("dl", {}, ...rows.flatMap(([name, value]) => [html("dt", {}, say(name)), html("dd", {}, value)]));
 }
 
-/** A list of at most `most` rows, followed by the number of the others. */
+/** A list of at most `most` rows, followed by the number of further rows. */
 export function list<Row>(rows: readonly Row[], most: number, draw: (row: Row) => Value[]): HTMLElement {
   const items = rows.slice(0, most).map((row) => html("li", {}, ...draw(row)));
   if (rows.length > most) items.push(html("li", { class: "quiet" }, say("and {} more", (rows.length - most).toLocaleString("en"))));
@@ -68,7 +68,7 @@ export function transferText({ source, target, nbytes, phase, where, pinned, sec
     .join(" · ");
 }
 
-/** Section of the collectives; empty if there are none. */
+/** The section of collectives; [] if there are none. */
 export function drawCollectives(sent: readonly Collective[], leads?: Leads): HTMLElement[] {
   if (!sent.length) return [];
   const rows = list(sent, MOST_SENT, ({ kind, node, text }) => [
@@ -93,7 +93,7 @@ export function gradientFacts(gradient: Gradient): [string, Value][] {
   return facts;
 }
 
-/** A finding; with `leads`, a link to each of its nodes as well. */
+/** A finding; with `leads`, also a link to each node of the finding. */
 export function drawFinding(finding: Finding, leads?: Leads): HTMLElement {
   const text = html("p", { class: "message" }, finding.message);
   const parts: HTMLElement[] = [html("p", { class: "rule" }, `${say(finding.severity)} · ${finding.rule}`), text];

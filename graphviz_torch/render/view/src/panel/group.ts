@@ -1,4 +1,4 @@
-// The panel of a group: sums over its nodes.
+// The panel of a group: sums over the group's nodes.
 
 import { html } from "../dom";
 import type { Model } from "../graph/model";

@@ -1,4 +1,4 @@
-// The panel without a selection: numbers of the graph, its differences, findings and transfers.
+// The panel without a selection: counts, differences, findings and transfers of the graph.
 
 import { html } from "../dom";
 import { say } from "../language";
@@ -52,7 +52,7 @@ function facts(model: Model): [string, string][] {
     const moved = model.transfers.reduce((sum, { nbytes }) => sum + (nbytes ?? 0), 0);
     rows.push(["moved between devices", bytes(moved)]);
   }
-  if (model.collectives.length) rows.push(["given to other ranks", bytes(model.collectives.reduce((sum, { nbytes }) => sum + nbytes, 0))]);
+  if (model.collectives.length) rows.push(["sent to other ranks", bytes(model.collectives.reduce((sum, { nbytes }) => sum + nbytes, 0))]);
   if (model.lossScale !== null) rows.push(["loss scale", `gradients are multiplied by ${model.lossScale}`]);
   return rows;
 }
