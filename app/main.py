@@ -37,7 +37,7 @@ class ResponseHeaders:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request."""
-        start: Any = None  # the first message of a page, kept until its body is complete
+        start: Any = None  # first message of a page, kept until the page's body is complete
         body = b""
 
         async def answer(message: Any) -> None:
@@ -73,7 +73,8 @@ async def ready(_: st.App) -> AsyncIterator[None]:
     """Start the job server and import the first page, before a visitor comes."""
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
-    modules = f"{name}.views.run", "PIL.Image", "numpy"  # Streamlit reads the logo with these two
+    # Streamlit reads the logo with the last two modules.
+    modules = f"{name}.views.run", "PIL.Image", "numpy"
     threading.Thread(target=lambda: [*map(importlib.import_module, modules)], daemon=True).start()
     yield
 

@@ -1,4 +1,5 @@
-"""The name under which this folder is imported: "app", or that of a package that contains it.
+"""`NAME`, the name under which this folder is imported: "app", or a name inside an installed
+package.
 
 Streamlit runs `main.py` and `frame.py` as files, which have no package. Both read `NAME` by
 `runpy`.

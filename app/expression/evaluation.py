@@ -31,7 +31,7 @@ _HOMES = {"torch": torch, "F": F, "torch.Tensor": Tensor}
 
 
 def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
-    """Return CPU tensors for the lines of `input_lines(text)`.
+    """Return CPU tensors by name for input lines such as `x = 1, 2, 3` or `w = randn(3, 4)`.
 
     Floating-point tensors require gradients; integers from `randint` do not.
 
@@ -78,10 +78,10 @@ def evaluate(
 
 
 def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
-    """Run the program on `meta` tensors.
+    """Run the program on `meta` tensors to check the shapes of its results.
 
     Raises:
-        ExpressionError: as `evaluate`.
+        ExpressionError: in the same cases as `evaluate`.
     """
     meta = torch.device("meta")
     shapes = {

@@ -60,7 +60,7 @@ class Program:
 
     @property
     def moves(self) -> bool:
-        """True if a line copies a tensor to the device."""
+        """True if any line copies a tensor to the device."""
         nodes = (node for _, expression in self.lines for node in ast.walk(expression))
         return any(isinstance(node, ast.Call) and callee(node)[0] == "to" for node in nodes)
 
@@ -160,7 +160,9 @@ def _statements(
     text: str, empty: str = "There is nothing here yet. Try `mean((x + 2)**2 + 3)`."
 ) -> list[ast.stmt]:
     if len(text) > MAX_LENGTH:
-        raise ExpressionError(f"{len(text):,} characters are too many: at most {MAX_LENGTH:,}.")
+        raise ExpressionError(
+            f"{len(text):,} characters are too many: at most {MAX_LENGTH:,} are allowed."
+        )
     try:
         body = ast.parse(text).body
     except SyntaxError as error:

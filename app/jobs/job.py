@@ -1,4 +1,4 @@
-"""Jobs: function calls in processes of their own, which can be stopped and may crash.
+"""Jobs: function calls, each in its own process, which can be stopped and may crash.
 
 A server process has imported torch, and forks a process for each job in about 10 ms. Therefore
 visitors share no tensor, mode or hook, and a job that crashes, fills its memory or never ends does
@@ -62,7 +62,7 @@ class Job(Generic[T]):
         job.result
 
     Args:
-        function: "module:name"; a module that begins with a dot is relative to this package.
+        function: "module:name"; a module name that begins with a dot is relative to this package.
         arguments: plain values.
         seconds: limit on computing time, summed over all threads.
         visitor: id of the visitor. A second job of the same visitor waits until the first one ends.
@@ -113,7 +113,7 @@ class Job(Generic[T]):
             time.sleep(_POLL_SECONDS)
         self._connection, self._life = _connect()
         self._connection.send_bytes(pickle.dumps(self._call))
-        end = time.monotonic() + _MAX_START_SECONDS  # the server may still import torch
+        end = time.monotonic() + _MAX_START_SECONDS  # the server may still be importing torch
         while self._outcome is None:
             if time.monotonic() > end:
                 message = f"Stopped after {WAIT * self.seconds:g} s without a result."

@@ -108,7 +108,7 @@ def compare(work: str) -> Measurements:
 
 
 def _measure(work: str, size: int, name: str, device: str, seconds: float) -> MedianTiming:
-    """Return the median and quartiles of repeated measurements of one number."""
+    """Return the median and quartiles of repeated measurements on one device at one size."""
     end = time.monotonic() + seconds
     rounds: list[float] = []
     parts = ""

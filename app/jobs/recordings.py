@@ -49,7 +49,7 @@ def read(data: bytes, name: str) -> OpenedGraph:
             raise ValueError(str(error).replace(str(path), name)) from None
     graph = saved.graph if isinstance(saved, Training) else saved
     if not graph.nodes:
-        raise ValueError(f"{name} is an empty recording: it has no node.")
+        raise ValueError(f"{name} is an empty recording: its graph has no nodes.")
     sizes = [("nodes", len(graph.nodes), MAX_NODES), ("edges", len(graph.edges), MAX_EDGES)]
     sizes.append(("copies", len(graph.transfers), MAX_EDGES))
     for what, count, most in sizes:

@@ -91,7 +91,7 @@ class _JobServer:
                     self.kill(key.data)
 
     def admit(self) -> bool:
-        """Fork a process for the next pair of sockets; return False if the app has ended."""
+        """Fork a process for the next pair of sockets. Return False if the app has ended."""
         message, handles, _, _ = socket.recv_fds(self.requests, 1, 2)
         if not message:
             return False
@@ -104,7 +104,8 @@ class _JobServer:
             threading.Thread(target=_end_with, args=(self.reading, folder), daemon=True).start()
             _work(Connection(handles[0]), folder)
             os._exit(0)
-        with contextlib.suppress(OSError):  # the job sets it too: either may run first
+        # The job also sets its process group; either process may run first.
+        with contextlib.suppress(OSError):
             os.setpgid(process, process)
         os.close(handles[0])
         self.children[process] = _Child(life, folder)
@@ -135,7 +136,7 @@ class _JobServer:
             ended, status = os.waitpid(process, os.WNOHANG)
             if not ended:
                 continue
-            with contextlib.suppress(OSError):  # child processes that the job left running
+            with contextlib.suppress(OSError):  # kills child processes that the job left running
                 os.killpg(process, signal.SIGKILL)
             shutil.rmtree(child.folder, ignore_errors=True)
             with contextlib.suppress(KeyError):
@@ -176,7 +177,8 @@ def _end_with(handle: int, folder: Path) -> None:
     """In a job's process, wait until the server ends; then remove the folder and kill the job."""
     os.read(handle, 1)
     shutil.rmtree(folder, ignore_errors=True)
-    with contextlib.suppress(OSError):  # the last job removes the server's folder
+    # This succeeds for the last job, which removes the server's folder.
+    with contextlib.suppress(OSError):
         folder.parent.rmdir()
     os.killpg(0, signal.SIGKILL)
 

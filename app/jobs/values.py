@@ -117,7 +117,7 @@ class MedianTiming:
     seconds: float  # the median
     low: float  # the first quartile
     high: float  # the third quartile
-    parts: str  # "copy to it 1.2 ms, work 3 ms, copy back 0.8 ms"
+    parts: str  # durations by part: "copy to it 1.2 ms, work 3 ms, copy back 0.8 ms"
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class BatchDivision:
 
 @dataclass(frozen=True)
 class SavedCheckpoint:
-    """A checkpoint and its graph, as bytes."""
+    """A checkpoint file and its graph, as bytes."""
 
     name: str
     data: bytes

@@ -40,7 +40,7 @@ class Model:
 
     @property
     def sentence(self) -> str:
-        """The description as a sentence, with a capital letter."""
+        """The description with a capital letter."""
         return self.description[:1].upper() + self.description[1:]
 
     @property

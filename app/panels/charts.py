@@ -17,7 +17,7 @@ def quantity(field: str, **options: Any) -> dict[str, Any]:
 
 
 def scale(values: Iterable[float], **options: Any) -> dict[str, Any]:
-    """Return a scale from the smallest to the largest value; from 1 to 10 without values.
+    """Return a scale from the smallest to the largest value; without values, from 1 to 10.
 
     >>> scale([3, 1, 2], type="log")
     {'domain': [1, 3], 'nice': True, 'type': 'log'}

@@ -102,7 +102,7 @@ def _draw_saved(saved: SavedCheckpoint) -> None:
 
 
 def _draw_loaded(loaded: LoadedCheckpoint) -> None:
-    """Draw whether the file fits, and whether outputs and gradients agree."""
+    """Draw the result: whether the file fits the model, and whether outputs and gradients agree."""
     if loaded.error:
         draw_error(loaded.error)
         return

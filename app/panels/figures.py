@@ -1,4 +1,4 @@
-"""Parts of pages that show a graph: its view, findings, gradients and copies."""
+"""Parts of pages that show a graph's interactive view, findings, gradients and copies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw_graph(
 ) -> None:
     """Draw the interactive view, linked to the selected node of the page.
 
-    Without `color_by`, the view colours by gradient or difference, if there is one.
+    Without `color_by`, the view colors nodes by gradient or difference, if the graph has one.
     """
     view(
         payload,
@@ -56,11 +56,11 @@ def draw_graph(
 
 
 def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
-    """Draw each finding as an expander; if there is none, list the rules that were checked."""
+    """Draw each finding as an expander; without findings, list the rules that were checked."""
     if not findings:
         if not ran:
             return
-        # Imported lazily here: the first page does not need the rules.
+        # The rules are read only here, because the first page does not need them.
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         title = translated("{count} rules: nothing found").format(count=len(checks))
         with st.expander(title, icon=":material/check:"):
@@ -91,9 +91,10 @@ def _details(finding: Finding) -> str:
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """Draw a table with value and gradient of every leaf in the model's order, or of every node.
+    """Draw a table with the value and gradient of every leaf, in the model's order, or of every
+    node.
 
-    All nodes of a small graph are shown at first.
+    At first, a small graph shows all nodes, and a larger one its leaves.
     """
     small = len(graph.nodes) <= _SMALL_GRAPH
     label = translated("Every node, in the order of backward")
@@ -110,7 +111,7 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
                 _gradient_row(title, meta, graph.nodes[node_id] if node_id is not None else None)
             )
             nodes.append(node_id)
-    for column in ("value", "NaN, Inf"):  # omitted if empty for all rows
+    for column in ("value", "NaN, Inf"):  # remove a column that is empty in all rows
         if not any(row[column][1] if column != "value" else row[column] for row in rows):
             for row in rows:
                 del row[column]
@@ -182,11 +183,11 @@ def _order(node: Node) -> int:
 
 
 def copies(graph: Graph, *, ran: bool = True) -> str:
-    """Return the number of copies and bytes in forward and in backward as Markdown.
+    """Return the numbers of copies and bytes in forward and in backward, as Markdown.
 
     Args:
         graph: the graph.
-        ran: False if only forward has run, so that copies of backward are predictions.
+        ran: False if only forward has run, so that the copies of backward are predicted.
     """
     parts = []
     for phase in ("forward", "backward"):
@@ -230,7 +231,7 @@ _TRANSFER_HELPS = {
 
 
 def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
-    """Return a copy as a table row, the most important columns first."""
+    """Return the table row of a copy, with the most important columns first."""
     node = graph.nodes[transfer.node] if transfer.node is not None else None
     coming = transfer.phase == "backward" and not ran
     row: dict[str, Any] = {

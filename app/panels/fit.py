@@ -70,7 +70,9 @@ def _draw_file(ranks: int, tp: int, gib: float) -> None:
 
 
 def _needs(found: FitReport, memory: float) -> str:
-    """Return what it would take to fit, computed from one rank's numbers."""
+    """Return a text about the device memory or number of ranks with which the training would
+    fit.
+    """
     sizes = dict(found.parts)
     states = min(sum(sizes[name] for name in _STATES), found.peak_bytes)
     rest = found.peak_bytes - states

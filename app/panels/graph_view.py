@@ -80,15 +80,15 @@ def view(
     height: int,
     key: str,
 ) -> None:
-    """Show the data of `view_payload`, and call `on_pick` with the node that a visitor clicks.
+    """Draw the interactive view of a graph, and call `on_pick` with the node that a visitor clicks.
 
     Args:
         payload: result of `view_payload`.
         selected: id of the node to show as selected, or None.
         on_pick: called with a node's id or None, before the rerun that a click causes.
-        color_by: "role", "gradient", "device" or another colouring; None lets the view choose.
-        height: CSS pixels in a window of 900 pixels; it scales with the window.
-        key: Streamlit key of this place on the page.
+        color_by: "role", "gradient", "device" or another coloring; None: the view chooses.
+        height: height in CSS pixels in a window of 900 pixels; it scales with the window.
+        key: Streamlit key of the view on this page.
     """
 
     def on_picked() -> None:

@@ -19,7 +19,7 @@ def draw_head(
     about: str,
     on_change: Callable[[], None] | None = None,
 ) -> tuple[DeltaGenerator, str]:
-    """Draw the title and the choice; return the row and the chosen part.
+    """Draw the title and the control; return the row and the chosen part.
 
     Args:
         title: title of the page.

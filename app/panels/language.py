@@ -1,4 +1,4 @@
-"""The language of the lesson: English, or Chinese where the visitor switches to it.
+"""The language of the lesson: English, or Chinese after the visitor has switched.
 
 `chinese.json` has the Chinese of each text that `translated` is given, and `chinese_view.json` that
 of each text on the buttons and labels of the graph's view.
@@ -16,7 +16,7 @@ _CHINESE = "中文"
 
 
 def draw_switch() -> None:
-    """Draw the switch between the languages; the link of the page has the one that is chosen."""
+    """Draw the switch between the languages; the page's link contains the chosen language."""
     st.segmented_control(
         "Language · 语言", ["English", _CHINESE], default="English", required=True,
         key="language", bind="query-params", label_visibility="collapsed",

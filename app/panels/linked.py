@@ -39,7 +39,7 @@ def draw_linked(
         name: name of the component's script.
         data: input of the script; the selected node is added to it.
         key: key of the selection.
-        place: name of this component on the page.
+        place: name that identifies this component on the page.
     """
     widget = f"{key} {place}"
 
@@ -73,7 +73,7 @@ def table(
             sort by.
         nodes: id of each row's node, or None.
         key: key of the selection.
-        place: name of this table on the page.
+        place: name that identifies this table on the page.
         label: name of the table for screen readers.
         helps: a dict from a column to the tooltip of its title.
         announced: indices of rows that are predictions, and drawn in a pale color.
@@ -103,12 +103,12 @@ def table(
 
 
 def has_text(cell: Any) -> bool:
-    """Return whether a table's cell has a text."""
+    """Return True if a table's cell has a text."""
     return bool(cell[0] if isinstance(cell, tuple) else cell)
 
 
 def _kind(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """Return a column's style: numbers and short texts are not wrapped, long texts are."""
+    """Return a column's style. Only long texts are wrapped."""
     if any(isinstance(row[name], tuple) for row in rows):
         return "number"
     return "short" if all(len(str(row[name])) <= _SHORT_CELL for row in rows) else "text"

@@ -27,7 +27,7 @@ def title() -> str:
 
 
 def runs() -> bool:
-    """Return whether the script is running."""
+    """Return True if the script is running."""
     return bool(os.environ.get("GRAPHVIZ_TORCH_LIVE")) and not _path().with_name("ended").exists()
 
 

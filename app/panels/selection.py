@@ -46,5 +46,5 @@ def select(key: str, node: int | None) -> None:
 
 
 def name(node: Node) -> str:
-    """Return a node's label, or its operation and id if it has none."""
+    """Return a node's label, or its operation and id if the node has no label."""
     return node.label or f"{node.title} #{node.id}"

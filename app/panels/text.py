@@ -68,7 +68,7 @@ def escape(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    r"""Return a sentence escaped as by `escape`, except that text in backticks stays code.
+    r"""Return a sentence with Markdown's special characters escaped, except in backticks.
 
     >>> print(prose("Try `mean(x ** 2)`, or 2 * 3."))
     Try `mean(x ** 2)`, or 2 \* 3\.

@@ -22,7 +22,7 @@ ABOUT = (
     "that runs other operations, or waits for the others. A rehearsal runs a training as one rank "
     "of many, on tensors without memory, and counts bytes, operations and collectives."
 )
-HEIGHT = 880  # CSS pixels of a rank's graph
+HEIGHT = 880  # height of a rank's graph in CSS pixels
 SAMPLE = "A sample: rank 1 skips a layer"
 FILES = "My own files"
 SAVING = """\

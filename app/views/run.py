@@ -96,7 +96,8 @@ def draw() -> None:
         made = _result(choice, backward, shared)
         if made is not None:
             if made.error and st.session_state.get("failed choice") != choice:
-                st.session_state["failed choice"] = choice  # disables the button in the rerun
+                # This disables the button in the following rerun.
+                st.session_state["failed choice"] = choice
                 st.rerun()
             _draw_left(made, backward)
     if made is not None and made.opened is not None:
@@ -105,7 +106,7 @@ def draw() -> None:
             recording.show(made.opened, key="run", ran=backward)
         recording.draw_downloads(made.opened, key="run")
     elif made is not None and (before := st.session_state.get("run before")) is not None:
-        with right, st.container(key="before"):  # page.css draws it grey
+        with right, st.container(key="before"):  # page.css draws this container gray
             st.caption(translated("The last graph without an error."))
             draw_graph(before.payload, key="before", height=recording.HEIGHT)
     if choice.source == "model" and made is not None and not made.error:
@@ -113,7 +114,7 @@ def draw() -> None:
     if made is not None and made.script:
         title, icon = translated("The same as a script"), ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
-            if part.open:  # the browser loads its code viewer only then
+            if part.open:  # only now does the browser load its code viewer
                 st.code(made.script, language=None, line_numbers=True)
 
 
@@ -164,7 +165,7 @@ def _draw_left(made: Run, backward: bool) -> None:
 
 
 def _is_backward_requested(choice: Choice, hit: bool) -> bool:
-    """Return whether the button was pressed for this choice, or the link has `backward=1`."""
+    """Return True if the button was pressed for this choice, or the link has `backward=1`."""
     state = st.session_state
     if "played" not in state:  # this is the first run of the session
         state["played"] = choice if st.query_params.get("backward") == "1" else None

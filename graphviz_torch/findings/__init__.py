@@ -174,7 +174,7 @@ def diagnosis(graph: Graph) -> str:
     blocked = Reading(graph).loss_has_no_grad  # then the finding about the cut is the exact cause
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)
-        # its severity is error only if the read of .grad ended the block
+        # The severity of grad-of-non-leaf is error only if the read of .grad ended the block.
         named = found.rule == "grad-of-non-leaf"
         exact = found.severity == "error" and (here or blocked or named)
         if found.rule == "exception" and not found.advice and not found.nodes:

@@ -113,7 +113,7 @@ class AxisReading:
     def _input(self, node: int, number: int = 0) -> Axes | None:
         """Return the axes of a node's input; None if they are unknown."""
         for edge in self._inputs[node]:
-            # guards against a file whose nodes have another order
+            # The second condition guards against a file whose nodes have another order.
             if edge.input_nr == number and edge.source < node:
                 source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
@@ -198,7 +198,7 @@ class AxisReading:
             return one[:1] + self._fresh(shape[1:])
         if is_recurrent(node) and (one := self._input(node.id)) is not None:
             return one[: len(shape) - 1] + self._fresh(shape[-1:])
-        # an elementwise operation, or one along an axis that the result keeps
+        # The node is an elementwise operation, or an operation along an axis that the result keeps.
         for edge in self._inputs[node.id]:
             given = self._input(node.id, edge.input_nr)
             if given is not None and self.shape(edge.source, edge.output_nr) == shape:
@@ -208,7 +208,7 @@ class AxisReading:
     def _axes_after_view(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         atoms = [atom for dimension in given for atom in dimension]
         queue, found = atoms[::-1], []
-        # ids of the second parts of split axes whose first part was joined with another axis
+        # If the first part of a split axis was joined with another axis: the id of the second part.
         torn: set[int] = set()
         for size in shape:
             dimension: list[Atom] = []

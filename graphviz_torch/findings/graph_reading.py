@@ -224,7 +224,7 @@ class Reading:
             for p in self.graph.parameters
             if p.name not in known
             and p.requires_grad
-            # a meta tensor has no values: the model runs with other tensors
+            # A meta tensor has no values, so the model runs with other tensors.
             and p.tensor.device != "meta"
             and not (p.has_grad and p.stepped)  # the program assigned p.grad
             and not p.in_other_optimizer  # an optimizer that steps alternately trains it

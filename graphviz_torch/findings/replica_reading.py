@@ -13,7 +13,7 @@ class DivergedReplica:
     """A parameter or buffer that differs between ranks when the last step ends."""
 
     name: str
-    # class that keeps the copies equal, such as "DistributedDataParallel"; "" if there is none
+    # Class that keeps the copies equal, such as "DistributedDataParallel"; "" if there is none.
     wrapper: str
     since: str  # "step 2"; "" if the ranks never had equal values
     diverged_before: bool  # True if it also differed in an earlier step and was equal in between

@@ -73,7 +73,7 @@ class RunFindings:
                 new.append(finding)
             _, steps = self._found.get(key, (finding, {}))
             steps[step] = None
-            # keeps the last step's finding, whose node ids belong to the last graph
+            # The last step's finding is kept, because its node ids belong to the last graph.
             self._found[key] = finding, steps
         return new
 

@@ -43,7 +43,7 @@ _HELPS = {
 
 
 def draw_modules(found: Summary, *, key: str) -> None:
-    """Draw a row for each module in forward order, and the total."""
+    """Draw a table with a row for each module in forward order, and the total."""
     rows = module_rows(found)
     table(
         rows, [None] * len(rows), key=key, place="modules", label="Summary by module", helps=_HELPS,

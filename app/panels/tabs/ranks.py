@@ -36,7 +36,7 @@ def draw_collectives(graph: Graph, *, key: str) -> None:
 
 
 def collectives_text(collectives: Sequence[Collective]) -> str:
-    """Return the number and bytes of collectives in each phase as Markdown."""
+    """Return the numbers and bytes of collectives by phase, as Markdown."""
     parts = []
     for phase in dict.fromkeys(each.phase for each in collectives):
         those = [each for each in collectives if each.phase == phase]

@@ -25,7 +25,7 @@ class Waypoint:
     norm: float | None  # of the gradient that arrived; None if unknown
     nonfinite: int  # number of elements of that gradient that are NaN or Inf
     factor: float | None  # the norm divided by the previous node's norm
-    # estimated share of this path in the node's gradient, by the norms of the node's users
+    # Estimated share of this path in the node's gradient, by the norms of the node's users.
     share: float
 
     @property

@@ -24,7 +24,7 @@ class LossRow:
     loss: str  # its name in the program, else its operation
     where: str  # the line that computed it
     norms: tuple[float | None, ...]  # of the gradient of each network; None if it got no gradient
-    # terms of the loss, each with its line; () if the loss is not a sum
+    # Terms of the loss, each with its line; () if the loss is not a sum.
     terms: tuple[str, ...] = ()
 
 
@@ -61,7 +61,7 @@ class LossTable:
 
     networks: tuple[str, ...]
     rows: tuple[LossRow, ...]
-    # by network: True if an optimizer stepped it; None if no step was recorded
+    # By network: True if an optimizer stepped it; None if no step was recorded.
     stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:

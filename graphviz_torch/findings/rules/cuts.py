@@ -245,7 +245,7 @@ def _used_by_loss(reading: Reading) -> list[Cut]:
     cuts = reading.graph.cuts
     if not cuts or not reading.ran or reading.graph.failure is not None:
         return list(cuts)
-    # an item() of the loss is for a log, not a cut
+    # An item() of the loss is for a log, not a cut.
     losses = {node for node, _ in reading.graph.outputs}
     cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)
     alive = {node.id for node in reading.graph.nodes if node.order is not None}

@@ -216,7 +216,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     ]
     if not zeros:
         return
-    # id of a node -> id of the flat operation that its output passes through
+    # Id of a node -> id of the flat operation that its output passes through.
     step: dict[int, int] = {}
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:

@@ -292,7 +292,7 @@ def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
             owner = saved.shared_with
             if owner is not None and home[owner] is not None and saved.kind == "activation":
                 staying.add((owner, saved.tensor))
-    # producer of a block's input -> the nodes that save the input
+    # (node, output_nr) that produced a block's input -> the nodes that save the input.
     given: dict[tuple[int, int], set[int]] = {}
     for edge in [edge for edge in reading.graph.edges if home[edge.source] != home[edge.target]]:
         source, target = edge.source, edge.target
@@ -578,7 +578,7 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
         for saved in (nodes[i].saved if nbytes >= MIN_BYTES else ())
         if saved.nbytes >= MIN_BYTES and saved.kind == "activation"
     ]
-    # node that counts a storage -> bytes of the largest tensor saved from it
+    # Node that counts a storage -> bytes of the largest tensor saved from it.
     largest: Counter[int] = Counter()
     for node in nodes if large else ():
         for saved in node.saved:

@@ -165,7 +165,7 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
             continue
         call = "optimizer.zero_grad()" if event.by_optimizer else "zero_grad()"
         yield finding(
-            # remaining gradients at the end of an epoch may be dropped on purpose
+            # Remaining gradients at the end of an epoch may be dropped on purpose.
             "info" if few else "warning",
             f"{call}{at(event.where)} cleared gradients that no step had used{times(event)}"
             f"{'' if steps else ', and no optimizer ever stepped'}.",

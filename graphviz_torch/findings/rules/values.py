@@ -23,7 +23,7 @@ from .cuts import is_weight
 # Linear + ReLU or Tanh, 1e-6 in 8 sigmoid layers, and 5e4 in 20 ReLU layers with twice He's gain
 # (He et al. 2015, "Delving deep into rectifiers").
 VANISHING_RATIO = 1e-5
-# severity info: the first weights learn a thousand times slower than the last
+# Severity info: the first weights learn a thousand times slower than the last.
 SHRINKING_RATIO = 1e-3
 EXPLODING_RATIO = 1e3
 _TRANSPOSES = ("t", "transpose", "permute", "view")

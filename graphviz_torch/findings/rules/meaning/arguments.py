@@ -10,7 +10,7 @@ from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 
-# dtype -> half of its smallest positive number, which rounds to 0.
+# Dtype -> half of its smallest positive number, which rounds to 0.
 _ROUNDS_TO_ZERO = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}
 _BOUNDS = {"clamp": "min", "clamp_min": "min", "add": "other"}
 

@@ -140,7 +140,7 @@ class _Comparison(NamedTuple):
     node: Node
     sides: tuple[int, int]  # nodes of the two results
     leaves: tuple[set[int], set[int]]  # nodes of the parameters behind each side
-    # index of the side whose parameters this step does not train; None if there is none
+    # Index of the side whose parameters this step does not train; None if there is none.
     target: int | None
 
     @property

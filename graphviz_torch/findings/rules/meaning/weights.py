@@ -325,7 +325,7 @@ def no_update(reading: Reading) -> Iterator[Finding]:
             continue
         metas = [reading.meta(node) for node in event.nodes]
         wide = any(meta is not None and len(meta.shape) > 1 for meta in metas)
-        # a bias before a norm does not change the loss, so vectors alone are no warning
+        # A bias before a norm does not change the loss, so vectors alone are no warning.
         sure = event.share == 1 and event.steps > 1 and wide
         low = event.dtype in ("bfloat16", "float16")
         why, advice = "", ""
