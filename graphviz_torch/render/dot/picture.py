@@ -95,7 +95,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         yield from self._complete(self._source).splitlines(keepends=True)
 
     def copy(self) -> Picture:
-        """Return another picture of the same graph, with the additions to this one."""
+        """Return another picture of the same graph, with everything that was added to this one."""
         if self.graph is None:
             return Picture.of_svg(self._source)
         other = Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
