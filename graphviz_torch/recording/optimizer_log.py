@@ -1,4 +1,4 @@
-"""One record for each optimizer that steps, read by all checks of a recording and of `watch`."""
+"""Keep one record for each optimizer that steps, which recordings and `watch` read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_OPTIMIZERS = 64  # records that are kept
 
 
 class OptimizerRecord:
-    """An optimizer, with what its last step began with.
+    """The state of an optimizer at its last step.
 
     Args:
         optimizer: the optimizer, to which a weak reference is kept.
@@ -27,7 +27,7 @@ class OptimizerRecord:
     def __init__(self, optimizer: Optimizer) -> None:
         self.ref = weakref.ref(optimizer)
         self.kind = type(optimizer).__name__
-        self.steps = 0  # with the running one
+        self.steps = 0  # number of steps, including the running step
         # The learning rate of each parameter group; None if reading it would wait for a device.
         self.rates: list[float | None] = []
         self.computes = False  # True if the program calls `step` with a closure
@@ -81,7 +81,13 @@ class OptimizerLog(Generic[Record]):
 
 
 def learning_rate(group: Mapping[str, Any], name: str = "lr") -> float | None:
-    """Return the learning rate of a parameter group; None if it cannot be read without waiting.
+    """Return the learning rate of a parameter group as a float.
+
+    The result is None if the group has no learning rate, or if reading it would wait for a device.
+
+    Args:
+        group: the parameter group.
+        name: key of the learning rate, such as "lr" or "initial_lr".
 
     >>> learning_rate({"lr": torch.tensor(0.5)}), learning_rate({"lr": 1}), learning_rate({})
     (0.5, 1.0, None)

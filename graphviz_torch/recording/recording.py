@@ -169,7 +169,7 @@ class Recording:
         try:
             if not self._entered:
                 raise RuntimeError("this recording was not entered: with record() as recording.")
-            if self._session is not None:  # else already left
+            if self._session is not None:  # otherwise the block was left before
                 self._end(self._session, error)
         finally:
             self._close()

@@ -82,7 +82,7 @@ class Event:
         self.cuda_event = 0
 
     def record(self, stream: Any = None) -> None:
-        """Do nothing, because there is no clock."""
+        """Ignore the call, because there is no clock."""
 
     def wait(self, stream: Any = None) -> None:
         """Do nothing, because the event has occurred."""

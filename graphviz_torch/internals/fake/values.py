@@ -180,7 +180,9 @@ class FakeTensors:
                 return written(tensor, spec)
             self._writes = True
             try:
-                return format(tensor.detach().item(), spec)  # as PyTorch does
+                return format(
+                    tensor.detach().item(), spec
+                )  # PyTorch does the same for a real tensor
             finally:
                 self._writes = False
 

@@ -103,7 +103,7 @@ class OperatorWatch:
         self._key, self._state = _thread_state.key, _thread_state.state
 
     def __enter__(self) -> OperatorWatch:
-        with _REGISTERING:  # else the first recordings of two threads register both
+        with _REGISTERING:  # without the lock, two threads could register the fallthrough
             _fall_through()
         self._key, self._state = _thread_state.key, _thread_state.state
         try:
@@ -136,7 +136,7 @@ _ORIGINAL_CHECK: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def _replace_autocast_check(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
-    """Replace PyTorch's autocast check by `asked` if it is `before` now."""
+    """Replace PyTorch's autocast check by `asked`, if the current check is `before`."""
     if torch._C._is_any_autocast_enabled is before:
         torch._C._is_any_autocast_enabled = asked
 
@@ -175,7 +175,7 @@ class _Key:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        # (included, excluded) before the first watch opened.
+        # Whether the key was included, and whether it was excluded, before the first watch opened.
         self._before: tuple[bool, bool] | None = None
 
     def enable_in_thread(self) -> None:
@@ -188,13 +188,14 @@ class _Key:
     def disable_in_thread(self) -> None:
         """Restore the state that the key had before the first watch opened.
 
-        Does nothing in another thread, or inside a watched operator, whose guard would undo it.
+        This does nothing in another thread. It also does nothing inside a watched operator, because
+        the operator's guard would undo it.
         """
         if self._before is None or self._thread != threading.get_ident():
             return
         if _state() != (True, True):  # both are True inside a watched operator
-            # Any state between these two lines differs from that inside an operator, if
-            # interrupted.
+            # If an interrupt occurs between the next two lines, the state still differs from that
+            # inside an operator.
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, self._before[0])
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
 

@@ -57,7 +57,7 @@ class BatchCame(NamedTuple):
     left: int  # number of batches left in this pass; 0 if unknown
     workers: int  # number of worker processes
     stream: bool  # True if the data set is an IterableDataset
-    shuffles: bool  # True if each pass has another order
+    shuffles: bool  # True if each pass over the data has another order
     frame: FrameType  # the frame that requested the batch
 
 
@@ -159,7 +159,7 @@ def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | Non
     left = 0
     with suppress(TypeError):  # the sampler may have no length
         left = 0 if stream else len(sampler) - number - 1
-    rows = getattr(sampler, "sampler", sampler)  # of a sampler of batches
+    rows = getattr(sampler, "sampler", sampler)  # a BatchSampler contains the sampler of rows
     shuffles = isinstance(rows, RandomSampler)
     return BatchCame(batch, id(sampler), number, left, workers, stream, shuffles, frame)
 

@@ -39,7 +39,7 @@ def instances_of(kind: type) -> list[Any]:
     """
     is_kind = set(subclasses_of(kind)).__contains__
     objects: list[Any] = []
-    fill = map(objects.extend, map(gc.get_objects, (None,)))  # called once, by `list` below
+    fill = map(objects.extend, map(gc.get_objects, (None,)))  # runs when `list` is called below
     found = compress(objects, map(is_kind, map(type, objects)))
     empty = map(list.clear, (objects,))
     return list(chain(fill, found, empty))[1:-1]  # without the results of `extend` and `clear`

@@ -37,7 +37,8 @@ class PairedTensors(Listener):
         self.functions = frozenset(_CHECKS)
         # Tensors that have a dimension of size 1 on purpose, by id().
         self._intended_shapes: dict[int, Ref] = {}
-        # Reductions of the rows of a square matrix, by id(), with the storage of the matrix.
+        # Results of a reduction over the rows of a square matrix, with the matrix's storage, by
+        # id() of the result.
         self._row_reductions: dict[int, tuple[Ref, Any, int]] = {}
 
     def on_call_end(self, event: Called) -> None:
@@ -94,7 +95,7 @@ class PairedTensors(Listener):
                     self._look_at_ratio(one, other, event)
 
     def _look_at_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
-        """Note `x - x.detach()` and `x / x.detach()`."""
+        """Report `x - x.detach()` and `x / x.detach()`."""
         kept = one if one.requires_grad else other
         same = one.shape == other.shape and storage_id(one) == storage_id(other)
         if same and kept.grad_fn is not None and event.result.grad_fn is not None:
@@ -139,7 +140,7 @@ class PairedTensors(Listener):
     def _look_at_ones(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
-        """Report shapes such as (N, 1, 1) and (N, k), which give (N, N, k)."""
+        """Report operands with shapes such as (N, 1, 1) and (N, k), whose result is (N, N, k)."""
         wide, narrow = (one, other) if TensorBase.dim(one) > TensorBase.dim(other) else (other, one)
         dim = TensorBase.dim(narrow)
         if dim < 2 or TensorBase.dim(wide) != dim + 1 or not (_is_plain(one) and _is_plain(other)):
@@ -150,8 +151,8 @@ class PairedTensors(Listener):
             self._note_broadcast(func, one, other, result, frame)
 
     def _is_reduction_of(self, row: Tensor, matrix: Tensor) -> bool:
-        """Return True if a vector is a reduction of the rows of this matrix, which is not
-        symmetric.
+        """Return True if `row` was computed by a reduction over the rows of `matrix`, and the
+        matrix is not symmetric.
         """
         known = self._row_reductions.get(id(row))
         if known is None or known[0]() is not row or known[1].expired():
@@ -256,7 +257,7 @@ ARITHMETIC = _functions_named(
     " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
     *_SPACES,
 )
-# Of a tensor and its detached copy, these give 0 and 1.
+# Operations whose result is 0 or 1 if the operands are a tensor and its detached copy.
 _RATIOS = _functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__", *_SPACES)
 _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.

@@ -1,7 +1,8 @@
-"""Dropout in a forward that backward runs again without the random state of the first run.
+"""Detect dropout that draws another mask when backward runs the forward again.
 
-At the second run, the generator has the state that it had when backward began, or that another
-second run left: nobody restored the state of the forward. Only the CPU's generator is read.
+A checkpoint has to restore the forward's random state before it runs the forward again. It did not
+do so if the generator has the state that it had when backward began, or the state that another
+second run left. Only the CPU's generator is read.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ from ..program import Program
 
 
 class RedrawnDropouts(Listener):
-    """Listener that reports modules with dropout that backward runs again with other masks."""
+    """Listener that reports a module whose dropout draws another mask when it runs again."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._states: set[int] = set()  # of the generator, at the start of the running backward
+        # Hashes of the generator's state when the running backward began, and after second runs.
+        self._states: set[int] = set()
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
         program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
@@ -62,7 +64,7 @@ class RedrawnDropouts(Listener):
 
 
 def _checkpoints(node: Any, event: ModuleBegan) -> bool:
-    """Return True if torch.utils.checkpoint runs the module again."""
+    """Return True if torch.utils.checkpoint runs the module again, and not another node."""
     reentrant = getattr(node, "preserve_rng_state", True) is False
     return reentrant or redrawing_segment(event.frame) is not None
 

@@ -1,7 +1,7 @@
-"""Arguments that a function of the program never reads, found in its bytecode.
+"""Find arguments that a function of the program never reads, from the function's bytecode.
 
-Checked: tensors that an outermost forward gets, and gradients that the backward of a custom
-Function receives.
+Two kinds of arguments are checked: tensors that are passed to an outermost forward, and gradients
+that the backward of a custom Function receives.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MAX_CLASSES = 1024
 
 
 class UnreadArguments(Listener):
-    """Listener that reports arguments that no instruction of a function reads."""
+    """Listener that reports arguments that no instruction of the function reads."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By class of modules or nodes; () for those that read all.
+        # Names of the unread arguments, by class of modules or nodes; () if all are read.
         self._unread: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
@@ -90,13 +90,13 @@ def _codes(kind: Any) -> list[CodeType]:
 
 
 def _code_of(function: Any) -> CodeType | None:
-    """Return the code of a Python function without its decorators; None for anything else."""
+    """Return the code of a Python function without decorators; None for other objects."""
     function = inspect.unwrap(function) if callable(function) else None
     return function.__code__ if isinstance(function, FunctionType) else None
 
 
 def _forward_arguments(kind: Any) -> tuple[str, ...]:
-    """Return the arguments of a module's forward that it never reads."""
+    """Return the names of the arguments that the forward of a module class never reads."""
     code: CodeType | None = getattr(kind.forward, "__code__", None)
     if code is None or code is not _code_of(kind.forward):
         return ()
@@ -106,7 +106,9 @@ def _forward_arguments(kind: Any) -> tuple[str, ...]:
 
 
 def _gradients(kind: Any) -> tuple[str, ...]:
-    """Return the gradients that the backward of a custom Function receives, if it reads none."""
+    """Return the names of the gradients that the backward of a custom Function receives, if it
+    reads none of them; otherwise ().
+    """
     code = _code_of(kind._forward_cls.backward)
     if code is None:
         return ()

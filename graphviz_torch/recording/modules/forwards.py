@@ -94,9 +94,8 @@ class Forwards(Listener):
         self._began = sequence_number()
         self._argument_key = _ArgumentKey()
         if running_node() is not None:
-            self._began = (
-                -1
-            )  # recomputed by a node whose backward calls autograd.grad on the result
+            # A node of a backward runs the forward again, and then calls autograd.grad.
+            self._began = -1
         elif torch.is_grad_enabled():
             args, kwargs = frame_variables(event.frame, "args", "kwargs")
             args = event.args if args is None else args

@@ -160,7 +160,7 @@ class CallStack:
             for on_start in self.on_outermost_start:
                 on_start(event)
             table.note(module)  # before the program may replace a parameter
-            if torch.is_grad_enabled():  # else nothing is saved for backward
+            if torch.is_grad_enabled():  # without gradients, nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
                 # A loss may depend on several module calls, so inputs are kept until the first

@@ -54,7 +54,7 @@ class ParameterTable:
         self._blocks: list[_Block] = []  # the first contains the given model
         self._unnamed: list[_Block] = []  # blocks whose parameters have no names yet
         self._bare: list[_Block] = []  # without parameters, such as a pooling created in forward
-        self._paths: set[str] = set()  # of all modules
+        self._paths: set[str] = set()  # paths of all modules
         self._counts: dict[str, int] = {}  # last suffix given to a path, "head_2"
         # Cache: the number of modules when it was filled, and the modules' classes by path.
         self._classes: tuple[int, Mapping[str, str]] | None = None

@@ -25,8 +25,8 @@ from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
-_MIN_EQUAL = 4  # batches of shuffled passes that are equal to those of the pass before
-_MAX_KEPT = 256  # batches of a pass that are compared with the next pass
+_MIN_EQUAL = 4  # consecutive batches of a shuffled pass equal to the previous pass, for a report
+_MAX_KEPT = 256  # batches of a pass that are kept, to compare the next pass with them
 _MIN_PASSES = 3  # fewer consecutive passes with one and the same batch are not reported
 _MAX_LOADERS = 16
 _MIN_ELEMENTS = 16  # smallest hashed tensor; eight times as many elements for integers
@@ -44,9 +44,10 @@ class _Pass:
     count: int = 0  # number of batches
     again: int = 0  # number of batches equal to one of the latest batches of other workers
     same: int = 1  # number of consecutive passes that had only this first batch
-    kept: list[_Hashes] = field(default_factory=list)  # its first batches
-    before: list[_Hashes] = field(default_factory=list)  # those of the pass before
-    equal: int = 0  # consecutive batches, over passes, that equal those of the pass before
+    kept: list[_Hashes] = field(default_factory=list)  # the first batches of this pass
+    before: list[_Hashes] = field(default_factory=list)  # the first batches of the previous pass
+    # Number of consecutive batches equal to those of the previous pass, counted over all passes.
+    equal: int = 0
 
 
 class Batches(Listener):
@@ -93,7 +94,7 @@ class Batches(Listener):
             self._note(event, now.same)
 
     def _note_pass(self, event: BatchCame, count: int) -> None:
-        """Report a shuffled pass that repeats the one before, at the line that sets the seed."""
+        """Report a shuffled pass that repeats the previous pass, with the line that sets a seed."""
         seed = find_method_call(codes(self.program), "manual_seed")
         place = self.program.place(event.frame)
         seeded = "" if seed is None else self.program.line()(seed)

@@ -294,7 +294,7 @@ class ClipBounds(Listener):
 
 
 def _ratios(bound: float, *gradients: Tensor) -> Tensor:
-    """Return the bound divided by the largest, and by the mean, absolute value of gradients."""
+    """Return the bound divided by the gradients' largest absolute value, and by the mean one."""
     norm = torch.linalg.vector_norm
     largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in gradients])
     total = torch.stack([norm(each, 1, dtype=torch.float32) for each in gradients]).sum()

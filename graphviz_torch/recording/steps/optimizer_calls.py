@@ -54,13 +54,13 @@ class _Rates:
 
 @dataclass(slots=True)
 class _Optimizer:
-    """Records of an optimizer that steps."""
+    """The checks' data about one optimizer that steps."""
 
     record: OptimizerRecord
     name: str
     place: CodePosition | None
     schedules: list[Schedule]
-    empty: int = 0  # steps without any gradient
+    empty: int = 0  # number of steps without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by group
     # For each of the first steps, the scaler that called the step and the optimizer's schedulers,
     # by the variable's name.

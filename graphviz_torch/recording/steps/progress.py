@@ -29,7 +29,7 @@ from ..live import leaves_of
 from ..program import Program
 
 _FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
-_ELEMENTS, _SEARCHED = 8, 4096  # compared elements; they are the largest of this many first ones
+_ELEMENTS, _SEARCHED = 8, 4096  # number of compared elements; number of searched elements
 _MIN_STEPS, _MIN_BACKWARDS = 2, 3
 _MAX_TRIES = 16  # backwards without a readable gradient, after which the check ends
 _MAX_LINES = 64  # lines that call backward and whose losses are compared
