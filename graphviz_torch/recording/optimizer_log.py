@@ -89,6 +89,7 @@ def learning_rate(group: Mapping[str, Any], name: str = "lr") -> float | None:
         group: the parameter group.
         name: key of the learning rate, such as "lr" or "initial_lr".
 
+    >>> import torch
     >>> learning_rate({"lr": torch.tensor(0.5)}), learning_rate({"lr": 1}), learning_rate({})
     (0.5, 1.0, None)
     """

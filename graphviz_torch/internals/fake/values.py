@@ -180,9 +180,7 @@ class FakeTensors:
                 return written(tensor, spec)
             self._writes = True
             try:
-                return format(
-                    tensor.detach().item(), spec
-                )  # PyTorch does the same for a real tensor
+                return format(tensor.detach().item(), spec)  # as for a real tensor
             finally:
                 self._writes = False
 

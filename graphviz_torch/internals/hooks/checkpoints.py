@@ -64,7 +64,7 @@ def redrawing_segment(frame: FrameType | None) -> Frame | None:
     there is none.
 
     Args:
-        frame: of a call inside the segment's second run.
+        frame: the frame of a call inside the second run of the segment.
     """
     preserves = True
     while frame is not None:
