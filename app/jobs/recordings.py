@@ -1,4 +1,4 @@
-"""Jobs that open, compare and write recordings. A file may be hostile, so jobs read it."""
+"""Jobs that open, compare and write recordings. Jobs read files, as these may be hostile."""
 
 from __future__ import annotations
 

@@ -96,7 +96,9 @@ _LOSSES = ("mse_loss", "nll_loss", "nll_loss_nd", "binary_cross_entropy", "l1_lo
 
 
 def _output(subject: Subject, count: int, times: int) -> float | None:
-    """Return the module's loss for a batch with copies of each sample; None without a single loss.
+    """Return the module's loss for a batch with copies of each sample.
+
+    Returns None if the module does not return exactly one number.
 
     Args:
         subject: the recorded call.

@@ -20,7 +20,7 @@ from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.memory import elements, has_memory
 
 _TAKES = ("nll_loss", "gather", "index", "embedding", "take")
-_MAX_MEASURED_OPERATORS = 16  # only for the first operators is the size of the difference computed
+_MAX_MEASURED_OPERATORS = 16  # number of operators for which `Row.change` is computed
 
 
 class Row(NamedTuple):
@@ -154,7 +154,7 @@ class Comparison:
     """Callback for `run_side_by_side` that compares each operator's results in both runs.
 
     Args:
-        count: number of lanes. With 0, only values are compared.
+        count: number of lanes (samples or positions). With 0, only values are compared.
         allowed: the lanes that may differ.
         in_pairs: whether a matrix of all pairs of lanes counts as keeping the lanes apart, as
             attention scores do.
@@ -180,7 +180,7 @@ class Comparison:
     def __call__(self, compared: OperatorPair) -> bool:
         """Add an operator's results; return whether they differ."""
         if compared.is_view and not self._views:
-            return True  # a view differs like its base
+            return True  # a view differs if its base does
         differs = difference(compared.first, compared.other)
         share = 1.0 if differs is None else _share(differs)
         if compared.node >= 0:
@@ -223,9 +223,9 @@ class Comparison:
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
-        """Return the first operator upstream of `maker` that mixes lanes, and all that do.
+        """Search upstream of `maker` for operators that mix lanes; return the first, and all.
 
-        Returns None if none does.
+        Returns None if no operator mixes lanes.
 
         Args:
             maker: number of the operator where the search starts.
@@ -254,7 +254,14 @@ def row_of(
     count: int = 0,
     placed: bool = True,
 ) -> Row:
-    """Return the `Row` of an operator. The arguments are as in `Row`, `placed` adds the lines."""
+    """Return the `Row` of an operator.
+
+    Args:
+        compared: the operator, with its results in both runs.
+        kept, share, change, crossed: fields of the `Row`: keeps, share, change, crosses.
+        count: number of lanes.
+        placed: whether to find the operator's line.
+    """
     place, user_place, functions = compared.lines() if placed else (None, None, ())
     return Row(
         compared.number,

@@ -141,7 +141,7 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
-    """Return whether all values of `other` underflow the dtype of `first`: a saturated sigmoid."""
+    """Return whether all values of `other` underflow in the dtype of `first`."""
     values = readable(other)
     least = torch.finfo(first.dtype).tiny
     return values is not None and bool((values.abs() < least).all())

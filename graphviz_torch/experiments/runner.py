@@ -64,7 +64,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
     state, and with its current parameters. Afterwards parameters, gradients, buffers, training
     modes, attributes and random state are restored. Prints and log records of these runs are
     dropped. Nothing is concluded if the forward would write a file (it is stopped before that), or
-    if a parameter is NaN or Inf by now.
+    if a parameter has become NaN or Inf.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
@@ -96,7 +96,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
         raise ValueError(f"{unknown[0]!r} is not an experiment. Pass one of {known}.")
     subject = subject_of(recording)
     if (spoilt := subject.nonfinite_parameter()) != "":
-        why = f"{spoilt} has NaN or Inf by now, so nothing can be concluded"
+        why = f"{spoilt} now contains NaN or Inf, so nothing can be concluded"
         return Experiments(Experiment(name, "", None, why) for name in names or EXPERIMENTS)
     found = Experiments()
     for name in names or EXPERIMENTS:

@@ -97,7 +97,7 @@ class Subject:
 
         Args:
             compare: called with both results of each operator; returns whether they differ.
-            change: returns the inputs to change: the tensor's `id` -> its other values.
+            change: returns the inputs to change: a dict from a tensor's `id` to other values.
             training: returns the training mode of a module; None keeps the recorded modes.
             double: whether the other version computes in float64.
             other_seed: random seed of the other version.
@@ -120,9 +120,9 @@ class Subject:
     def leaks(
         self, run: ComparisonRun, comparison: Comparison, output: int | None = None
     ) -> tuple[Row, list[Row]] | None:
-        """Return the first operator that mixes lanes (samples or positions), and all that do.
+        """Search for operators that mix lanes (samples or positions); return the first, and all.
 
-        Returns None if an output differs only in lanes that may differ.
+        Returns None if the outputs differ only in lanes that may differ.
 
         Args:
             run: a run in which some lanes were changed.
@@ -230,11 +230,11 @@ class Subject:
 
 
 def reason(error: BaseException, how: str) -> str:
-    """Return why a forward cannot be run.
+    """Return the reason, as text, why a forward cannot be run.
 
     Args:
         error: the exception of the forward.
-        how: "again", or "so" for a changed forward.
+        how: "again"; or "so", if the forward was changed.
     """
     if isinstance(error, SideEffectError):
         return f"its forward {error.does}: it is not run again, and nothing can be concluded"

@@ -53,7 +53,7 @@ def load(shell: Any) -> None:
     """Register the magic `%%record` in an IPython shell."""
 
     def record_cell(line: str, cell: str) -> RecordedCell | None:
-        """%%record [MODEL]: record this cell. MODEL is the variable with your model, for names."""
+        """%%record [MODEL]: record this cell. MODEL is a variable: the graph has its names."""
         from .. import find, record, view
 
         name = line.strip()

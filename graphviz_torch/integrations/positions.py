@@ -53,7 +53,7 @@ def stall_text(positions: Positions) -> str:
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:
-    """Return the rank to compare the others with: one of the largest group that waits together."""
+    """Return the rank to compare the others with: one of the largest group at one position."""
 
     def worth(each: RankPosition) -> int:
         if each.last is None:
@@ -89,7 +89,7 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
         message = f"has ended with {each.error}" if each.error else "has ended"
         message += f" after {last}" if last else ""
     elif each.state == "outside":
-        # "outside" means outside of the Python call. C++ code may still wait in it.
+        # The rank has left the Python call, but C++ code may still wait in the collective.
         message = f"last began {last}" if last else "has begun no collective"
     else:
         message = f"is in {last}"
@@ -107,7 +107,7 @@ def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> l
     found = []
     for key, call in (theirs | mine).items() if mine else ():
         more = (mine[key].times if key in mine else 0) - (theirs[key].times if key in theirs else 0)
-        # The sentence already says in which collective the reference waits alone.
+        # The message already names the collective in which the reference waits.
         waits = other.state in ("inside", "raised")
         implied = waits and more == -1 and call.text == _last_call(other) != _last_call(each)
         if more and {rank, reference} <= {*call.ranks} and not implied:

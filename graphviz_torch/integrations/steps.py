@@ -80,7 +80,7 @@ def due_steps(
     """
     named = frozenset(() if at is None else (at,) if isinstance(at, int) else at)
     if every is not None and every < 1:
-        raise ValueError(f"every={every}: pass the number of steps, 1 or more.")
+        raise ValueError(f"every={every}: pass an interval of 1 or more steps.")
     if any(step < 0 for step in named):
         raise ValueError(f"at={at}: steps are counted from 0.")
     if at is not None and every is None:
@@ -232,7 +232,7 @@ class LoopSteps(Steps):
             experiments=experiments,
             fingerprints=fingerprints,
         )
-        with record():  # some registrations are impossible later, inside a hook
+        with record():  # registers hooks, which is impossible inside a hook
             pass
         self._early = False  # whether recording began before the due step
         self._process = os.getpid()
@@ -305,7 +305,7 @@ class LoopSteps(Steps):
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """Return a key that is equal for all reports of the same call: without its counts."""
+    """Return a key without counts, so that all reports of the same call have equal keys."""
     if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))

@@ -36,8 +36,8 @@ from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, collective_stats, named_bytes
 
-_MAX_MOMENTS = 300  # number of points in the picture, about
-_DEFAULT_MEMORY = 80 * 2**30  # bytes; the program may query it
+_MAX_MOMENTS = 300  # approximate number of points in the picture
+_DEFAULT_MEMORY = 80 * 2**30  # in bytes; the program may query it
 
 
 class _StopRehearsal(BaseException):

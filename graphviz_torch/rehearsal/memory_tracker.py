@@ -56,8 +56,8 @@ _flops: Any = flop_counter
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
-# Operators that may have tensors on device and host. Of indexing, the indices may be elsewhere: the
-# numbers are positions of the other arguments.
+# Operators whose arguments may be on different devices: copies and indexing. Only the indices of an
+# indexing may be elsewhere; the numbers are the positions of its other tensors.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
 # Roles that are replaced if another role applies later.

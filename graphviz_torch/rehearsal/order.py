@@ -59,8 +59,8 @@ class CollectiveMismatch(NamedTuple):
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
-    ranks: tuple[int, ...]  # of the group; if the order between groups differs, the two ranks
-    # Counts the group's collectives, or the messages, from 1; 2 is the second call.
+    ranks: tuple[int, ...]  # of the group; only two if the order between groups differs
+    # Number of the call among the group's collectives or the messages; 1 is the first call.
     number: int
     calls: Mapping[int, CollectiveCall | None]  # by rank; None if the rank makes no further call
 

@@ -15,7 +15,7 @@ from ..graph import Graph, Node
 from ..graph.text import printable
 from ..render.groups.groups import Group, Groups, group
 
-# Names that break the page if a path begins with them; properties of JavaScript objects, mostly.
+# Names that break the page if a path begins with them: mostly properties of JavaScript objects.
 RESERVED = frozenset(
     [
         "__proto__",
@@ -53,7 +53,7 @@ REFERENCE_OPS = frozenset(
         "scatter_update",
     ]
 )
-SERIES = 5  # the tab folds so many numbered siblings with one operation into a node
+SERIES = 5  # the tab folds five or more siblings whose names differ only in a number into a node
 # Largest number of children in a scope. The tab draws 1,000 as a thin line, and 3,000 never.
 LIMIT = 100
 _FEW_OUTPUTS = 10  # more outputs get a scope of their own

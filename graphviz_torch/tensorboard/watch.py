@@ -186,7 +186,7 @@ class Watching:
             report = replace(report, message=f"{report.message} {cause}".rstrip())
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._rerun.release()
-            self._rerun.model_calls.close()  # the cause is searched once
+            self._rerun.model_calls.close()  # search for the cause only once
         if not self._reported.includes(report):
             return
         self.reports.append(report)

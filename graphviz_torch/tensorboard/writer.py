@@ -69,7 +69,7 @@ def to_tensorboard(
         return _serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
-    # With the second plugin, the tab does not offer times and memory, which were not measured.
+    # Without measurements, name the plugin with which the tab does not offer times and memory.
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, data), step)

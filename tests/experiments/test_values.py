@@ -240,7 +240,7 @@ def test_of_parameters_that_became_nan_nothing_is_concluded() -> None:
     found = experiment(recording)
     assert {each.holds for each in found} == {None}
     assert {each.message for each in found} == {
-        "fc.bias has NaN or Inf by now, so nothing can be concluded"
+        "fc.bias now contains NaN or Inf, so nothing can be concluded"
     }
     assert [each.name for each in found][:2] == ["sample", "positions"]
 

@@ -356,10 +356,10 @@ def test_a_reader_that_stops_early_changes_neither_the_code_of_diff_nor_its_pict
 @pytest.mark.parametrize(
     ("command", "name", "said"),
     [
-        ("export --to flow", "x.png", "`draw` writes this format"),
-        ("export --to html", "x.svg", "`draw` writes this format"),
-        ("draw", "x.html", "`export --to html` writes this format"),
-        ("export", "x.svg", "`draw` writes this format; name a format: --to html, mermaid, "),
+        ("export --to flow", "x.png", "use `graphviz-torch draw` for this format"),
+        ("export --to html", "x.svg", "use `graphviz-torch draw` for this format"),
+        ("draw", "x.html", "use `graphviz-torch export --to html` for this format"),
+        ("export", "x.svg", "`graphviz-torch draw` for this format, or name a format: --to html, "),
         ("export", "x", "name a format: --to html, mermaid, "),
     ],
 )

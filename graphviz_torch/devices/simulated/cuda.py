@@ -168,7 +168,8 @@ def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
         (nvtx, n, _if_simulated(lambda *_, **__: None)) for n in ("range_push", "range_pop", "mark")
     ]
     cudnn: Any = torch.backends.cudnn
-    names.append((cudnn.m, "is_acceptable", _if_simulated(lambda _: False)))  # and no warning
+    # PyTorch's own function warns if PyTorch was compiled without cuDNN.
+    names.append((cudnn.m, "is_acceptable", _if_simulated(lambda _: False)))
     return [row for row in names if hasattr(row[0], row[1])]
 
 

@@ -250,7 +250,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     elif is_place(device):
         host_kwargs["device"] = CPU
         host_kwargs.pop("pin_memory", None)
-    if name == "histc" and not host_args[0].is_floating_point():  # no CPU kernel
+    if name == "histc" and not host_args[0].is_floating_point():  # no kernel on CPU
         out = func(host_args[0].double(), *host_args[1:], **host_kwargs).to(host_args[0].dtype)
     else:
         out = func(*host_args, **host_kwargs)

@@ -204,7 +204,7 @@ def _serve(
         "server.address": "localhost",
         "server.port": parsed.port,
         "server.headless": "true",  # otherwise Streamlit opens a browser itself
-        "server.showEmailPrompt": "false",  # the prompt of its first start
+        "server.showEmailPrompt": "false",  # no prompt at the first start
         "browser.gatherUsageStats": "false",
     }
     command = ["run", str(file)]

@@ -71,16 +71,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments after "graphviz-torch". None takes them from `sys.argv`.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):  # escape what it cannot encode
+    # Escape characters that the stream cannot encode. In `run`, the streams belong to the script.
+    for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None and given[:1] != ["run"]:  # the script's own
+        if reconfigure is not None and given[:1] != ["run"]:
             reconfigure(errors="backslashreplace")
     try:
         parsed = parser(
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        if given[:1] == ["run"]:  # in the script, messages name Python arguments
+        if given[:1] == ["run"]:  # messages in a script name Python arguments, not options
             return run(parsed)
         with in_shell():
             return run(parsed)

@@ -55,7 +55,7 @@ from .script import Children
 
 _MAX_UNWRITTEN = 100  # steps kept in memory while a file cannot be written
 _MAX_BATCH = 50  # steps that are written together
-_BATCH_SECONDS = 0.25  # least time between two writes if `--steps 0` is given
+_BATCH_SECONDS = 0.25  # least number of seconds between two writes with `--steps 0`
 
 
 class Outputs:
@@ -397,7 +397,7 @@ class Outputs:
         ]
 
     def _write_file(self, path: Path) -> bool:
-        """Write one file; return False if no step was recorded that it could show."""
+        """Write one file. Return False if the file needs a step and none was recorded."""
         found = _by_severity(self._found)
         if path == self._parsed.write_baseline:
             write_baseline(path, found)

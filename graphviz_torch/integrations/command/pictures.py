@@ -144,7 +144,7 @@ def _export(parsed: argparse.Namespace) -> int:
     if name == _TENSORBOARD:
         return _tensorboard(parsed)
     if name not in _TARGETS:
-        wrong = f"-o {parsed.out}: `draw` writes this format; " if name else ""
+        wrong = f"-o {parsed.out}: use `graphviz-torch draw` for this format, or " if name else ""
         raise ValueError(f"{wrong}name a format: --to {listing(_TARGETS, len(_TARGETS), ' or ')}.")
     _check_out(parsed.out, name)
     chosen = FORMATS[name]
@@ -176,7 +176,7 @@ def _check_out(out: Path | None, name: str) -> None:
         return
     if not any(suffix.endswith(out.suffix) for suffix in suffixes):
         command = "draw" if other == "draw" else f"export --to {other}"
-        raise ValueError(f"-o {out}: `{command}` writes this format.")
+        raise ValueError(f"-o {out}: use `graphviz-torch {command}` for this format.")
 
 
 def _view(parsed: argparse.Namespace) -> int:

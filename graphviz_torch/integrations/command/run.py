@@ -115,7 +115,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
         steps = LoopSteps(
             due_steps(every=parsed.every, most=parsed.steps, thinned=parsed.thinned),
             outputs.add,
-            notes=False,  # the report already has the text of the note
+            notes=False,  # the report replaces the note on the exception
             compiled=parsed.compiled,
             on_fork=children.mark,
             experiments=parsed.experiment,

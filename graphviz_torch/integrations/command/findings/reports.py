@@ -152,7 +152,7 @@ class CopyCounts:
         self._nbytes: Counter[str] = Counter()
 
     def add(self, copies: Iterable[Transfer], sign: int = 1) -> None:
-        """Count the copies; with a `sign` of -1, take copies that were counted off again."""
+        """Count the copies. A `sign` of -1 subtracts copies that were counted before."""
         for copy in copies:
             direction = f"{copy.source} -> {copy.target} in {copy.phase}"
             self._counts[direction] += sign
