@@ -13,7 +13,7 @@ from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 
 from . import text
 from .graph_view import view
-from .language import translated
+from .language import chinese_summary, translated
 from .linked import table
 from .selection import name, select, selected_node
 
@@ -64,7 +64,11 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         title = translated("{count} rules: nothing found").format(count=len(checks))
         with st.expander(title, icon=":material/check:"):
-            st.markdown("\n".join(f"- {text.prose(translated(rule.summary))}" for rule in checks))
+            st.markdown(
+                "\n".join(
+                    f"- {text.prose(chinese_summary(rule.id) or rule.summary)}" for rule in checks
+                )
+            )
         return
     for finding in findings[:_MAX_LINES]:
         with st.expander(text.escape(finding.message), icon=_ICONS[finding.severity]):
@@ -81,13 +85,12 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
 def _details(finding: Finding) -> str:
     """Return advice, rule, cause and line of a finding as Markdown.
 
-    A rule's summary in the visitor's language comes first, because message and advice are English.
+    On a Chinese page the rule's summary comes first, because message and advice are English.
     """
-    summary = next((r.summary for r in graphviz_torch.rules() if r.id == finding.rule), "")
-    own = [text.prose(translated(summary))] if translated(summary) != summary else []
+    summary = chinese_summary(finding.rule)
     facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
-    advice = [text.prose(finding.advice)] if finding.advice else []
-    return "  \n".join([*own, *advice, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
+    prose = [text.prose(part) for part in (summary, finding.advice) if part]
+    return "  \n".join([*prose, f":small[{text.escape(' · '.join(filter(None, facts)))}]"])
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:

@@ -1,7 +1,8 @@
 """The language of the lesson: English, or Chinese after the visitor has switched.
 
-`chinese.json` has the Chinese of each text that `translated` is given, and `chinese_view.json` that
-of each text on the buttons and labels of the graph's view.
+`chinese.json` has the Chinese of each text that `translated` is given, `chinese_view.json` that of
+each text on buttons and labels of the graph's view, and `chinese_rules.json` that of the summary
+of each rule whose page is in Chinese too.
 """
 
 from __future__ import annotations
@@ -28,6 +29,11 @@ def translated(text: str) -> str:
     return chinese().get(text, text) if _is_chinese() else text
 
 
+def chinese_summary(rule: str) -> str:
+    """Return the Chinese summary of a rule; "" for an English page, or if the rule has none."""
+    return chinese("chinese_rules.json").get(rule, "") if _is_chinese() else ""
+
+
 def view_words() -> dict[str, str]:
     """Return the texts of the graph's view in the visitor's language; {} for English."""
     return chinese("chinese_view.json") if _is_chinese() else {}
@@ -40,7 +46,7 @@ def _is_chinese() -> bool:
 
 @functools.cache
 def chinese(file: str = "chinese.json") -> dict[str, str]:
-    """Return the Chinese of each English text in a file."""
+    """Return the Chinese texts of a file by their English text, or by the id of the rule."""
     texts = Path(__file__).with_name(file).read_text(encoding="utf-8")
     table: dict[str, str] = json.loads(texts)
     return table
