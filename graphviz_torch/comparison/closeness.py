@@ -14,9 +14,7 @@ ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
-    """Return each node's relative rounding error: the largest of the dtypes at the node and
-    upstream.
-    """
+    """Return, for each node, the largest rounding error of the dtypes at the node and upstream."""
     found: list[float] = []
     for node in graph.nodes:
         dtypes = [meta.dtype for meta in node.outputs if meta is not None]

@@ -1,6 +1,6 @@
 """Explain the first difference between two runs, as far as the two graphs show its cause.
 
-Each check of `DivergencePoint` looks for one cause. It returns a sentence if it finds the cause,
+Each check of `DivergencePoint` looks for one cause, and returns a sentence if the cause is found,
 else "".
 """
 
@@ -92,7 +92,7 @@ class DivergencePoint:
         formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
         if not formula_a or not formula_b or formula_a == formula_b:
             return ""
-        # If only one run computes GELU from its constant, the other formula is sufficient evidence.
+        # The values need no comparison if only one of the runs uses the constant of a GELU formula.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
         if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)

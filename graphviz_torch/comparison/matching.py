@@ -85,7 +85,7 @@ class _GraphIndex:
                 continue
             part = [first]
             reached.add(first)
-            for node in part:  # the list grows while it is iterated
+            for node in part:  # the list grows during the loop
                 near = {*self.neighbors(node)} - reached
                 near = {other for other in near if other not in without}
                 reached |= near

@@ -123,8 +123,9 @@ class ValuePairs:
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
     def differing_nodes(self) -> list[int]:
-        """Return the nodes whose results differ, and so do all results up to an output; inputs
-        first.
+        """Return the nodes whose results differ, if all results up to an output differ too.
+
+        Inputs come before their users.
 
         A result is left out if the other graph has the results that were computed from it. Such a
         result is an intermediate step of another way to compute the same.

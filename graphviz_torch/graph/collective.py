@@ -1,4 +1,4 @@
-"""Collectives between ranks as plain values, and the waiting times computed from them."""
+"""Define collectives between ranks as plain values, and compute waiting times from these."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Collective:
 
 
 def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """Group collectives by the node whose result, or gradient, they send.
+    """Group collectives by node: each collective sends the result or the gradient of its node.
 
     Collectives that send parameters are left out. Hooks of FSDP and DDP start these while backward
     is at an unrelated node, so they belong to the parameters' module instead.
@@ -151,7 +151,7 @@ def _is_one_kind(some: Sequence[tuple[Collective, RankTime]]) -> bool:
 
 
 def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
-    """Yield, in program order, the collectives in which ranks waited for a late one.
+    """Yield, in program order, the collectives in which ranks waited for a late rank.
 
     Ranks share no clock, so only durations are compared. The rank with the shortest time from call
     to result started last, and the collective itself takes at most that time. Any longer time on

@@ -1,5 +1,6 @@
-"""Save a graph or a training as a JSON file, and load it again; a loaded graph equals the saved
-one.
+"""Save a graph or a training as a JSON file, and load such a file.
+
+The loaded value equals the saved value.
 """
 
 from __future__ import annotations
@@ -110,6 +111,6 @@ def from_json(text: str) -> Graph:
     """Return the graph in a JSON text that `to_json` returned.
 
     Raises:
-        ValueError: as `load`.
+        ValueError: if `text` is no such text; the reasons are those of `load`.
     """
     return value_of(text, Graph)

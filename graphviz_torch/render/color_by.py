@@ -116,7 +116,7 @@ _VALUES: dict[str, NumberReader] = {
         lambda node: node.saved_bytes if node.saved else None,
         lambda value: bytes_text(int(value)),
         "saved",
-        "Run it inside record().",
+        "Run the program inside record().",
         "bytes kept for backward",
         summed=True,
     ),
@@ -125,7 +125,7 @@ _VALUES: dict[str, NumberReader] = {
         "{:.0%}".format,
         "changes by",
         "Draw the result of influence(recording, ...).",
-        "share that changes",
+        "fraction that changes",
         missing="not reached in the module",
         bounds=(0.0, 1.0),
     ),
@@ -147,7 +147,7 @@ def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | Non
     kind = get_type_hints(cls)[name]
     if kind in (str, str | None) or get_origin(kind) is Literal:
         return NameReader(lambda node: column.text(read(node)), column.title)
-    title, advice = column.title, "Run it inside record()."
+    title, advice = column.title, "Run the program inside record()."
     return NumberReader(
         read, column.words, title, advice, title, missing="no value", summed=column.summed
     )

@@ -47,7 +47,8 @@ def draw_graph(
         options: those of `DrawingOptions`.
 
     Raises:
-        TypeError: for another `target`, an unknown option, or inputs without a module.
+        TypeError: if `target` is none of these, for an unknown option, or for inputs without a
+            module.
         ValueError: if no tensor has an autograd graph, or for an invalid value of an option.
 
     >>> import torch
@@ -89,7 +90,9 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
         said.append(f"{calls} {'is' if inner == 1 else 'are'} part of this graph.")
     last = len(graphs) - inner
     if last > 1 and graph is graphs[-1]:
-        said.append(f"The last of {last:,} backwards from one line; recording.graphs has each.")
+        said.append(
+            f"This is the last of {last:,} backwards from one line; recording.graphs has all."
+        )
     return " ".join(said)
 
 
@@ -152,7 +155,7 @@ def make_dot(
             lines[node.id] += [_saved_tensor_text(saved) for saved in node.saved]
     noted = [node._replace(note="\n".join(lines[node.id])) for node in graph.nodes]
     unknown = show_saved and not any(node.saved for node in graph.nodes)
-    note = "What is saved for backward was not recorded: draw a recording." if unknown else ""
+    note = "Tensors saved for backward were not recorded: draw a recording." if unknown else ""
     return _picture(graph, replace(graph, nodes=tuple(noted)), note)
 
 

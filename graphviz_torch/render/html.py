@@ -80,7 +80,7 @@ def to_html(
         findings: the findings to show: "auto" for those that `find` reports, a list, or None.
 
     Raises:
-        TypeError: for another `graph`, or if `path` is not a path.
+        TypeError: if `graph` is none of these, or `path` is not a path.
         FileNotFoundError: if the bundle of the view is missing (see `view_script`).
         OSError: if `path` cannot be written.
 

@@ -63,7 +63,7 @@ def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
         options: those of `DrawingOptions`.
 
     Raises:
-        TypeError: for another `graph`, or an unknown option.
+        TypeError: if `graph` is none of these, or for an unknown option.
         ValueError: for an invalid value of an option, such as a `module` that the graph does not
             have.
 

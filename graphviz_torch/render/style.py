@@ -135,7 +135,7 @@ MEANINGS: Final[dict[Role, str]] = {
     "collective": "sent between ranks",
     "output": "output",
     "group": "closed group",
-    "stack": "closed groups that are alike",
+    "stack": "identical closed groups",
 }
 
 

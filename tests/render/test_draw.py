@@ -224,9 +224,9 @@ def test_a_coarser_picture_takes_over_and_says_so(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "layout", slow)
     picture = draw_graph(trace(_long(100), names={}), detail="full")
     first = picture.source
-    with pytest.warns(UserWarning, match=r"took too long to lay out\. This one shows about 6"):
+    with pytest.warns(UserWarning, match=r"took too long to lay out\. This one has about 6"):
         drawn = picture.pipe("svg").decode()
-    assert "This one shows about 6 things" in drawn
+    assert "This one has about 6 boxes" in drawn
     assert len(picture.source) < len(first)
     assert picture.pipe("svg").decode() == drawn
     assert len(asked) == 3

@@ -268,6 +268,7 @@ def test_the_gradient_of_a_part_is_said_to_be_one_until_the_ranks_put_it_togethe
         summary(Graph((leaf,), outputs=((0, 0),), parameters=(each,))) for each in (mine, whole)
     )
     assert local.total.gradient_norm == 3.0
-    assert "gradient: of 1 parameter the norm of the part that this process has" in str(local)
+    said = "gradient: the norm for 1 parameter is of this process's shard only"
+    assert said in str(local)
     assert merged.total.gradient_norm == 5.0
     assert "part" not in str(merged)

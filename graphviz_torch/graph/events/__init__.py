@@ -46,9 +46,7 @@ class SymmetricRows(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class AttributeAssignment(Occurrence):
-    """An assignment to an attribute of a module or parameter that has no effect: its name is a
-    misspelling of requires_grad.
-    """
+    """An assignment without effect: the attribute's name is a misspelling of requires_grad."""
 
     owner: str = ""  # "fc1", or "fc1.weight"
     attribute: str = ""  # "require_grad"
@@ -123,7 +121,7 @@ class DiscardedForward(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EarlySchedulerStep(Occurrence):
-    """A scheduler stepped before its optimizer had stepped once."""
+    """A step of a scheduler before the first step of its optimizer."""
 
     scheduler: str = ""  # the caller's name for it
     optimizer: str = ""
@@ -252,7 +250,7 @@ class ParameterFreeze(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recompilation(Occurrence):
-    """A function was compiled again, because a guard of its compiled code failed.
+    """A second compilation of a function, because a guard of the compiled code failed.
 
     `where` is the first line of the function.
     """

@@ -49,14 +49,12 @@ class Codec(Protocol):
         """Return the `count` values in `data`.
 
         Raises:
-            ValueError: for any other data; the message begins with `where`.
+            ValueError: if `data` has no such values; the message begins with `where`.
         """
 
 
 class Known:
-    """Cache of the columns decoded from the previous graph, for the columns that the next graph
-    shares.
-    """
+    """A cache of decoded columns: a column that two consecutive graphs share is decoded once."""
 
     def __init__(self) -> None:
         self._before: dict[int, tuple[Any, int, list[Any]]] = {}  # by id() of the JSON

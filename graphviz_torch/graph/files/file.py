@@ -118,10 +118,10 @@ def text_of(value: Checked) -> str:
 
 
 def value_of(text: str, kind: type[Kind]) -> Kind:
-    """Return the value of class `kind` in a text written by `text_of`.
+    """Return the value of class `kind` in a text that `text_of` returned.
 
     Raises:
-        ValueError: for any other text.
+        ValueError: if `text` contains no such value.
     """
     Limits(len(text), max(MAX_BYTES, len(text))).check(text)
     return _value(text, kind)
@@ -131,7 +131,7 @@ def packed_value(content: bytes, kind: type[Kind]) -> Kind:
     """Return the value of class `kind` in a text compressed by gzip or zlib.
 
     Raises:
-        ValueError: for any other content.
+        ValueError: if `content` is damaged, truncated, or contains no such value.
     """
     limits = Limits(len(content))
     stream = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
@@ -158,7 +158,7 @@ def json_of(text: str | bytes) -> Any:
     """Parse a JSON text, and return the value.
 
     Raises:
-        ValueError: for any other text.
+        ValueError: if `text` is not JSON.
     """
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)

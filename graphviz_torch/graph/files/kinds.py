@@ -44,7 +44,7 @@ class Kinds:
         """Return the `count` values in `data`.
 
         Raises:
-            ValueError: for any other data; the message begins with `where`.
+            ValueError: if `data` has no such values; the message begins with `where`.
         """
         kinds, at, columns = members(data, ("kinds", "at", "values"), where)
         names = rows(kinds, None, where)

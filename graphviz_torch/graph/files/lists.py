@@ -11,7 +11,7 @@ def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
     """Return the values of a JSON object that must have exactly the keys `names`.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if `data` is no such object; the message begins with `where`.
     """
     if not isinstance(data, dict) or data.keys() != set(names):
         listed = ", ".join(map(repr, names[:-1]))
@@ -20,10 +20,10 @@ def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
 
 
 def rows(data: Any, count: int | None, where: str) -> list[Any]:
-    """Check that `data` is a list of `count` values (any number if None), and return it.
+    """Check that `data` is a list of `count` values (of any number if None), and return the list.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if `data` is no such list; the message begins with `where`.
     """
     if not isinstance(data, list):
         raise ValueError(f"{where} is not a list.")
@@ -34,10 +34,10 @@ def rows(data: Any, count: int | None, where: str) -> list[Any]:
 
 def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
     """Check that `data` is a list of `count` non-negative ints (or None if `nullable`), and return
-    it.
+    the list.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: if `data` is no such list; the message begins with `where`.
     """
     values = rows(data, count, where)
     known = [value for value in values if value is not None] if nullable else values

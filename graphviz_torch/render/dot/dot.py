@@ -39,7 +39,7 @@ def to_dot(graph: GraphLike, *, note: str = "", **options: Unpack[DrawingOptions
         options: those of `DrawingOptions`.
 
     Raises:
-        TypeError: for another `graph`, or an unknown option.
+        TypeError: if `graph` is none of these, or for an unknown option.
         ValueError: for an invalid value of an option, such as a `module` that the graph does not
             have.
 

@@ -85,7 +85,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
     if "too large" in said and format in BITMAPS:
         warnings.warn(
             f"the picture is too large for {format} and was scaled down until text is hard to "
-            "read. Take svg or pdf, or draw less: depth= or module=.",
+            "read. Use svg or pdf, or draw less: depth= or module=.",
             stacklevel=2,
         )
     return done.stdout

@@ -26,8 +26,8 @@ from .svg import finish
 _SHARE_PER_TRY = 0.5
 # Options of the coarser pictures that are tried next, and text on each for the reader.
 _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
-    ({"depth": None, "detail": "short"}, "is drawn for a page"),
-    ({"depth": None, "detail": "short", "limit": 6}, "shows about 6 things"),
+    ({"depth": None, "detail": "short"}, "fits a page"),
+    ({"depth": None, "detail": "short", "limit": 6}, "has about 6 boxes"),
 )
 
 
@@ -293,8 +293,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
                 continue
             if step:
                 warnings.warn(
-                    f"{self._coarser(step)} Give timeout= more than {self.timeout:g} "
-                    "seconds for the whole.",
+                    f"{self._coarser(step)} Pass timeout= more than {self.timeout:g} "
+                    "seconds to draw everything.",
                     stacklevel=4,
                 )
                 self._source = source
@@ -305,5 +305,5 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def _coarser(self, step: int) -> str:
         return (
             "The whole picture took too long to lay out. This one "
-            f"{_COARSER[step - 1][1]}, the rest in closed groups."
+            f"{_COARSER[step - 1][1]} and shows the rest as closed groups."
         )

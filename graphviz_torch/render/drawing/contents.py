@@ -30,7 +30,7 @@ def _represented_groups(drawing: Drawing, counted: Iterable[int]) -> dict[int, l
     assert drawing.groups is not None
     assert drawing.keys is not None
     tree, keys = drawing.groups, drawing.keys
-    first: dict[int, int] = {}  # hidden group -> the corresponding one in the first of its family
+    first: dict[int, int] = {}  # hidden group -> the corresponding group that is drawn instead
     below = {family: tree.with_descendants(family) for family in keys.repeated}
     for number in dict.fromkeys(keys.hidden.values()):
         first.update(zip(tree.with_descendants(number), below[keys.family[number]], strict=True))
@@ -101,7 +101,7 @@ class _Modules:
                 self.paths.setdefault(within[-1], part.id)
         self.like: dict[
             int, int
-        ] = {}  # hidden group -> the corresponding one in the first of its family
+        ] = {}  # hidden group -> the corresponding group that is drawn instead
         if tree and keys:
             for number in dict.fromkeys(keys.hidden.values()):
                 first = tree.with_descendants(keys.family[number])

@@ -137,7 +137,7 @@ class Badge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Highlights:
-    """Badges and outline colors that findings and differences add, by key of the box."""
+    """The badges and outline colors that findings and differences add to boxes."""
 
     badges: Mapping[int, list[Badge]] = field(default_factory=dict)
     outlines: Mapping[int, str] = field(
@@ -147,7 +147,7 @@ class Highlights:
 
 @dataclass(frozen=True, slots=True)
 class Shading:
-    """Fill colors by `color_by`, by key of the box, and the scale that explains the colors."""
+    """The fill color of each box under `color_by`, and the scale that explains the colors."""
 
     fills: Mapping[int, Pair | None] = field(
         default_factory=dict
@@ -257,7 +257,9 @@ class Drawing:
 
     @property
     def draws_each(self) -> bool:
-        """True if every operation has its own box, even if it is part of a fused call or module."""
+        """True if every operation has its own box, so that no call or module is drawn as one
+        operation.
+        """
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False

@@ -34,6 +34,10 @@ def _find(tree: Groups, module: str) -> int:
     paths = {part.path: part.id for part in reversed(tree.groups)}
     if module not in paths:
         near = get_close_matches(module, paths, 3) or list(paths)[:3]
-        known = f"It has {', '.join(map(repr, near))}, …" if paths else "It has no modules."
+        known = (
+            f"The graph has {', '.join(map(repr, near))}, …"
+            if paths
+            else "The graph has no modules."
+        )
         raise ValueError(f"{option('module', module)} is not in the graph. {known}")
     return paths[module]

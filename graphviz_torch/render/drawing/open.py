@@ -232,9 +232,9 @@ class _Opening:
         )
         found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
-        if kind == "run":  # runs come earlier, because a closed run shows nothing of interest
+        if kind == "run":  # open runs earlier, because a closed run shows nothing of interest
             below -= 1
-        elif kind == "call":  # calls of functions come later than modules
+        elif kind == "call":  # open calls of functions later than modules
             below += 2
         return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
 

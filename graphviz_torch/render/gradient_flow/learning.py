@@ -63,7 +63,7 @@ def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
     parameters = [name for name, state in states.items() if state != "frozen"]
     names = [name for name in parameters if states[name] == "learns_nothing"]
     if not parameters:
-        none = "No parameters were recorded: record(model) watches those of a model."
+        none = "No parameters were recorded: record(model) records a model's parameters."
         return "All parameters are frozen." if graph.parameters else none
     if not names:
         one = len(parameters) == 1

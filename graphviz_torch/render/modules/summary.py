@@ -140,7 +140,7 @@ class Summary:
             yield f"\N{GREATER-THAN OR EQUAL TO}: the FLOPs of {nodes} are not known"
         if number := self.total.partial:
             tensors = f"{number:,} parameter{'s' * (number != 1)}"
-            yield f"gradient: of {tensors} the norm of the part that this process has"
+            yield f"gradient: the norm for {tensors} is of this process's shard only"
 
 
 def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:

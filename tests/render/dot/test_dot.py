@@ -247,7 +247,7 @@ def test_a_module_is_drawn_alone_with_its_surroundings_named() -> None:
     # The same number stands nowhere else: at a node, for one, that nothing names.
     named = {str(n.id) for n in graph.nodes if n.title in ("relu", "sum")}
     assert {*re.findall(r"#(\d{1,2})\b", dot)} == named
-    with pytest.raises(ValueError, match=r"module='fc3' is not in the graph\. It has 'fc"):
+    with pytest.raises(ValueError, match=r"module='fc3' is not in the graph\. The graph has 'fc"):
         to_dot(graph, module="fc3")
 
 
@@ -315,7 +315,7 @@ def test_the_direction_can_be_turned(direction: Any) -> None:
         ({"marks": {1: "new"}}, "mark='new' is unknown"),
         ({"depth": -3}, "depth=-3 is not a number of levels"),
         ({"limit": 0}, "limit=0 leaves nothing to show"),
-        ({"module": "fc"}, "module='fc' is not in the graph. It has no modules"),
+        ({"module": "fc"}, "module='fc' is not in the graph. The graph has no modules"),
     ],
 )
 def test_a_wrong_option_is_refused_and_repeated(options: Any, message: str) -> None:

@@ -46,8 +46,8 @@ def recorded(*graphs: Graph) -> Any:
 def test_of_backwards_from_one_line_the_last_is_drawn_and_the_footer_says_so() -> None:
     first, last = named("loss", 1), named("loss", 2)
     source = draw_graph(recorded(first, first, last)).source
-    assert "The last of 3 backwards from one line; recording.graphs has each." in source
-    assert "The last of" not in draw_graph(recorded(last)).source
+    assert "This is the last of 3 backwards from one line; recording.graphs has all." in source
+    assert "the last of" not in draw_graph(recorded(last)).source
 
 
 def inner_steps(*, second_order: bool) -> tuple[Recording, Tensor]:
