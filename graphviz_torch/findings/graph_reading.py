@@ -22,7 +22,7 @@ from ..graph import (
     TensorMeta,
     Transfer,
 )
-from ..graph.events import LeafBackward, OptimizerStep
+from ..graph.events import LeafBackward, NewLeaves, OptimizerStep
 from ..graph.events.base import Occurrence
 from ..graph.nodes import CHANGED, INSIDE
 
@@ -375,3 +375,17 @@ class Reading:
         """Return the statistics of the gradient at a node's output; None if not recorded."""
         gradients = self.graph.nodes[node].grad_outputs
         return gradients[output_nr] if output_nr < len(gradients) else None
+
+    @cached_property
+    def copied_parameters(self) -> NewLeaves | None:
+        """The new leaves with the shapes of parameters without a gradient, or of several of them
+        stacked; None if there are none.
+        """
+        shapes = {p.tensor.shape for p in self.without_gradient}
+        for event in self.events(NewLeaves):
+            if not event.nodes and event.times > 1:
+                return event  # created again for a later backward
+            metas = [meta for node in event.nodes if (meta := self.meta(node)) is not None]
+            if metas and all(not shapes.isdisjoint((m.shape, m.shape[1:])) for m in metas):
+                return event
+        return None

@@ -249,9 +249,9 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The earlier action that made a backward fail: an in-place change, or another backward."""
+    """The reason for a failure: an earlier in-place change or backward, or a vmap around it."""
 
-    operation: str  # "add_", "step", "backward", "grad"
+    operation: str  # "add_", "step", "backward", "grad", "vmap"
     where: str = ""
     # For a change: ids of the nodes that it created. For a backward: ids of the last node that it
     # ran, and of the first later node computed from that node.

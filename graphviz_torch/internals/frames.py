@@ -42,6 +42,7 @@ CodePosition = tuple[CodeType, int]  # a code object, and the offset of an instr
 OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
+_VMAP = TORCH + os.path.join("_functorch", "vmap.py")
 _MAX_FRAMES = 20  # most user frames that are returned
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
@@ -181,6 +182,13 @@ def clipping_function(frame: FrameType | None) -> str:
     found = clipping_frame(frame)
     # The code of clip_grads_with_norm_ has a name that begins with "_".
     return "" if found is None else found.f_code.co_name.lstrip("_")
+
+
+def caller_of_vmap(frame: FrameType | None) -> FrameType | None:
+    """Return the user's frame that called torch.vmap around a call; None if there is none."""
+    while frame is not None and frame.f_code.co_filename != _VMAP:
+        frame = frame.f_back
+    return user_frame(frame)
 
 
 def user_frames(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:

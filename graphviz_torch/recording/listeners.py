@@ -31,6 +31,7 @@ from .modules.forwards import Forwards
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .saved_tensors import Reruns, SavedTensors
+from .steps.accumulation import Accumulation
 from .steps.batches import Batches
 from .steps.gradients import ClearedGradients, ClipBounds
 from .steps.history import GraphHistory
@@ -60,6 +61,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     UnreadArguments,
     RedrawnDropouts,
     Batches,
+    Accumulation,
     ClipBounds,
     SampleCalls,
     FiniteResults,

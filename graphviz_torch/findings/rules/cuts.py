@@ -129,6 +129,9 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
     - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
     """
     positions = {p.name: i for i, p in enumerate(reading.graph.parameters)}
+    failure = reading.graph.failure
+    if failure is not None and any(cause.operation == "vmap" for cause in failure.causes):
+        return  # inside vmap no result requires a gradient
     for cut, found in group_by_key(match_cuts(reading)):
         parameters = sorted(found, key=lambda p: positions[p.name])
         how = cause_text(cut)

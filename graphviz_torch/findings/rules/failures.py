@@ -253,6 +253,9 @@ def exception(reading: Reading) -> Iterator[Finding]:
     if _READY_TWICE in failure.message and twice is not None:
         yield _ready_twice(reading, failure, twice)
         return
+    if (mapped := called_in_vmap(failure)) is not None and reading.loss_has_no_grad:
+        yield _grad_in_vmap(failure, mapped)
+        return
     given = failure.operands if failure.operation != "backward" else ()
     got = listing((f"{o.label or 'a tensor'} ({o.tensor})" for o in given), most=8)
     worker = _in_worker(failure.message)
@@ -276,6 +279,24 @@ def exception(reading: Reading) -> Iterator[Finding]:
         ),
         where=(worker and worker.where) or failure.raised_where or failure.where,
         nodes=_nodes(failure.node, *(operand.node for operand in failure.operands)),
+    )
+
+
+def called_in_vmap(failure: Failure) -> Cause | None:
+    """Return the call of torch.vmap inside of which a call failed; None if there is none."""
+    return next((cause for cause in failure.causes if cause.operation == "vmap"), None)
+
+
+def _grad_in_vmap(failure: Failure, mapped: Cause) -> Finding:
+    """Return the finding about autograd.grad inside of vmap, where no tensor requires grad."""
+    return finding(
+        "error",
+        f"{failure.operation}{at(failure.where)} failed inside torch.vmap{at(mapped.where)}: the "
+        "tensors that vmap passes to its function do not require a gradient, nor do results "
+        "computed from them.",
+        cause="autograd.grad inside vmap",
+        advice="Use torch.func.grad inside vmap, as in vmap(grad(f)), in place of autograd.grad.",
+        where=failure.where,
     )
 
 

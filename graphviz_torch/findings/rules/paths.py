@@ -157,8 +157,8 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
         unused = [p for p in unused if p.node is not None]  # data-assignment may explain the rest
-    if not unused:
-        return
+    if not unused or reading.copied_parameters is not None:
+        return  # step-without-gradients reports that copies have the gradients
     learning = _modules_around(
         p for p in reading.graph.parameters if p.name in reading.parameters_with_gradient
     )

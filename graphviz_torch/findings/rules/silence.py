@@ -263,11 +263,11 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
         steps, line = count_text(event.steps, "optimizer step"), at(event.written_where)
         backwards = count_text(event.backwards, "backward")
         if not event.steps:
-            stepped = any(reading.events(OptimizerStep))
+            if any(reading.events(OptimizerStep)):
+                continue  # the step that accumulated the gradients of these backwards came later
             yield finding(
                 "info",
-                f"No parameter changed in {backwards}{at(event.where)}"
-                + ("." if stepped else ": no optimizer stepped."),
+                f"No parameter changed in {backwards}{at(event.where)}: no optimizer stepped.",
                 cause="no parameter changes",
                 advice="Call optimizer.step() after backward() if the model should learn.",
                 where=event.where,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, GradientStats, Node, Parameter
-from ...graph.events import ConstantTerm
+from ...graph.events import ConstantTerm, UnusedSum
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -126,6 +126,82 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             advice=f"Compute {name} from the model's output if it should be learned.",
             where=event.where,
             nodes=event.nodes,
+        )
+
+
+@rule("info", reads="end", of=(UnusedSum,))
+def unused_sum(reading: Reading) -> Iterator[Finding]:
+    """Two losses are added, and backward runs through one of them instead of through their sum.
+
+    ## Why it matters
+
+    The other loss trains nothing, although the sum that is logged contains it. Often a function
+    computes the combined loss, and returns the first one.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            x = torch.randn(8, 4)
+            y = model(x)
+            reconstruction, sparsity = (y - x).square().mean(), y.abs().mean()
+            loss = reconstruction + 0.1 * sparsity  # <- reported
+            optimizer.zero_grad()
+            reconstruction.backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(3):
+            x = torch.randn(8, 4)
+            y = model(x)
+            reconstruction, sparsity = (y - x).square().mean(), y.abs().mean()
+            loss = reconstruction + 0.1 * sparsity
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A sum that is only logged: compute it under `torch.no_grad()`, or from the results of `item()`.
+
+    ## Not detected
+
+    Losses with more than one element, and sums of a line that backward uses at times, are not
+    reported.
+
+    ## See also
+
+    - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
+    """
+    for event in reading.events(UnusedSum):
+        used = (event.used and event.used.label) or "one of the losses"
+        unused = (event.unused and event.unused.label) or "the other loss"
+        yield finding(
+            "info",
+            f"No backward runs through the sum of two losses{at(event.where)}: backward runs "
+            f"through {used}, and {unused} trains nothing.",
+            cause="a sum that no backward uses",
+            advice="Call backward() on the sum, if both losses are to train; else compute it under "
+            "torch.no_grad().",
+            where=event.where,
         )
 
 

@@ -13,9 +13,11 @@ from ...graph.events import (
     GradientClip,
     MixedLosses,
     OptimizerStep,
+    UnevenAccumulation,
     UnusedGradients,
 )
 from ...graph.text import listing
+from ...graph.units import count_text
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule
 from ..words import at, times
@@ -442,5 +444,86 @@ def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
             f"{event.optimizer}, so the first learning rate of the schedule is never used.",
             cause="scheduler stepped first",
             advice=f"Call {event.scheduler}.step() after the optimizer's step().",
+            where=event.where,
+        )
+
+
+@rule("info", reads="end", of=(UnevenAccumulation,))
+def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
+    """Some steps use the gradients of more or fewer backwards than the usual steps.
+
+    ## Why it matters
+
+    The number of batches of an epoch is no multiple of the number that one step accumulates. If
+    the last batches get no step, their gradients are added to the first step of the next epoch,
+    which is too large. If they get a step of their own, but are divided by the full number, that
+    step is too small.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for epoch in range(3):
+            for i in range(5):
+                loss = model(torch.randn(8, 4)).square().mean() / 2
+                loss.backward()  # <- reported
+                if i % 2 == 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for epoch in range(3):
+            for i in range(6):  # drop_last=True, or as many batches as needed
+                loss = model(torch.randn(8, 4)).square().mean() / 2
+                loss.backward()
+                if i % 2 == 1:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    ```
+
+    ## When it is intended
+
+    A smaller last step is right if its losses are divided by the number of its own batches.
+
+    ## Not detected
+
+    Steps whose numbers of backwards take more than two values, and steps between which recording
+    was paused, are not reported.
+
+    ## See also
+
+    - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
+    """
+    for event in reading.events(UnevenAccumulation):
+        if event.backwards > event.usual:
+            why = "gradients of earlier batches, which got no step, were added to them"
+            advice = "Step after the last batch of an epoch, too, or call zero_grad() before the "
+            advice += "next epoch, or leave out the last batches."
+        else:
+            why = "fewer batches were accumulated, as at the end of an epoch"
+            advice = "Divide the losses of such a step by the number of its own batches."
+        yield finding(
+            "info",
+            f"{count_text(event.count, 'step')}{at(event.stepped)} used the gradients of "
+            f"{count_text(event.backwards, 'backward')}{at(event.where)}, and the others of "
+            f"{event.usual}: {why}.",
+            cause="uneven accumulation",
+            advice=advice,
             where=event.where,
         )

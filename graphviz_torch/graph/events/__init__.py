@@ -219,6 +219,16 @@ class MixedLosses(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class NewLeaves(Occurrence):
+    """Leaves that are no parameters, and that a backward reaches.
+
+    `where` is the line that created them; `nodes` are those of the leaves.
+    """
+
+    maker: str = ""  # function that the line calls: "stack_module_state", "requires_grad_"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class NonfiniteValue(Occurrence):
     """The first NaN or Inf of a forward. `where` is the line of the operation that produced the
     value.
@@ -362,6 +372,16 @@ class DiscardedGradients(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class UnevenAccumulation(Occurrence):
+    """Steps with gradients of more or fewer backwards than most. `where` is the backward's line."""
+
+    usual: int = 0  # backwards of most steps
+    backwards: int = 0  # backwards of these steps
+    count: int = 0  # number of these steps
+    stepped: str = ""  # line of the step
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class UnreadArgument(Occurrence):
     """An argument that a function of the program never reads: a tensor that forward got, or the
     gradient that the backward of a custom Function received.
@@ -373,6 +393,15 @@ class UnreadArgument(Occurrence):
     argument: str = ""
     gradient: bool = False
     defined: str = ""  # line of the backward
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnusedSum(Occurrence):
+    """A sum of two losses through which no backward runs, although one runs through one of them."""
+
+    used: Operand | None = None
+    unused: Operand | None = None
+    count: int = 0  # number of such sums
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -404,6 +433,7 @@ Event = (
     | LossCall
     | LossTarget
     | MixedLosses
+    | NewLeaves
     | NonfiniteValue
     | OptimizerStep
     | ParameterFreeze
@@ -417,9 +447,11 @@ Event = (
     | SymmetricRows
     | UnchangedParameters
     | UnregisteredParameters
+    | UnevenAccumulation
     | UnreadArgument
     | UnusedGradients
     | UnusedInWrapper
+    | UnusedSum
     | WrapperBypass
     | AnyIneffectiveCall
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -10,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...graph.events import Broadcast, ConstantTerm, LossCall, SelfDifference
-from ...internals.frames import user_frame
+from ...graph import Graph
+from ...graph.events import Broadcast, ConstantTerm, LossCall, SelfDifference, UnusedSum
+from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
@@ -20,11 +23,22 @@ from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from ..listener import Listener
+from ..backward import Backward
+from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls
+_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls, sums and their lines
+_MIN_SUMS = 2  # unused sums of a line, for a report
+
+
+@dataclass(slots=True)
+class _Sum:
+    """A sum of two scalars with gradients: the numbers of its addends' nodes and its own."""
+
+    place: CodePosition | None
+    numbers: list[int]
+    ran: list[bool] = field(default_factory=lambda: [False] * 3)  # by number: in a backward's graph
 
 
 class PairedTensors(Listener):
@@ -40,6 +54,10 @@ class PairedTensors(Listener):
         # Results of a reduction over the rows of a square matrix, with the matrix's storage, by
         # id() of the result.
         self._row_reductions: dict[int, tuple[Ref, Any, int]] = {}
+        self._sums: deque[_Sum] = deque(maxlen=_MAX_INTENDED)  # sums of two losses, of this step
+        # By line: its first addends; the number of sums that no backward used, -1 if one was used.
+        self._addends: dict[CodePosition | None, tuple[TensorRecord, TensorRecord]] = {}
+        self._unused: dict[CodePosition | None, int] = {}
 
     def on_call_end(self, event: Called) -> None:
         if not self.program.steps.is_own_call(event.frame):
@@ -164,7 +182,10 @@ class PairedTensors(Listener):
 
     def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
         """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss."""
-        if one.requires_grad == other.requires_grad or result.grad_fn is None:
+        if result.grad_fn is None:
+            return
+        if one.requires_grad and other.requires_grad:
+            self._remember_sum(one, other, result, frame)
             return
         constant = other if one.requires_grad else one
         with unseen_operators():
@@ -175,6 +196,47 @@ class PairedTensors(Listener):
             numbers = [int(result.grad_fn._sequence_nr())]
             place = self.program.place(outer)
             self.events.note(ConstantTerm(), place, numbers, constant=number)
+
+    def _remember_sum(self, one: Tensor, other: Tensor, result: Tensor, frame: FrameType) -> None:
+        if one.grad_fn is None or other.grad_fn is None:
+            return
+        place = self.program.place(frame)
+        operands = self._addends.get(place)
+        if operands is None:
+            labels = self.program.labels((one, other), user_frame(frame))
+            first, second = map(TensorRecord.create, (one, other), labels)
+            operands = self._addends[place] = first, second
+            while len(self._addends) > _MAX_INTENDED:
+                del self._addends[next(iter(self._addends))]
+        numbers = [int(t.grad_fn._sequence_nr()) for t in (one, other, result)]  # type: ignore[union-attr]
+        self._sums.append(_Sum(place, numbers))
+
+    def on_backward_start(self, event: BackwardBegan) -> None:
+        numbers = event.live.numbers
+        for each in self._sums:
+            for i, number in enumerate(each.numbers):
+                each.ran[i] = each.ran[i] or number in numbers
+
+    def on_step_end(self, event: None) -> None:
+        self._sums.clear()
+
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        for each in self._sums:
+            if each.ran[2]:
+                self._unused[each.place] = -1  # the line's sum is a loss, at least at times
+            elif any(each.ran) and not all(each.ran[:2]):
+                self._look_at_unused(each)
+        self._sums.clear()
+
+    def _look_at_unused(self, each: _Sum) -> None:
+        """Report a line whose sums no backward uses, if one used one of the addends."""
+        count = self._unused.get(each.place, 0)
+        if count < 0 or each.place not in self._addends:
+            return
+        self._unused[each.place] = count = count + 1
+        if count >= _MIN_SUMS:
+            used, unused = self._addends[each.place][:: 1 if each.ran[0] else -1]
+            self.events.note(UnusedSum(), each.place, used=used, unused=unused, count=count)
 
     def _note_broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType

@@ -22,6 +22,7 @@ from ...graph.events import (
     CopiedValues,
     Holder,
     LeafBackward,
+    NewLeaves,
     ParameterFreeze,
     UnregisteredParameters,
     UnusedGradients,
@@ -283,6 +284,7 @@ class Leaves(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._leaves: dict[int, tuple[Ref, CodePosition | None, str]] = {}
+        self._makers: dict[CodePosition | None, str] = {}  # the function that each line calls
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, result, frame, _, _ = event
@@ -303,8 +305,11 @@ class Leaves(Listener):
         if wanted and not parameter and tensor.is_leaf:
             place = self.program.place(frame)
             self._leaves[id(tensor)] = Ref(tensor), place, name
+            self._makers[place] = _called_function(frame) or name
             while len(self._leaves) > _MAX_LEAVES:
                 del self._leaves[next(iter(self._leaves))]
+            while len(self._makers) > _MAX_LEAVES:
+                del self._makers[next(iter(self._makers))]
 
     def _look_at_copy(self, args: Sequence[Any], frame: FrameType) -> None:
         """Report a copy of a result into a parameter, through which no gradient reaches the
@@ -320,6 +325,13 @@ class Leaves(Listener):
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         self._look_at(event.outputs, event.frame)
+        lines: dict[CodePosition | None, list[int]] = {}
+        for key in event.live.reached & self._leaves.keys():
+            if self._leaves[key][0]() is not None:
+                lines.setdefault(self._leaves[key][1], []).append(key)
+        for place, keys in lines.items():
+            found = NewLeaves(maker=self._makers.get(place, ""))
+            self.events.note(found, place, leaves=sorted(keys))
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Report a backward whose root is a leaf."""
@@ -339,3 +351,11 @@ class Leaves(Listener):
                 elif "Variable(" in source_text(place):
                     name = "Variable"
             self.events.note(LeafBackward(label=label, maker=name), place, leaves=[id(tensor)])
+
+
+def _called_function(frame: FrameType | None) -> str:
+    """Return the function that the user's line calls, if it makes the call into torch; else ""."""
+    name = ""
+    while frame is not None and code_owner(frame.f_code.co_filename) != OWN:
+        name, frame = frame.f_code.co_name, frame.f_back
+    return name

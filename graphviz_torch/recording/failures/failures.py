@@ -9,7 +9,7 @@ from typing import NamedTuple
 from torch.utils.checkpoint import CheckpointError
 
 from ...graph import Cause, Graph
-from ...internals.frames import CodePosition, user_frame
+from ...internals.frames import CodePosition, caller_of_vmap, user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradientEdge
@@ -70,6 +70,8 @@ class Failures(Listener):
             operands.append(operand(label, tensor))
         place = self.program.place(event.frame)
         self._call = FailedCall(known, name_of(event.func), place, operands)
+        if (caller := caller_of_vmap(event.frame)) is not None:
+            self._call.mapped = self.program.place(caller)
 
     def on_graph_read(self, live: LiveGraph) -> None:
         """Forget earlier exceptions of calls, which the program caught."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.nn import Module
 
-from ...graph import Failure, Operand, TensorMeta
+from ...graph import Cause, Failure, Operand, TensorMeta
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
@@ -57,6 +57,7 @@ class FailedCall:
     operands: list[OperandRecord] = field(default_factory=list)
     # The user's line that raised inside backward, such as a line of a custom Function.
     raised: CodePosition | None = None
+    mapped: CodePosition | None = None  # the line that called torch.vmap around the call
 
     def with_node_ids(self, ids: Mapping[GradFn, int]) -> FailedCall:
         """Return a copy whose operands have node ids instead of references to nodes."""
@@ -87,6 +88,7 @@ class FailedCall:
                 for operand in self.operands
             ),
             where(self.raised),
+            causes=() if self.mapped is None else (Cause("vmap", where(self.mapped)),),
         )
 
 

@@ -29,15 +29,10 @@ NOT_YET = frozenset(
         # Of "recent", when it was written:
         "auxiliary_loss_scaler_discarded",
         "balance_loss_that_is_constant",
-        "ensemble_stacked_in_each_step",
-        "gradient_asked_inside_vmap",
         "helper_that_reads_a_generator_twice",
         "masked_weights_that_decay",
-        "combined_loss_not_returned",
         "auxiliary_loss_added_twice",
         "teacher_that_keeps_old_statistics",
-        "gradients_of_the_last_batches_leak",
-        "last_window_divided_by_the_full_count",
     ]
 )
 FALSE_ALARMS = frozenset[str]()

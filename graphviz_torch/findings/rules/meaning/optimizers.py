@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import ineffective_calls
+from ....graph.events import NewLeaves, ineffective_calls
 from ....graph.text import listing
+from ....graph.units import count_text
 from ...graph_reading import Reading
 from ...rule import finding, finds, rule
 from ...words import at
@@ -156,6 +157,9 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(ineffective_calls.StepWithoutGradients):
         if event.nodes and reported.issuperset(event.nodes):
             continue  # reported as cut-gradient
+        if (copies := reading.copied_parameters) is not None:
+            yield _copies_with_gradients(event, copies)
+            continue
         yield finding(
             "warning",
             f"{event.optimizer} stepped {event.count} times{at(event.where)}, but none of its "
@@ -164,6 +168,24 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+def _copies_with_gradients(
+    event: ineffective_calls.StepWithoutGradients, copies: NewLeaves
+) -> Finding:
+    """Return the finding about an optimizer whose parameters were copied before the forward."""
+    times = count_text(event.count, "time")
+    return finding(
+        "warning",
+        f"{event.optimizer} stepped {times}{at(event.where)}, and none of its parameters had a "
+        f"gradient: the gradients went to copies, new leaves that {copies.maker}{at(copies.where)} "
+        "created.",
+        cause="the copies have the gradients",
+        advice=f"Call {copies.maker} once, before the loop, and give the optimizer the copies; or "
+        "use the parameters themselves in the forward.",
+        where=copies.where,
+        nodes=copies.nodes,
+    )
 
 
 @rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))

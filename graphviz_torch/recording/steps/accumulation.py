@@ -1,0 +1,57 @@
+"""Find optimizer steps that use the gradients of more or fewer backwards than the usual steps.
+
+With gradient accumulation, the last batches of an epoch may be too few for a step: their gradients
+are then added to those of the next epoch, or are divided by the number of a full step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...graph.events import UnevenAccumulation
+from ...internals.frames import CodePosition
+from ...internals.hooks.optimizers import Stepping
+from ..listener import BackwardEnded, Listener, Resumed
+from ..program import Program
+
+_MIN_STEPS = 2  # steps with the usual number of backwards, for a report
+_MAX_LINES = 64  # lines of backwards
+
+
+class Accumulation(Listener):
+    """Listener that reports steps with an unusual number of backwards of one line."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._running: Counter[CodePosition | None] = Counter()  # since the last step, by line
+        # By lines of backward and of step: the number of steps by their number of backwards.
+        self._steps: dict[tuple[CodePosition | None, CodePosition | None], Counter[int]] = {}
+
+    def on_backward_end(self, event: BackwardEnded) -> None:
+        if event.live.call.accumulates and event.error is None:
+            self._running[event.live.call.place] += 1
+
+    def on_resume(self, event: Resumed) -> None:
+        self._running.clear()
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        step = self.program.place(event.frame)
+        for line, count in self._running.items():
+            counts = self._steps.setdefault((line, step), Counter())
+            counts[count] += 1
+            if len(counts) > 1:
+                self._look_at(line, step, counts, count)
+        self._running.clear()
+        while len(self._steps) > _MAX_LINES:
+            del self._steps[next(iter(self._steps))]
+
+    def _look_at(
+        self, line: CodePosition | None, step: CodePosition | None, counts: Counter[int], now: int
+    ) -> None:
+        """Report a number of backwards that differs from the usual one of these lines."""
+        (usual, steps), *others = counts.most_common()
+        if usual > 1 and steps >= _MIN_STEPS and now != usual and len(others) == 1:
+            found = UnevenAccumulation(usual=usual, backwards=now)
+            self.events.note(found, line, count=counts[now], stepped=self.program.line()(step))
