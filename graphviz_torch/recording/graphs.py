@@ -159,7 +159,7 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """Return notes by node: why no hook was set, and on outputs the notes about the recording."""
+    """Return notes by node id: why a node has no hooks, and at outputs those on the recording."""
     said = {i: [note] for i, note in backward.notes.items()}
     lines = program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if lines else ():

@@ -79,7 +79,7 @@ class InnerBackwardRaised(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The nodes that are in a graph because a root depends on them, while the graph is read."""
+    """The nodes on which the roots of a graph depend, for listeners that read the graph."""
 
     graph: Container[GradFn]  # the nodes that backward runs, or would run
     before: set[int]  # id() of the variables that earlier backwards reached

@@ -201,7 +201,7 @@ class Memory:
 
     @property
     def activations(self) -> list[Tensor]:
-        """Return the saved tensors that are no parameters, buffers or inputs.
+        """Return the saved tensors that are not parameters, buffers or inputs.
 
         The list is empty after `release`.
         """

@@ -12,7 +12,7 @@ that created no node is one entry, which includes all calls inside the module. A
 outside of such a module is an entry if it reads weights, or the result of an entry that is not
 data; a function of data returns data. A view or a cast belongs to the entry of its operand. Data is
 named after the parameter of the outermost forward that takes it, or else after the program's
-variable. Buffers belong to their module and are no entries. Custom Functions are not observed.
+variable. Buffers belong to their module and are not entries. Custom Functions are not observed.
 
 No tensor is kept alive. A chain has at most `_MAX_DEPTH` entries.
 """

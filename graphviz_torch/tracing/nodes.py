@@ -93,7 +93,7 @@ class NodeData:
         """Return the graph, with additional or replaced columns.
 
         Raises:
-            ValueError: if a column is no field of Node, or has not one value per node.
+            ValueError: if a column is not a field of Node, or has not one value per node.
         """
         names, outputs = self.columns["name"], self.columns["outputs"]
         count = len(names)

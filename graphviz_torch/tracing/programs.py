@@ -159,7 +159,7 @@ def _outputs(op: FxNode) -> tuple[TensorMeta | None, ...]:
 
 
 def _arguments(op: FxNode) -> tuple[str, ...]:
-    """Return the arguments that are no results of other fx nodes, in the form "name=value"."""
+    """Return the arguments that are not results of fx nodes, in the form "name=value"."""
     schema = getattr(op.target, "_schema", None)
     names = [] if schema is None else [argument.name for argument in schema.arguments]
     names += [f"argument {i}" for i in range(len(names), len(op.args))]

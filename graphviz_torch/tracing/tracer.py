@@ -151,7 +151,7 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     """Return the autograd graph behind `outputs`, without running anything.
 
     Call it before or after `backward()`, which frees saved tensors but no nodes. The current values
-    of small outputs, and of small leaves that are no parameters, are read. If they are on another
+    of small outputs, and of small leaves that are not parameters, are read. If they are on another
     device than the CPU, this waits for the device.
 
     Args:

@@ -1,8 +1,8 @@
 """Keep DTensor's own shape computations out of a rehearsal's counts of memory and operations.
 
 To infer the shape of a result, DTensor runs each new operator once on tensors of the global shape,
-which is no work of a rank. Here these operators run outside all modes. They run on the CPU, because
-a PyTorch without CUDA refuses some of them for CUDA.
+which is not part of a rank's work. Here these operators run outside all modes. They run on the CPU,
+because a PyTorch without CUDA refuses some of them for CUDA.
 
 PyTorch has sharding rules for CUDA's attention kernels, but not for the CPU's kernels, which a
 rehearsal runs. The same rules, by batch and by heads, are registered for the CPU's kernels. Random

@@ -120,8 +120,9 @@ class PayloadResolver:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the names of the parameters that are in `given`, or whose `.grad` is, and True if
-        only `.grad` tensors were found.
+        """Return the names of the parameters in `given`, and True if it only has `.grad` tensors.
+
+        A parameter is also in `given` if its `.grad` is.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:

@@ -1,4 +1,4 @@
-"""Check calls inside a compiled region that combine two tensors, as pairs.py checks others."""
+"""Check calls with two tensors inside a compiled region, as events/pairs.py does outside."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Regions:
     def on_region_exit(self) -> None:
         """Handle the end of a compiled callable.
 
-        If it called no graph, its code was not observed. The last node that it created then counts
-        as the user of arguments that are results of cuts.
+        If the callable called no graph, its code was not observed. The last node that it created
+        is then recorded as the user of those arguments that are results of cuts.
         """
         entered, self._entered = self._entered, None
         if entered is not None and self._program.is_here():
@@ -94,7 +94,10 @@ class Regions:
             self._tell(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
-        """Handle the end of a graph: if inputs are results of cuts, its nodes are their users."""
+        """Handle the end of a graph.
+
+        If inputs of the graph are results of cuts, its nodes are recorded as users of these cuts.
+        """
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()

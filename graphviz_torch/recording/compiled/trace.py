@@ -156,7 +156,7 @@ class OperationTrace:
 
         Args:
             inputs: inputs of the graph.
-            results: outputs of the graph; None for outputs that are no tensors.
+            results: outputs of the graph; None for outputs that are not tensors.
             broken: the graph break that ends the graph, if any.
             again: the recompilation that created the graph, if any.
         """

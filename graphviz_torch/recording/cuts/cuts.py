@@ -103,7 +103,7 @@ class Cuts(Listener):
     def on_call_end(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
         if self.program.in_compiled_graph and not torch.is_grad_enabled():
-            # PyTorch runs compiled graphs under no_grad, so their calls are no cuts. The cuts
+            # PyTorch runs compiled graphs under no_grad, so their calls are not cuts. The cuts
             # inside are known from Dynamo's trace.
             self._look(event, cuts=False)
             return
@@ -115,7 +115,7 @@ class Cuts(Listener):
                 cut = self._new_cut("detach_", operands, [result], [result], frame)
                 self._lead([result], cut, {})
                 return
-            # Calls of the optimizer's own code, which update parameters, are no cuts.
+            # Calls of the optimizer's own code, which update parameters, are not cuts.
             steps = self.program.steps
             own = steps.running and steps.is_own_call(frame)
             if self._tracker.known or not own:

@@ -35,7 +35,7 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def lead(self, event: RegionRan, tracker: Tracker) -> None:
-        """Give trails to the region's results: of the cuts inside, and of the region's inputs."""
+        """Give each result the trails of the inner cuts and of the inputs that it depends on."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:

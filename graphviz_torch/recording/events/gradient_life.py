@@ -96,7 +96,7 @@ class GradientLife(Listener):
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget earlier gradients, because it is unknown whether the pause used them.
+        """Forget earlier gradients, because the program may have used them during the pause.
 
         This also runs after a CUDA graph was replayed: earlier backwards may have been its warm-up.
         """

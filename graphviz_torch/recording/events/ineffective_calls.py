@@ -90,7 +90,7 @@ class DropoutAndRetainedGraphs(Listener):
             self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
     def _own_mode_decides(self, path: str) -> bool:
-        """Return True if the running module is an nn.Dropout of the model, which obeys its mode."""
+        """Return True if the call is made by an nn.Dropout of the model, whose own mode decides."""
         modules = self.program.table.modules()
         if not modules:
             return True

@@ -55,7 +55,7 @@ def take_snapshot(
     Args:
         fns: live nodes, in topological order.
         outputs: roots of the backward.
-        activations: the saved tensors that are no parameters, buffers or inputs.
+        activations: the saved tensors that are not parameters, buffers or inputs.
     """
     with unseen_calls(), unseen_operators(), unseen():
         given = [tensor for tensor in outputs if isinstance(tensor, Tensor)]

@@ -109,9 +109,9 @@ class Failures(Listener):
         self._inner = None
 
     def _rerun(self, live: LiveGraph) -> _Rerun:
-        """Return the checkpointed segment whose forward backward was about to run again.
+        """Return the checkpointed segment that backward was running again when it failed.
 
-        This is the first segment of which a node has not run.
+        This is the first segment whose nodes have not all run.
         """
         ran = set(live.ran.nodes or ())
         part = next((p for p in live.checkpoints.parts if not p.nodes <= ran), None)

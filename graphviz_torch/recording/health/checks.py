@@ -99,7 +99,13 @@ class HealthChecks:
         self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
 
     def gradients(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
-        """Check the norms of gradients before a step, by parameter; None if it has no gradient."""
+        """Check the norms of gradients before a step.
+
+        Args:
+            step: number of the step.
+            norms: norm of the gradient by position of the parameter; None for a parameter without
+                a gradient.
+        """
         known = [norm for norm in norms.values() if norm]
         total = math.hypot(*known)
         if not math.isfinite(total):

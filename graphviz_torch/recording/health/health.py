@@ -176,7 +176,7 @@ class Health:
         return past
 
     def _begin(self, past: OptimizerPast, event: Stepping) -> None:
-        """Begin a training step if this optimizer step is its first."""
+        """Begin a training step if this optimizer step is the first one in it."""
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
         if last is not None and past is not last and past.steps == 1:  # the optimizer is new
@@ -318,7 +318,7 @@ class Health:
                     self._tell(each)
 
     def _any_nonzero(self, names: tuple[str, ...]) -> bool:
-        """Return True if any of these gradients has a non-zero element: its norm may underflow."""
+        """Return True if any of these gradients has a non-zero element, even if its norm is 0."""
         gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(torch.any(g)) for g in gradients)

@@ -171,7 +171,7 @@ class Forwards(Listener):
         return known
 
     def _look_at_last(self) -> None:
-        """Update `was_read` of the last forward: did the program read a value into Python since?
+        """Set `was_read` of the last forward if the program has since read a value into Python.
 
         It is assumed that the value was computed from the forward's result.
         """

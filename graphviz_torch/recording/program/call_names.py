@@ -69,7 +69,7 @@ class CallNames:
         return f"{name}#{self._count(scope, name)}" if several and name else name
 
     def _enter(self, functions: Functions) -> None:
-        """Name the functions around a call; those that also ran around the last one keep a name."""
+        """Name the functions around a call; functions around the last call keep their names."""
         inner = 0
         for at, (code, _) in enumerate(functions):
             if code in self._leading:

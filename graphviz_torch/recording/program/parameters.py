@@ -243,7 +243,7 @@ class ParameterTable:
 
     @contextmanager
     def read_once(self) -> Iterator[None]:
-        """Check for replaced parameters once in this block: no code of the program runs in it."""
+        """Check for replaced parameters only once in this block, which runs no code of the user."""
         self._looked = False
         try:
             yield

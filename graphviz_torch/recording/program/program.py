@@ -1,4 +1,4 @@
-"""Know where the recorded program is: its running module, its line, its tensors' names."""
+"""Keep track of the recorded program: its running module, its line, its tensors' names."""
 
 from __future__ import annotations
 

@@ -267,8 +267,10 @@ class ClipBounds(Listener):
 
         Args:
             key: line and name of the clipping function.
-            low: ratios of the bound to the norm or mean. Small ratios show that it is too low.
-            high: ratios of the bound to the norm or maximum. Large ratios show that it is too high.
+            low: ratios of the bound to the norm or mean. Small ratios show that the bound is too
+                low.
+            high: ratios of the bound to the norm or maximum. Large ratios show that the bound is
+                too high.
         """
         place, name = key
         if len(low) >= _MIN_CLIPS and max(low) < 1 and median(low) < _LOW:

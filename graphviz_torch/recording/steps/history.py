@@ -184,7 +184,7 @@ class GraphHistory(Listener):
             return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
-            gc.collect()  # frees graphs in unreachable cycles, which are no leaks
+            gc.collect()  # frees graphs in unreachable cycles, which are not leaks
             before = graphs_before()
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)

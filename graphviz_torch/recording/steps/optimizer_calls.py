@@ -79,7 +79,7 @@ class _StateCounts:
 
 
 class OptimizerCalls(Listener):
-    """Listener that reports steps of optimizers, schedulers and scalers that miss their purpose."""
+    """Listener that reports optimizer, scheduler and scaler steps without the intended effect."""
 
     needs = ("every_call",)
 

@@ -45,7 +45,7 @@ class _LargestElements(NamedTuple):
     any_learns: Probe  # the first value of the mask
 
     def has_changed(self, parameter: Tensor) -> Tensor:
-        """Return whether any element that learns differs from its value, as a tensor."""
+        """Return a boolean tensor: True if an element that learns differs from its sample."""
         differ = torch.ne(_elements_at(parameter, self.places), self.values)
         return torch.any(torch.logical_and(differ, self.learns))
 

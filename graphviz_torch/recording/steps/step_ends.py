@@ -198,7 +198,7 @@ class StepEnds:
             return args[1] is None and self._backwards > 0 and not optimized_parameters()
         elif any(storage_id(each) in self._read for each in tensors(args[0])):
             self._read.clear()
-            # If there is an optimizer, changes by hand are no training: an adversarial attack, for
+            # If there is an optimizer, changes by hand are not training: an adversarial attack, for
             # example, changes inputs in this way.
             if not optimized_parameters():
                 self._most = math.inf
