@@ -156,7 +156,7 @@ def index() -> str:
     tables = []
     for rules in families().values():
         module = sys.modules[rules[0].function.__module__].__doc__ or ""
-        title, _, _ = module.partition("\n")[0].rstrip(".").partition(":")
+        title, _, _ = " ".join(module.partition("\n\n")[0].split()).rstrip(".").partition(":")
         common = [rule for rule in rules if not rule.advanced]
         if common:
             tables.append(f"## {title}\n\n{_rows(common)}")

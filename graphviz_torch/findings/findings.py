@@ -27,9 +27,8 @@ class Checked:
     parameters: int
     steps: int = 1
     noun: str = "backward"  # unit of `steps`: "backward", "step" or "rank"
-    missing: tuple[
-        str, ...
-    ] = ()  # values that were not recorded; rules that need them cannot report
+    # Values that were not recorded. Rules that need them report nothing.
+    missing: tuple[str, ...] = ()
 
     @classmethod
     def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> Checked:

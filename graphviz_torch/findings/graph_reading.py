@@ -281,8 +281,8 @@ class Reading:
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
-        """For each node that ran without a gradient: the last node before it that received a
-        gradient.
+        """For each node that ran without a gradient: the nearest node towards the loss that
+        received one.
         """
         nodes = self.graph.nodes
         found: dict[int, int] = {}

@@ -177,8 +177,10 @@ def rule(
     """Add the decorated function to the table of rules, as a rule of `find`.
 
     Args:
-        severity: of the most severe findings that the function yields.
+        severity: the severity of the most severe findings that the function yields.
         reads: the kind of argument that the function takes.
+        of: the function is called only for graphs that contain one of these kinds: classes of
+            events and values, or names of operations and dtypes, as in `Reading.kinds`.
         also: other entry points that report the same fault under the same id.
         advanced: the rule is rarely needed, and the index lists it last.
 
@@ -201,7 +203,7 @@ def finds(
     cause.
 
     Args:
-        id: of the rule.
+        id: the id of the rule.
         reads: the kind of argument that the function takes.
         of: the kinds that a graph must contain, as for `rule`.
 
@@ -254,8 +256,8 @@ def rules_called() -> int:
 
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """Yield the findings of all rules for a subject, in the order of the table. `reads` is its
-    kind.
+    """Yield the findings of all rules for a subject of the kind `reads`, in the order of the
+    table.
     """
     kinds = subject.kinds if isinstance(subject, Reading) else ()
     by_kind = _INDICES.get(reads, {})
@@ -267,7 +269,7 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
     """Return a finding whose texts name the user's own line before lines of libraries. `apply` sets
-    its rule.
+    the finding's rule.
     """
     if "where" in fields:
         fields["where"] = users_line(fields["where"])

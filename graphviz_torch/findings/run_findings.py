@@ -13,13 +13,14 @@ from ..graph.units import count_text
 # Rules whose findings of one line are merged even if they name different tensors.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 _UNCALLED = re.compile(r": (\S+) was never called\.")
-_LEFT_OUT = "Nothing, if forward leaves it out in some steps on purpose; else call it."
+_LEFT_OUT = "Do nothing if forward leaves it out in some steps on purpose. Otherwise call it."
 # A number that may differ from step to step; not one in a name, a source location or a path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
-_PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")  # the noun after a number: zero, zeros
+# The stem of the noun after a number: "zero" of "zeros"
+_PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")
 _TIMES = re.compile(r", \d+ times(?=[.,])")  # number of times in one step
 _MAX_RANGES = 4  # number of ranges of steps that are listed
-_MIN_STEPS_WITHOUT = 3  # steps without the finding before it is called over
+_MIN_STEPS_WITHOUT = 3  # number of steps without a finding after which it counts as over
 
 # `Finding.cause` of a finding that follows from an earlier step's finding of a rule in _SPOILS.
 SPOILT = "NaN or Inf in a parameter"
@@ -151,8 +152,8 @@ def _spoils(finding: Finding) -> bool:
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """Return True if the finding has been absent at the end for as long as in its longest gap
-    before.
+    """Return True if the finding has been absent since its last step for at least as long as in any
+    earlier gap.
     """
     gaps = (after - before for before, after in pairwise((-1, *steps)))
     return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

@@ -127,7 +127,7 @@ class SimulatedTensor(torch.Tensor):
         return self.host.data_ptr()
 
     def record_stream(self, stream: Any) -> None:
-        """Do nothing, because operators on a simulated device run in order."""
+        """Return at once, because operators on a simulated device run in order."""
 
     def __getitem__(self, index: Any) -> Any:
         return super().__getitem__(indices(index))

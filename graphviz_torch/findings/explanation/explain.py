@@ -67,9 +67,7 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
 
 
 def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]) -> GradientPath:
-    """Return the path from the loss to the cut that separates the target from it, if a cut is
-    known.
-    """
+    """Return the path from the loss to the cut before the target, if a cut is known."""
     cut = _cut(reading, name, node)
     if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."

@@ -65,7 +65,7 @@ class LossTable:
     stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table, as wide as the terminal. With `wide`, no column is left out."""
+        """Return the table, at most as wide as the terminal; with `wide`, every column of it."""
         cells = [
             [("" if norm is None else number_text(norm)) for norm in column]
             for column in zip(*(row.norms for row in self.rows), strict=True)

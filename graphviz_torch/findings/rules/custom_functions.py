@@ -1,4 +1,6 @@
-"""Custom Functions and recomputed forwards whose gradients do not belong to the loss."""
+"""Rules about custom Functions and forwards that run twice: their gradients are not those of the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The gradient that it returns does not depend on what follows it: the weight of the loss, the
-    scale of a GradScaler, and all operations between the Function and the loss have no effect. With
-    a loss scale, the unscaled gradient is too small by that factor.
+    The gradient that the backward returns does not depend on later operations: the weight of the
+    loss, the scale of a GradScaler, and all operations between the Function and the loss have no
+    effect on it. With a loss scale, the unscaled gradient is too small by the factor of the scale.
 
     ## Example
 
@@ -27,6 +29,7 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
     import torch
     from torch import nn
     from graphviz_torch import record
+
 
     class SetGradient(torch.autograd.Function):
         @staticmethod
@@ -37,6 +40,7 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
         @staticmethod
         def backward(ctx, grad_output):
             return ctx.saved_tensors[0], None
+
 
     model = nn.Linear(4, 2)
     with record(model) as recording:
@@ -52,6 +56,7 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
     from torch import nn
     from graphviz_torch import record
 
+
     class SetGradient(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, gradient):
@@ -62,6 +67,7 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
         def backward(ctx, grad_output):
             return ctx.saved_tensors[0] * grad_output, None
 
+
     model = nn.Linear(4, 2)
     with record(model) as recording:
         y = model(torch.randn(8, 4))
@@ -71,11 +77,13 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A Function that is the loss itself, on which backward is always called directly.
+    A Function may be the loss itself, on which backward is always called directly. The gradient
+    that it receives is then 1.
 
     ## Not detected
 
-    A backward that reads the gradient, and not all of it; one that is not written in Python.
+    A backward that reads only a part of the gradient, and a backward that is not written in Python,
+    are not detected.
 
     ## See also
 
@@ -99,12 +107,12 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(RedrawnDropout,))
 def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
-    """Backward ran a forward again, and its dropout drew another mask than in the first run.
+    """Backward ran a forward again, and the dropout in it drew another mask than in the first run.
 
     ## Why it matters
 
-    The gradients are those of other activations than the ones from which the loss was computed.
-    They are wrong by as much as dropout changes the activations, and the training may diverge.
+    The gradients belong to other activations than those that the loss was computed from. They are
+    wrong by as much as the dropout changes the activations, and the training may diverge.
 
     ## Example
 
@@ -138,12 +146,13 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    `preserve_rng_state=False` saves time where nothing random is in the checkpoint.
+    The rule reports only masks that differ, which is never intended. `preserve_rng_state=False`
+    saves time in a checkpoint without random operations, and is not reported there.
 
     ## Not detected
 
-    Random numbers of other operations than `nn.Dropout`, and those of a GPU; functions that are no
-    modules.
+    Random numbers of other operations than `nn.Dropout`, random numbers of a GPU, and forwards of
+    functions that are not modules are not detected.
 
     ## See also
 
@@ -165,8 +174,9 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
                 "its random state was not restored."
             )
             advice = (
-                "Keep torch.get_rng_state() in forward and set it before the second run, in "
-                "torch.random.fork_rng(); or use torch.utils.checkpoint, which does that."
+                "Store torch.get_rng_state() in forward, and set this state before the second "
+                "run, inside torch.random.fork_rng(). Or use torch.utils.checkpoint, which "
+                "does both."
             )
         yield finding(
             "warning",

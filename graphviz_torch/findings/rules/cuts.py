@@ -390,8 +390,9 @@ def _common_module(parameters: list[Parameter]) -> str:
 def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> list[str]:
     """Return the paths of modules with these parameters in which no parameter got a gradient.
 
-    If the innermost module that contains all parameters is such a module, its path is returned;
-    else the outermost such module of each parameter.
+    If no parameter got a gradient in the innermost module that contains all these parameters, only
+    its path is returned. Otherwise, the paths are those of the outermost such module around each
+    parameter.
     """
     paths = [_common_module(parameters)]
     inside = "" if paths == ["the model"] else f"{paths[0]}."

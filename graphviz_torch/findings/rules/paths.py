@@ -367,7 +367,9 @@ def _outwards(module: str) -> list[str]:
 
 
 def _outermost(module: str, excluded: set[str]) -> str:
-    """Return the outermost of `module` and its outer modules that is not in `excluded`."""
+    """Return the outermost module around `module`, or `module` itself, that is not in
+    `excluded`.
+    """
     return next((outer for outer in _outwards(module) if outer not in excluded), module)
 
 

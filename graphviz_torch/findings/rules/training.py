@@ -184,7 +184,7 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped at a time when clipping does not protect the step: after the step,
     before backward, while they were multiplied by the loss scale, or before the ranks averaged
-    them. Or the call got no parameters.
+    them. A clipping call that got no parameters is also reported.
 
     ## Why it matters
 

@@ -1,1 +1,3 @@
-"""What an axis, a target, a number and a call are for, and where they serve something else."""
+"""Rules about axes, targets, numbers and calls that do something else than what they are meant
+for.
+"""

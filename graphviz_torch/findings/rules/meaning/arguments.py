@@ -139,9 +139,11 @@ def unused_input(reading: Reading) -> Iterator[Finding]:
     from torch import nn
     from graphviz_torch import record
 
+
     class Net(nn.Linear):
         def forward(self, x, mask):
             return super().forward(x)
+
 
     model = Net(4, 3)
     with record(model) as recording:
@@ -155,9 +157,11 @@ def unused_input(reading: Reading) -> Iterator[Finding]:
     from torch import nn
     from graphviz_torch import record
 
+
     class Net(nn.Linear):
         def forward(self, x, mask):
             return super().forward(x) * mask
+
 
     model = Net(4, 3)
     with record(model) as recording:

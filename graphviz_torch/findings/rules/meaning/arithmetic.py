@@ -1,4 +1,6 @@
-"""Arithmetic that cancels or repeats a step: a second softmax, a ratio to itself, a lost part."""
+"""Rules about superfluous or lossy arithmetic: a second softmax, a ratio of equal values, a dropped
+imaginary part.
+"""
 
 from __future__ import annotations
 
@@ -88,9 +90,9 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     Such a ratio has the gradient of a policy gradient step on samples of the current policy. If the
-    samples are of an older policy, as in the second step on one rollout, the ratio must be to the
-    log-probabilities that were kept when they were drawn: else nothing corrects for the difference,
-    and a clamp of the ratio never limits a step.
+    samples are of an older policy, as in the second step on one rollout, the ratio needs the
+    log-probabilities that were stored when the samples were drawn. Otherwise nothing corrects for
+    the difference between the policies, and a clamp of the ratio never limits a step.
 
     ## Example
 
@@ -126,11 +128,12 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    With one step on each rollout, samples and policy agree, and the ratio is 1 on purpose.
+    With one step on each rollout, the samples are of the current policy, and the ratio is 1 on
+    purpose.
 
     ## Not detected
 
-    A copy of the log-probabilities that was computed again with the same weights.
+    A copy of the log-probabilities that was computed again with the same weights is not detected.
 
     ## See also
 
@@ -159,8 +162,9 @@ def _ratio(reading: Reading, event: SelfDifference, ratio: Node) -> Finding:
         f"The ratio{at(event.where)} is of {name} to its own detached copy: it is always 1"
         f"{limited}.",
         cause="a ratio to itself",
-        advice="Nothing, if each batch is sampled by the current policy and used for one step; "
-        "else keep the log-probabilities from when it was sampled, in place of the copy.",
+        advice="Do nothing if each batch is sampled by the current policy and used for one "
+        "step. Otherwise store the log-probabilities when the batch is sampled, and use them "
+        "in place of the copy.",
         where=event.where,
         nodes=(*event.nodes, ratio.id),
     )
@@ -172,9 +176,9 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The values that follow are those of the real part alone, and the imaginary part gets no
-    gradient. After an inverse Fourier transform the part that is lost is zero only if the spectrum
-    has the symmetry of a real signal, which learned complex weights do not keep.
+    Later operations use the real part only, and the imaginary part gets no gradient. After an
+    inverse Fourier transform, the imaginary part is zero only if the spectrum has the symmetry of a
+    real signal, and learned complex weights do not keep this symmetry.
 
     ## Example
 
@@ -183,6 +187,7 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
     from torch import nn
     from graphviz_torch import record
 
+
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -190,6 +195,7 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
 
         def forward(self, x):
             return torch.fft.ifft(torch.fft.fft(x) * self.weight).to(torch.float32)  # <- reported
+
 
     model = Mixer()
     with record(model) as recording:
@@ -203,6 +209,7 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
     from torch import nn
     from graphviz_torch import record
 
+
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -211,6 +218,7 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
         def forward(self, x):
             return torch.fft.irfft(torch.fft.rfft(x) * self.weight, n=8)
 
+
     model = Mixer()
     with record(model) as recording:
         model(torch.randn(4, 8)).square().mean().backward()
@@ -218,11 +226,11 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    If only the real part is wanted, `x.real` says so, and nothing is reported.
+    The program may need the real part only. Write `x.real` for it, which is not reported.
 
     ## Not detected
 
-    A complex tensor that is written into a real one.
+    A complex tensor that is written into a real tensor is not detected.
 
     ## See also
 
@@ -241,8 +249,8 @@ def imaginary_part_dropped(reading: Reading) -> Iterator[Finding]:
                 f"The conversion of {given} to {made.dtype}{at(node.where)} drops the imaginary "
                 "part, which gets no gradient.",
                 cause="an imaginary part is dropped",
-                advice="Write .real, if only the real part is wanted; for a real signal use rfft "
-                "and irfft, or their relatives.",
+                advice="Write .real if only the real part is wanted. For a real signal, use "
+                "rfft and irfft, or their variants.",
                 where=node.where,
                 nodes=(node.id,),
             )

@@ -459,8 +459,8 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
             f"The loss is divided by {ranks}{at(node.line)}, and {ranks} ranks train: the "
             f"average of the gradients{at(sent[0].where)} also divides by the number of ranks.",
             cause="divided twice",
-            advice="If {ranks} is meant as the number of ranks, remove the division, which only "
-            "makes the gradients smaller.",
+            advice="If this divisor is meant as the number of ranks, remove the division, which "
+            "only makes the gradients smaller.",
             where=node.line,
             nodes=(node.id,),
         )

@@ -68,7 +68,9 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _is_grad_call(graph: Graph) -> bool:
-    """Return True if `torch.autograd.grad` ran, not `backward()`: nodes ran, but no leaf."""
+    """Return True if nodes ran but no leaf, so that `torch.autograd.grad` ran instead of
+    `backward()`.
+    """
     ran = [node.leaf for node in graph.nodes if node.order is not None]
     return bool(ran) and not any(ran)
 
