@@ -26,6 +26,8 @@ class FlowNode(NamedTuple):
     segment: str  # title of the node's backward pass, if there are several passes
     parameters: tuple[ParameterFlow, ...] = ()
     output: bool = False
+    times: int = 1  # number of identical blocks whose modules this node represents
+    last_norm: float | None = None  # of the last of these modules
 
     @property
     def state(self) -> State:

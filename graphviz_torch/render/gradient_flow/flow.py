@@ -13,14 +13,15 @@ from math import ceil
 from typing import NamedTuple
 
 from ...graph import GraphLike
-from ...graph.text import shorten
 from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
 from ..dot.picture import Picture
+from ..labels import TIMES
 from ..resolve import graph_and_findings
 from ..style import COLORS, NONFINITE
 from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode
 from .from_graph import flow_diagram
+from .repeats import fold_blocks
 from .shapes import (
     GRADIENT_COLOR,
     LEFT_MARGIN,
@@ -32,9 +33,8 @@ from .shapes import (
     legend,
     node_mark,
     parameter_marks,
-    shorten_path,
 )
-from .text_width import text_width
+from .text_width import fit_text, text_width
 from .tracks import tracks
 
 # width of the picture in pixels, with several columns and with one
@@ -46,8 +46,8 @@ _NODE_HEIGHT, _SMALL_NODE_HEIGHT, _CUT_HEIGHT, _TITLE_HEIGHT = 40, 20, 34, 34  #
 # pixels of all lanes together, and largest distance of two lanes
 _LANES_WIDTH, _MAX_LANE_PITCH = 230.0, 54.0
 _NORM_WIDTH = 54  # pixels for the norm beside a node
-# upper estimates of the mean width of a character, in pixels
-_BOLD_CHARACTER, _SMALL_CHARACTER = 8.4, 6.7
+_GAP = 10  # pixels between two texts of a line
+_MIN_NAME_WIDTH, _MIN_KIND_WIDTH = 90, 40  # pixels
 
 
 class _Row(NamedTuple):
@@ -86,7 +86,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
     True
     """
     given = [graph] if after is None else [graph, after]
-    diagrams = [flow_diagram(*graph_and_findings(each)) for each in given]
+    diagrams = [fold_blocks(flow_diagram(*graph_and_findings(each))) for each in given]
     scale = Scale([norm for diagram in diagrams for norm in _norms(diagram)])
     panels = [_Panel(diagram, scale) for diagram in diagrams]
     if len(panels) > 1:
@@ -161,8 +161,8 @@ class _Panel:
         color = "transfer_line" if diagram.learns_nothing else "ink"
         head = f"{title}: {diagram.sentence}" if title else diagram.sentence
         size = 15 if title else 18
-        room = (self.width * (1 + max(self.column, default=0)) - LEFT_MARGIN) / (size * 0.52)
-        yield bold_text(LEFT_MARGIN, 36, shorten(head, int(room)), color, size)
+        room = self.width * (1 + max(self.column, default=0)) - 2 * LEFT_MARGIN
+        yield bold_text(LEFT_MARGIN, 36, fit_text(head, room, size, bold=True), color, size)
         about = "Data enters above. The gradient rises from the loss below."
         if diagram.frozen:
             are = "is" if diagram.frozen == 1 else "are"
@@ -260,19 +260,19 @@ class _Panel:
         left, y = self.at[number]
         x = self._x(number, self.row_lanes[number])
         text = left + self.text
-        room = int((self.width - self.text - 14) / _BOLD_CHARACTER)
+        room = self.width - self.text - 14
         if row.title:
             line = COLORS["cluster_line"][0]
             over = f"M{left + LEFT_MARGIN:.1f} {y:.1f}H{left + self.width - LEFT_MARGIN:.1f}"
             yield f'<path d="{over}" stroke="{line}" fill="none"/>'
-            yield svg_text(text, y + 15, shorten(row.title, room), "muted")
+            yield svg_text(text, y + 15, fit_text(row.title, room, 12), "muted")
         elif row.cut is not None:
             yield from cut_mark(x, y, row.cut, text, room)
         elif row.place is not None:
             yield from self._flow_node(x, y, row.place, text, room)
 
     def _flow_node(
-        self, x: float, y: float, place: FlowNode, text: float, room: int
+        self, x: float, y: float, place: FlowNode, text: float, room: float
     ) -> Iterator[str]:
         width = self._link_width(place.norm)
         if not place.name:
@@ -281,26 +281,34 @@ class _Panel:
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.4" fill="{COLORS["background"][0]}" '
                 f'stroke="{edge}"/>'
             )
-            yield svg_text(text, y + 4, place.kind, "muted", size=10)
+            said = " ".join(filter(None, (place.kind, _times_text(place))))
+            yield svg_text(text, y + 4, fit_text(said, room, 10), "muted", size=10)
             return
         two = bool(place.parameters)
         says = f"{place.name}: {_norm_text(place)}"
         yield f"<g><title>{svg_escape(says)}</title>"
         yield leader(
-            x + max(width, 12) / 2 + 3, text - 6 - (_NORM_WIDTH - 8 if place.norm else 0), y
+            x + max(width, 12) / 2 + 3,
+            text - 6 - (_NORM_WIDTH - 8 if place.norm and place.times == 1 else 0),
+            y,
         )
         yield f"{node_mark(x, y, max(width, 12.0), place)}</g>"
-        said = shorten_path(place.name, max(12, room - 6))
         line = y - 3 if two else y + 4
+        times = _times_text(place)
+        behind = text_width(times, 11) + _GAP if times else 0.0
+        said = fit_text(place.name, max(room - behind, _MIN_NAME_WIDTH), 12, bold=True, end=True)
         yield bold_text(text, line, said, _name_color(place), 12)
-        at = text + text_width(said, 12, bold=True) + 10
-        rest = int((self.width - self.text - (at - text) - 10) / _SMALL_CHARACTER)
-        if rest > 6 and place.kind not in ("", place.name):
-            yield svg_text(at, line, shorten(place.kind, rest), "muted", size=11)
-        if place.norm:
+        at = text + text_width(said, 12, bold=True) + _GAP
+        if times:
+            yield svg_text(at, line, times, "ink", size=11)
+            at += behind
+        rest = text + room - at
+        if rest > _MIN_KIND_WIDTH and place.kind not in ("", place.name):
+            yield svg_text(at, line, fit_text(place.kind, rest, 11), "muted", size=11)
+        if place.norm and place.times == 1:
             yield svg_text(text - 10, y + 4, number_text(place.norm), "muted", "end", 10)
         if two:
-            yield from parameter_marks(text, y + 12, place.parameters, self.width - self.text - 16)
+            yield from parameter_marks(text, y + 12, place.parameters, room)
 
 
 def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:
@@ -333,6 +341,15 @@ def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowL
         if cut.target is not None:
             found[row, place[cut.target]] = FlowLink(0, 0, None)
     return rows, found
+
+
+def _times_text(place: FlowNode) -> str:
+    """Return the number of blocks that a node represents and their gradients, first to last."""
+    if place.times == 1:
+        return ""
+    ends = [number_text(each) for each in (place.norm, place.last_norm) if each]
+    span = " to ".join(dict.fromkeys(ends))
+    return f"{TIMES}{place.times}" + (f": {span}" if span and place.name else "")
 
 
 def _norm_text(place: FlowNode) -> str:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ...graph import Finding, Graph
 from ..cuts import cut_lines
+from ..labels import program_name
 from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode, ParameterFlow
 from .flow_nodes import FlowNodes, flow_nodes_of, strip_call_number
 from .learning import gradient_norm, sentence_of, state_of, states_of
@@ -116,7 +117,7 @@ def _flow_node(
     else:
         node = drawing.graph.nodes[outputs[0] if outputs else key]
         meets = len(flow_nodes.sources.get(key, ())) > 1
-        kind = node.call.partition("#")[0] if "#" in node.call else node.title
+        kind = program_name(node.title, node.call)
         name = node.label or ("" if meets and not parameters else kind)
     return FlowNode(name, kind, norm, segment, tuple(parameters), bool(outputs))
 

@@ -6,13 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from ...graph.text import shorten
 from ...graph.units import number_text
 from ..chart import svg_text
 from ..style import COLORS, SCALE
 from .diagram import FlowCut, FlowNode, ParameterFlow, State
 from .learning import MIN_LEARNING_NORM
-from .text_width import text_width
+from .text_width import fit_text, text_width
 
 GRADIENT_COLOR: Final = SCALE[2][0]
 _CUT_COLOR: Final = "transfer_line"
@@ -25,6 +24,7 @@ _MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # least and greatest width of a link, in pixe
 LEFT_MARGIN = 30  # pixels
 _MIN_DECADES = 3.0  # least number of powers of ten on the scale
 _MAX_DECADES = 9.0
+_MIN_COUNT_WIDTH = 50  # pixels
 _MAX_NAMED = 3  # a node names at most this many parameters
 
 
@@ -45,14 +45,14 @@ class Scale:
         return _MIN_WIDTH + max(0.0, share) * (MAX_WIDTH - _MIN_WIDTH)
 
 
-def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterator[str]:
+def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iterator[str]:
     """Yield the bar of a cut, and its text.
 
     Args:
         x, y: middle of the bar.
         cut: the cut.
         text: x at which the text begins.
-        room: most characters of the text.
+        room: pixels for the text.
     """
     color = COLORS[_CUT_COLOR][0]  # every cut has the legend's color, whether harmful or intended
     yield (
@@ -60,7 +60,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: int) -> Iterat
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
     )
     yield leader(x + 18, text - 5, y)
-    said = shorten(" · ".join(cut.text), room)
+    said = fit_text(" · ".join(cut.text), room, 12, bold=cut.harmful)
     yield (
         bold_text(text, y + 4, said, _CUT_COLOR, 12)
         if cut.harmful
@@ -123,15 +123,10 @@ def parameter_marks(
         norms = sorted(each.norm for each in here if each.norm is not None)
         span = f", {number_text(norms[0])} to {number_text(norms[-1])}" if norms else ""
         said = f"{len(here):,} {meaning if state != 'learns' else 'parameters'}{span}"
-        said = shorten(said, max(8, int((end - x - 12) / 6.4)))
+        said = fit_text(said, max(end - x - 12, _MIN_COUNT_WIDTH), 10)
         yield _dot(x + 4, y, state)
         yield svg_text(x + 12, y, said, "muted", size=10)
         x += 24 + text_width(said, 10)
-
-
-def shorten_path(text: str, most: int) -> str:
-    """Shorten a path to `most` characters: keep the end, which distinguishes modules best."""
-    return text if len(text) <= most else f"…{text[1 - most :]}"
 
 
 def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:

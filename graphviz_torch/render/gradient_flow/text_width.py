@@ -107,3 +107,21 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """
     known = _widths(bold)
     return round(sum(known.get(letter, _OTHER) for letter in text) * size / 100, 2)
+
+
+def fit_text(text: str, room: float, size: float, *, bold: bool = False, end: bool = False) -> str:
+    """Return the text, cut and with "…" if it is wider than `room` pixels.
+
+    Args:
+        end: keep the end of the text, which distinguishes the paths of modules best.
+
+    >>> fit_text("transformer", 50, 12), fit_text("transformer", 50, 12, end=True)
+    ('transf…', '…ormer')
+    """
+    if text_width(text, size, bold=bold) <= room:
+        return text
+    for kept in range(len(text) - 1, 0, -1):
+        cut = f"…{text[-kept:]}" if end else f"{text[:kept]}…"
+        if text_width(cut, size, bold=bold) <= room:
+            return cut
+    return "…"

@@ -22,6 +22,7 @@ from graphviz_torch.render.gradient_flow.from_graph import flow_diagram
 from graphviz_torch.render.gradient_flow.learning import LEARN_NOTHING
 from graphviz_torch.render.gradient_flow.shapes import Scale, cut_mark, legend
 from graphviz_torch.render.gradient_flow.tracks import tracks
+from graphviz_torch.render.labels import TIMES
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
 
@@ -399,3 +400,33 @@ def test_a_cut_has_one_color_in_the_picture_and_in_the_legend() -> None:
         [sign] = re.findall(r'v8h-20z" fill="(#\w+)"', shown)
         assert bar == sign
     assert "at least 1e-12" in shown
+
+
+def blocks(scales: list[float]) -> Graph:
+    """One step of residual blocks, each of two modules, whose gradients have these norms."""
+    rows = [Node(0, "SinBackward0", (None,), operation="sin", module="stem", scope="stem")]
+    edges = []
+    for number, norm in enumerate(scales):
+        for name in ("norm", "mlp"):
+            i, path = len(rows), f"h.{number}.{name}"
+            stats = (GradientStats(norm, norm, norm, 0.0),)
+            made = Node(i, "TanhBackward0", (None,), operation="tanh", module=path, scope=path)
+            rows.append(made._replace(grad_outputs=stats))
+            edges.append(Edge(i - 1, i))
+    end = len(rows)
+    rows.append(Node(end, "SumBackward0", (None,), label="loss", operation="sum"))
+    return Graph(tuple(rows), (*edges, Edge(end - 1, end)), ((end, 0),))
+
+
+def test_identical_blocks_are_one_with_the_gradients_of_the_first_and_last() -> None:
+    shown = texts(draw_flow(blocks([0.5, 0.4, 0.3, 0.25])).source)
+    assert "h.0-3.norm" in shown
+    assert "h.0-3.mlp" in shown
+    assert shown.count(f"{TIMES}4: 0.5 to 0.25") == 2
+    assert not [text for text in shown if "h.1" in text]
+
+
+def test_blocks_stay_apart_where_the_gradient_vanishes_among_them() -> None:
+    shown = texts(draw_flow(blocks([1e-6, 0.4, 0.3, 0.25])).source)
+    assert "h.0.norm" in shown
+    assert shown.count(f"{TIMES}3: 0.4 to 0.25") == 2
