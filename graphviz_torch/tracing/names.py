@@ -38,7 +38,9 @@ class BufferName(ParameterName):
     __slots__ = ()
 
 
-def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
+def caller_names(
+    names: Names, outputs: Any = None, leaves: Iterable[Tensor] = ()
+) -> list[tuple[str, Tensor]]:
     """Return (name, tensor) pairs; for a tensor with several names, the preferred one comes first.
 
     Args:
@@ -48,13 +50,18 @@ def caller_names(names: Names, outputs: Any = None) -> list[tuple[str, Tensor]]:
             the user's outer frames. An argument gets the name that the caller used for it.
         outputs: the traced outputs, whose keys and fields are names, too. They come after the names
             above.
+        leaves: leaves of the graph. If `names` is None, the caller's modules are read only if a
+            leaf is a parameter, or is no variable; reading a large model takes milliseconds.
 
     Raises:
         TypeError: if `names` is none of these, or a dict without tensors and modules.
     """
     if names is None:
         frames = user_frames(caller_frame())
-        variables, inside = _outwards_names(frames, _Variables(), _container_names)
+        variables, inside = _outwards_names(frames, _tensor_names, _container_names)
+        known = {id(tensor) for _, tensor in variables}
+        if any(isinstance(leaf, nn.Parameter) or id(leaf) not in known for leaf in leaves):
+            [variables] = _outwards_names(frames, _Variables())
         # A model passed to a function is also a variable of the caller.
         once = {id(pair): pair for pair in variables}
         return [*once.values(), *_output_names(outputs), *inside]
@@ -113,6 +120,30 @@ def with_outer(
     return named + outer
 
 
+def _tensors_and_modules(values: Mapping[str, Any]) -> list[tuple[str, Tensor | nn.Module]]:
+    """Return the tensors and modules among the variables of a frame and the attributes of self."""
+    pairs: list[tuple[str, Tensor | nn.Module]] = []
+    for name, value in values.items():
+        kind = type(value)
+        if kind in ATOMS:
+            continue
+        if issubclass(kind, (Tensor, nn.Module)):
+            pairs.append((name, value))
+        elif name == "self":
+            with suppress(Exception):
+                pairs.extend(
+                    (f"self.{key}", part)
+                    for key, part in object.__getattribute__(value, "__dict__").items()
+                    if issubclass(type(part), (Tensor, nn.Module))
+                )
+    return pairs
+
+
+def _tensor_names(values: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
+    pairs = _tensors_and_modules(values)
+    return [(name, value) for name, value in pairs if isinstance(value, Tensor)]
+
+
 class _Variables:
     """A reader of the tensors, and of the modules' parameters, in the variables of frames.
 
@@ -124,20 +155,7 @@ class _Variables:
         self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
-        pairs: list[tuple[str, Tensor | torch.nn.Module]] = []
-        for name, value in values.items():
-            kind = type(value)
-            if kind in ATOMS:
-                continue
-            if issubclass(kind, (Tensor, torch.nn.Module)):
-                pairs.append((name, value))
-            elif name == "self":
-                with suppress(Exception):
-                    pairs.extend(
-                        (f"self.{key}", part)
-                        for key, part in object.__getattribute__(value, "__dict__").items()
-                        if issubclass(type(part), (Tensor, torch.nn.Module))
-                    )
+        pairs = _tensors_and_modules(values)
         modules = [(name, value) for name, value in pairs if isinstance(value, torch.nn.Module)]
         if not modules:
             return pairs  # type: ignore[return-value]

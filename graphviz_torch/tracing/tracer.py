@@ -176,8 +176,10 @@ def trace(outputs: Any, *, names: Names = None) -> Graph:
     [('AccumulateGrad', 'x'), ('MulBackward0', ''), ('SumBackward0', 'y')]
     """
     ends = roots(outputs)
-    named = caller_names(names, outputs)
     ids, edges = collect_nodes([fn for fn, _ in ends])
+    with unseen_calls():
+        leaves = [fn.variable for fn in ids if type(fn).__name__ == "AccumulateGrad"]
+    named = caller_names(names, outputs, leaves)
     found = read_nodes(ids, edges, ends, named)
     return _graph(found, names, _values(outputs, found, ids))
 

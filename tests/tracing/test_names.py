@@ -46,6 +46,26 @@ def test_a_parameter_keeps_its_name_in_a_loop_and_beside_a_part_of_its_model() -
     assert part is model.fc1
 
 
+def test_a_module_is_read_only_if_a_leaf_may_be_its_parameter() -> None:
+    class Counted(dict[str, Any]):
+        reads = 0
+
+        def items(self) -> Any:
+            Counted.reads += 1
+            return super().items()
+
+    model, x = nn.Linear(2, 1), leaf()
+    model.__dict__["_parameters"] = Counted(model._parameters)
+    assert labels(trace((x * 2).sum())) == ["x", "", ""]
+    assert Counted.reads == 0
+    assert {"weight", "bias", "x"} <= {*labels(trace(model(x)))}
+    assert Counted.reads > 0
+    holder = nn.Module()
+    holder.register_buffer("mask", leaf())
+    [node] = [node for node in trace(holder.mask * 2).nodes if node.leaf]
+    assert (node.label, node.leaf) == ("mask", "buffer")
+
+
 def test_an_argument_and_a_closures_variable_have_their_names() -> None:
     outer = leaf()
 
