@@ -35,7 +35,8 @@ def keeps_order(reading: Reading) -> bool:
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
-    known: set[tuple[int, int, int]] = set()  # by id() of the tuples `outputs`, which nodes share
+    # Pairs of shapes that were checked, by id of their tuples.
+    known: set[tuple[int, int, int]] = set()
     for node in reading.of_operations(VIEWS):
         edges = [edge for edge in reading.inputs[node.id] if edge.input_nr == 0]
         if not edges:

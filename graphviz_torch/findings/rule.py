@@ -56,7 +56,7 @@ class Rule:
     """A kind of fault, with one id for all functions and commands that report it."""
 
     id: str
-    severity: Severity  # of its most severe findings
+    severity: Severity  # severity of the rule's most severe findings
     sources: tuple[Source, ...]
     advanced: bool  # True if it is rarely needed; the index lists it last
     function: Callable[..., Any]

@@ -18,7 +18,7 @@ _MAX_PATHS_SHOWN = 1_000_000
 class Waypoint:
     """A node on the path of a gradient."""
 
-    node: int  # its id in the graph
+    node: int  # id of the node in the graph
     output_nr: int  # the output at which the gradient arrived
     name: str  # a parameter's name, a label, or the operation
     module: str
@@ -61,7 +61,7 @@ class GradientPath:
     whole: Graph = field(repr=False)
     target: str
     points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
-    path_count: int  # number of paths to the target; `points` is the strongest of them
+    path_count: int  # number of paths to the target; `points` are those of the strongest path
     end: str  # a sentence: where the gradient ended
 
     @property
@@ -105,8 +105,8 @@ class GradientPath:
         return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
-        """Return the path as a table, followed by where the norm shrank and grew most and where it
-        ended.
+        """Return the path as a table. Below it are the points where the norm shrank and grew most,
+        and the point where the gradient ended.
         """
         count = len(self.points)
         head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"

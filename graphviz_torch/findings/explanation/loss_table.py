@@ -23,7 +23,7 @@ class LossRow:
 
     loss: str  # its name in the program, else its operation
     where: str  # the line that computed it
-    norms: tuple[float | None, ...]  # of the gradient of each network; None if it got no gradient
+    norms: tuple[float | None, ...]  # norm of each network's gradient; None without a gradient
     # Terms of the loss, each with its line; () if the loss is not a sum.
     terms: tuple[str, ...] = ()
 
@@ -65,7 +65,9 @@ class LossTable:
     stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table, at most as wide as the terminal; with `wide`, every column of it."""
+        """Return the table. Columns that do not fit into the terminal are left out, unless `wide`
+        is true.
+        """
         cells = [
             [("" if norm is None else number_text(norm)) for norm in column]
             for column in zip(*(row.norms for row in self.rows), strict=True)

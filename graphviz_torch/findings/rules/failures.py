@@ -288,7 +288,7 @@ def called_in_vmap(failure: Failure) -> Cause | None:
 
 
 def _grad_in_vmap(failure: Failure, mapped: Cause) -> Finding:
-    """Return the finding about autograd.grad inside of vmap, where no tensor requires grad."""
+    """Return the finding about autograd.grad inside vmap, where no tensor requires grad."""
     return finding(
         "error",
         f"{failure.operation}{at(failure.where)} failed inside torch.vmap{at(mapped.where)}: the "

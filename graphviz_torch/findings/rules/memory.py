@@ -18,7 +18,8 @@ from ..words import at
 
 # Amounts below this number of bytes are not reported.
 MIN_BYTES = 1 << 20
-# Modules with a smaller share of the activations are not named, and views with one are no warning.
+# Modules with a smaller share of the activations are not named. A view that keeps a smaller share
+# alive has severity info.
 MIN_SHARE = 0.1
 # A view of at most a quarter of its storage is reported.
 VIEW_RATIO = 4

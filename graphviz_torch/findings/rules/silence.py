@@ -132,8 +132,8 @@ def _all_zero(reading: Reading) -> Finding:
     where = next((nodes[end].where for end in ends if nodes[end].where), "")
     return finding(
         "warning",
-        "All gradients are zero, from the start of backward at "
-        f"{reading.call(ends[0]) if ends else 'the loss'}{at(where)} on.",
+        "All gradients are zero, including that of the first node of backward, "
+        f"{reading.call(ends[0]) if ends else 'the loss'}{at(where)}.",
         cause="a gradient of zeros",
         advice="Check the gradient that is passed to backward(), and the factors of the loss.",
         where=where,

@@ -136,7 +136,7 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The other loss trains nothing, although the sum that is logged contains it. Often a function
-    computes the combined loss, and returns the first one.
+    computes the sum, but returns the first loss.
 
     ## Example
 
@@ -180,12 +180,13 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A sum that is only logged: compute it under `torch.no_grad()`, or from the results of `item()`.
+    A program may need the sum only for a log. Compute it under `torch.no_grad()`, or from the
+    results of `item()`.
 
     ## Not detected
 
-    Losses with more than one element, and sums of a line that backward uses at times, are not
-    reported.
+    Losses with more than one element, and sums at a line whose result backward uses in some steps,
+    are not reported.
 
     ## See also
 
@@ -199,8 +200,8 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
             f"No backward runs through the sum of two losses{at(event.where)}: backward runs "
             f"through {used}, and {unused} trains nothing.",
             cause="a sum that no backward uses",
-            advice="Call backward() on the sum, if both losses are to train; else compute it under "
-            "torch.no_grad().",
+            advice="Call backward() on the sum if both losses should train. Otherwise compute "
+            "the sum under torch.no_grad().",
             where=event.where,
         )
 

@@ -454,10 +454,10 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The number of batches of an epoch is no multiple of the number that one step accumulates. If
-    the last batches get no step, their gradients are added to the first step of the next epoch,
-    which is too large. If they get a step of their own, but are divided by the full number, that
-    step is too small.
+    The usual cause is that the number of batches in an epoch is not a multiple of the number that
+    one step accumulates. If no step follows the last batches, their gradients are added to those of
+    the next epoch's first step, which is then too large. If a step follows them, but their losses
+    are divided by the full number, this step is too small.
 
     ## Example
 
@@ -499,7 +499,8 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A smaller last step is right if its losses are divided by the number of its own batches.
+    A last step with fewer batches is correct if its losses are divided by the number of its own
+    batches.
 
     ## Not detected
 
@@ -512,8 +513,8 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
     """
     for event in reading.events(UnevenAccumulation):
         if event.backwards > event.usual:
-            why = "gradients of earlier batches, which got no step, were added to them"
-            advice = "Step after the last batch of an epoch, too, or call zero_grad() before the "
+            why = "gradients of earlier batches, which no step had used, were added to them"
+            advice = "Step after the last batch of an epoch, too, call zero_grad() before the "
             advice += "next epoch, or leave out the last batches."
         else:
             why = "fewer batches were accumulated, as at the end of an epoch"

@@ -181,8 +181,8 @@ def _copies_with_gradients(
         f"gradient: the gradients went to copies, new leaves that {copies.maker}{at(copies.where)} "
         "created.",
         cause="the copies have the gradients",
-        advice=f"Call {copies.maker} once, before the loop, and give the optimizer the copies; or "
-        "use the parameters themselves in the forward.",
+        advice=f"Call {copies.maker} once, before the loop, and pass the copies to the "
+        "optimizer. Or use the parameters themselves in the forward.",
         where=copies.where,
         nodes=copies.nodes,
     )
