@@ -25,6 +25,7 @@ from ..graph import (
 from ..graph.events import LeafBackward, NewLeaves, OptimizerStep
 from ..graph.events.base import Occurrence
 from ..graph.nodes import CHANGED, INSIDE
+from ..graph.text import shorten_middle
 
 Kind = TypeVar("Kind", bound=Occurrence)
 
@@ -362,7 +363,7 @@ class Reading:
     def call(self, node: int) -> str:
         """Return a node's name, or its operation and module ("addmm in fc1") if it has no name."""
         if node in self.names:
-            return self.names[node]
+            return shorten_middle(self.names[node])
         value = self.graph.nodes[node]
         return f"{value.title} in {value.module}" if value.module else value.title
 

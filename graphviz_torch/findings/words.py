@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from ..graph import Parameter
 from ..graph.events.base import Occurrence
-from ..graph.text import listing
+from ..graph.text import listing, shorten_middle
 
 Key = TypeVar("Key")
 Item = TypeVar("Item")
@@ -23,7 +23,7 @@ def group_by_key(pairs: Iterable[tuple[Key, Item]]) -> Iterable[tuple[Key, list[
 
 def names_of(parameters: Iterable[Parameter]) -> str:
     """Return the names of parameters as an enumeration: "a, b and c"."""
-    return listing(parameter.name for parameter in parameters)
+    return listing(shorten_middle(parameter.name) for parameter in parameters)
 
 
 def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:

@@ -43,6 +43,18 @@ def shorten(text: str, most: int, end: str = "…") -> str:
     return text if len(text) <= most else text[: most - len(end)] + end
 
 
+def shorten_middle(name: str, most: int = 40) -> str:
+    """Return a name of at most `most` characters: a longer one is cut in its middle.
+
+    >>> shorten_middle("encoder.layers.10.attention.weight", 24)
+    'encoder.l…tention.weight'
+    """
+    if len(name) <= most:
+        return name
+    begin = (most - 1) * 2 // 5  # the end of a path tells more
+    return f"{name[:begin]}…{name[begin + 1 - most :]}"
+
+
 def printable(text: str, lines: bool = False) -> str:
     r"""Return a text in which control characters and invisible characters are Python escapes.
 

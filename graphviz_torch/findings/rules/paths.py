@@ -72,6 +72,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     if not uncalled:
         return
     called = _modules_around(p for p in reading.graph.parameters if p.module_called is not False)
+    called.update(row.path for row in reading.graph.modules)  # also those without parameters
     twins = _called_twins(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
     for module, parameters in group_by_key((_outermost(module_of(p), called), p) for p in uncalled):

@@ -119,10 +119,15 @@ def _all_zero(reading: Reading) -> Finding:
         sources = _passed_gradients(reading, node)
         if sources and not _zero(node.grad_outputs) and all(_zero([s]) for _, s in sources):
             why, advice = _reason(reading, node, [edge for edge, _ in sources])
+            largest = max(stats.max_abs for _, stats in sources)
+            size = f"at most {number_text(largest)}" if largest else "only zeros"
+            if largest:
+                why = why.replace("is zero", "is almost zero")
             return finding(
                 "warning",
-                f"All gradients are zero: {_operation_text(node)}{at(node.where)} received a "
-                f"gradient and passed only zeros, because {why}.",
+                f"All gradients are {'below 1e-12' if largest else 'zero'}: "
+                f"{_operation_text(node)}{at(node.where)} received a gradient and passed {size}, "
+                f"because {why}.",
                 cause="a gradient of zeros",
                 advice=advice,
                 where=node.where,

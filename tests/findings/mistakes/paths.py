@@ -337,3 +337,35 @@ def parts_of_blocks_that_learn(record: Record) -> None:
     model = nn.Sequential(IndexedBlock(), IndexedBlock())
     with record(model):
         model(torch.randn(8, 4)).square().mean().backward()
+
+
+@says("never-called", "got no gradient: block.inner was never called")
+def forward_that_replaces_a_layer(record: Record) -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * x
+
+    model = nn.Sequential()
+    model.add_module("first", nn.Linear(4, 4))
+    model.add_module("block", Doubled())
+    with record(model):
+        model(torch.randn(64, 4)).square().mean().backward()
+
+
+@says("cut-gradient", "blocks_of_the_t…f_the_generator.0.weight and ")
+def names_of_more_than_forty_characters(record: Record) -> None:
+    model = nn.ModuleDict(
+        {
+            "blocks_of_the_transformer_of_the_generator": nn.Sequential(nn.Linear(4, 4)),
+            "head": nn.Linear(4, 1),
+        }
+    )
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        h = model["blocks_of_the_transformer_of_the_generator"](torch.randn(64, 4))
+        model["head"](h.detach()).square().mean().backward()
+        optimizer.step()

@@ -271,3 +271,27 @@ def weights_adapted_with_their_history(record: Record) -> None:
 )
 def weights_adapted_and_loaded_as_values(record: Record) -> None:
     adapted(record, loaded=True)
+
+
+@says(
+    "all-gradients-zero",
+    "All gradients are below 1e-12: mul at ",
+    "passed at most ",
+    "because its other factor is almost zero",
+)
+def loss_with_a_tiny_factor(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, 1e-30 * model(torch.randn(64, 4)).mean())
+
+
+@silent("stalled-training")
+def gradients_of_four_backwards_for_a_step(record: Record) -> None:
+    model = nn.Linear(4, 1)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(4):
+            (model(torch.randn(64, 4)).square().mean() / 4).backward()
+        optimizer.step()
