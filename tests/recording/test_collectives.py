@@ -287,7 +287,7 @@ def test_graphs_joined_have_each_collective_once() -> None:
     [
         (Collective("all_reduce", -1, "float32", 2), "-1 bytes"),
         (Collective("all_reduce", 1, "float32", 0), "group of 0"),
-        (Collective("all_reduce", 1, "float32", 2, node=7), "node 7"),
+        (Collective("all_reduce", 1, "float32", 2, node=7), "node id 7"),
     ],
 )
 def test_a_collective_that_cannot_be_is_refused(damaged: Collective, says: str) -> None:

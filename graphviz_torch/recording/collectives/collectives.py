@@ -91,8 +91,8 @@ class Collectives(Listener):
         ids = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ids:
-            # It belongs to another recording. A node of this program's graph counts as this
-            # program's even in another thread, because the engine has threads of its own.
+            # The collective belongs to another recording. A node of this program's graph counts
+            # as this program's even in another thread, because the engine has its own threads.
             return
         frame, node = sys._getframe(1), ids.get(fn)
         owners = self._owners = self._owners or PayloadResolver(program)

@@ -83,32 +83,36 @@ class PayloadResolver:
         self.messages.close()
 
     def find(
-        self, what: CollectiveIssued, frame: FrameType, live: LiveGraph | None, node: int | None
+        self,
+        collective: CollectiveIssued,
+        frame: FrameType,
+        live: LiveGraph | None,
+        node: int | None,
     ) -> CollectivePayload:
         """Return the module and parameters of a collective.
 
         Args:
-            what: the collective.
+            collective: the collective.
             frame: the frame that starts the collective.
             live: the graph of the running backward, if any.
             node: the node that this backward is running, if known.
         """
-        asking = find_caller(frame)
-        self._dimensions.update(mesh_dimensions(asking.mesh))
+        caller = find_caller(frame)
+        self._dimensions.update(mesh_dimensions(caller.mesh))
         table = self._program.table
-        paths = [(table.path(module), name) for module, name in asking.parameters]
+        paths = [(table.path(module), name) for module, name in caller.parameters]
         names = tuple([".".join(filter(None, pair)) for pair in paths if pair[0] is not None])
-        gradients = what.kind in ("all_reduce", "reduce_scatter")  # if a wrapper started it
-        if not names and what.kind != "barrier":
-            names, gradients = self._given_by_hand(what.given)
-        if not names and live is not None and node is not None and what.kind == "all_reduce":
-            names, gradients = self._bucket(what, live, node), True
+        gradients = collective.kind in ("all_reduce", "reduce_scatter")  # if a wrapper issued it
+        if not names and collective.kind != "barrier":
+            names, gradients = self._given_by_hand(collective.given)
+        if not names and live is not None and node is not None and collective.kind == "all_reduce":
+            names, gradients = self._bucket(collective, live, node), True
         if names:
-            return CollectivePayload(_common_module(names), names, asking.change, gradients)
+            return CollectivePayload(_common_module(names), names, caller.change, gradients)
         # When the forward hooks of a module run, the module is no longer on the call stack.
-        module = None if live is not None or asking.module is None else table.path(asking.module)
+        module = None if live is not None or caller.module is None else table.path(caller.module)
         return CollectivePayload(
-            self._program.module if module is None else module, (), asking.change
+            self._program.module if module is None else module, (), caller.change
         )
 
     def group(self, group: Group) -> str:
@@ -134,7 +138,7 @@ class PayloadResolver:
         found = [self._names[id(tensor)] for tensor in given if id(tensor) in self._names]
         return tuple(name for name, _ in found), all(gradient for _, gradient in found)
 
-    def _bucket(self, what: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
+    def _bucket(self, collective: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
         """Return the parameters whose gradients DDP sends in one bucket.
 
         They are adjacent in the order in which gradients became ready, or in which DDP registered
@@ -143,7 +147,7 @@ class PayloadResolver:
         """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
-        numel = sum(TensorBase.numel(tensor) for tensor in what.given)
+        numel = sum(TensorBase.numel(tensor) for tensor in collective.given)
         come = [at for at in (*(live.ran.nodes or ()), node) if at in names]
         registered = list(reversed(names))  # order of DDP's buckets in the first backward
         for order in (list(dict.fromkeys(come)), registered):

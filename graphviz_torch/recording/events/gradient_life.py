@@ -87,8 +87,8 @@ class GradientLife(Listener):
         # By id() of a parameter with a gradient: the parameter, and the lines of the backwards that
         # added to the gradient.
         self._given: dict[int, tuple[Ref, tuple[CodePosition | None, ...]]] = {}
-        # Id() of the parameters that optimizers have updated since a backward, by the backward's
-        # line.
+        # The id() of each parameter that an optimizer has updated since a backward, by the
+        # backward's line.
         self._learnt: dict[CodePosition | None, set[int]] = {}
         # For each parameter that such an optimizer did not update, and whose gradient a later
         # backward added to: the lines of the first and of the later backward, and True if the later

@@ -203,7 +203,7 @@ class FiniteResults(Listener):
         pairs = zip(sums, totals, strict=True)
         bad = [number for (number, _), total in pairs if not all(map(math.isfinite, total))]
         for number in bad[: not known]:
-            self._say(number, "the first result that is not finite")
+            self._add_note(number, "the first result that is not finite")
 
     def _look(self, number: int, tensor: Tensor) -> None:
         if not has_memory(tensor):
@@ -217,9 +217,11 @@ class FiniteResults(Listener):
                 if count:
                     self._missing.discard(name)
                     of = TensorBase.numel(tensor)
-                    self._say(number, f"the first result with {name}: {count} of {of} elements")
+                    self._add_note(
+                        number, f"the first result with {name}: {count} of {of} elements"
+                    )
 
-    def _say(self, number: int, text: str) -> None:
+    def _add_note(self, number: int, text: str) -> None:
         self._seen = True
         before = self._notes.get(number)
         self._notes[number] = f"{before}; {text}" if before else text

@@ -55,7 +55,7 @@ class _Counts(NamedTuple):
 class _Node(NamedTuple):
     number: int
     title: str
-    sources: list[int]  # the nodes that it takes inputs from
+    sources: list[int]  # the nodes from which this node takes its inputs
     parameters: list[int]  # indices of the tensors of the node's parameters
     elements: int  # number of elements of the node's input
 

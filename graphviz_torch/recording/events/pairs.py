@@ -34,11 +34,12 @@ _MIN_SUMS = 2  # unused sums of a line, for a report
 
 @dataclass(slots=True)
 class _Sum:
-    """A sum of two scalars with gradients: the numbers of its addends' nodes and its own."""
+    """A sum of two scalars that require a gradient."""
 
     place: CodePosition | None
-    numbers: list[int]
-    ran: list[bool] = field(default_factory=lambda: [False] * 3)  # by number: in a backward's graph
+    numbers: list[int]  # sequence numbers of the addends' nodes, then of the sum's node
+    # For each of these nodes, True if it was in the graph of a backward.
+    ran: list[bool] = field(default_factory=lambda: [False] * 3)
 
 
 class PairedTensors(Listener):
@@ -110,9 +111,9 @@ class PairedTensors(Listener):
             if isinstance(one, Tensor) and isinstance(other, Tensor):
                 self._broadcast(event.func, one, other, event.result, event.frame)
                 if event.func in _RATIOS and one.requires_grad != other.requires_grad:
-                    self._look_at_ratio(one, other, event)
+                    self._check_ratio(one, other, event)
 
-    def _look_at_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
+    def _check_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
         """Report `x - x.detach()` and `x / x.detach()`."""
         kept = one if one.requires_grad else other
         same = one.shape == other.shape and storage_id(one) == storage_id(other)
@@ -129,14 +130,14 @@ class PairedTensors(Listener):
     ) -> None:
         dims = TensorBase.dim(one), TensorBase.dim(other)
         if dims == (0, 0) and func in _ADDING:
-            self._look_at_addends(one, other, result, frame)
+            self._check_addends(one, other, result, frame)
             return
         if dims == (2, 1):
             column, row = one, other
         elif dims == (1, 2):
             column, row = other, one
         elif dims[0] != dims[1]:
-            self._look_at_ones(func, one, other, result, frame)
+            self._check_ones(func, one, other, result, frame)
             return
         else:
             return
@@ -155,7 +156,7 @@ class PairedTensors(Listener):
             return
         self._note_broadcast(func, one, other, result, frame)
 
-    def _look_at_ones(
+    def _check_ones(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
         """Report operands with shapes such as (N, 1, 1) and (N, k), whose result is (N, N, k)."""
@@ -180,7 +181,7 @@ class PairedTensors(Listener):
         with unseen_calls(), unseen(), unseen_operators(), no_autograd():
             return not torch.equal(matrix, torch.t(matrix))
 
-    def _look_at_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
+    def _check_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
         """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss."""
         if result.grad_fn is None:
             return
@@ -225,10 +226,10 @@ class PairedTensors(Listener):
             if each.ran[2]:
                 self._unused[each.place] = -1  # the line's sum is a loss, at least at times
             elif any(each.ran) and not all(each.ran[:2]):
-                self._look_at_unused(each)
+                self._check_unused(each)
         self._sums.clear()
 
-    def _look_at_unused(self, each: _Sum) -> None:
+    def _check_unused(self, each: _Sum) -> None:
         """Report a line whose sums no backward uses, if one used one of the addends."""
         count = self._unused.get(each.place, 0)
         if count < 0 or each.place not in self._addends:

@@ -292,7 +292,7 @@ class Leaves(Listener):
             return
         kwargs = kwargs or {}
         if func is TensorBase.copy_:
-            self._look_at_copy(args, frame)
+            self._check_copy(args, frame)
             return
         if func is torch.tensor:
             wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
@@ -311,7 +311,7 @@ class Leaves(Listener):
             while len(self._makers) > _MAX_LEAVES:
                 del self._makers[next(iter(self._makers))]
 
-    def _look_at_copy(self, args: Sequence[Any], frame: FrameType) -> None:
+    def _check_copy(self, args: Sequence[Any], frame: FrameType) -> None:
         """Report a copy of a result into a parameter, through which no gradient reaches the
         computation of the result.
         """

@@ -120,11 +120,11 @@ class HealthChecks:
                 )
                 return
         if len(known) < len(norms) or self._idle:
-            yield from self._idling(step, norms)
+            yield from self._check_idle(step, norms)
         if known:
-            yield from self._spike(step, (min(norms), len(norms)), total)
+            yield from self._check_spike(step, (min(norms), len(norms)), total)
 
-    def _idling(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
+    def _check_idle(self, step: int, norms: Mapping[int, float | None]) -> Iterator[WatchReport]:
         due: dict[tuple[int, bool], list[int]] = {}
         for i, norm in norms.items():
             if norm:
@@ -139,7 +139,7 @@ class HealthChecks:
             said = f"{{}} had {what} in {PATIENCE} consecutive steps, from step {first} on."
             yield from self._report(step, "no-gradient", parameters, said)
 
-    def _spike(self, step: int, part: tuple[int, int], total: float) -> Iterator[WatchReport]:
+    def _check_spike(self, step: int, part: tuple[int, int], total: float) -> Iterator[WatchReport]:
         past = self._totals.setdefault(part, deque(maxlen=_PAST))
         largest = max(past) if len(past) == _PAST else math.inf
         self._largest = max(self._largest, total if len(past) < _PAST else 0.0)

@@ -33,7 +33,7 @@ class FrozenWeights:
         self._first = 0  # first step that left the suspect unchanged
         self._count = 0  # number of consecutive steps that left the suspect unchanged
         self._others: list[int] = []  # other weights that are not sampled yet
-        self._still: list[int] = []  # weights found unchanged
+        self._unchanged: list[int] = []  # weights found unchanged
         self._looked_at = 0  # number of other weights that can be sampled
         self._reported: set[int] = set()  # unchanged weights that were reported
 
@@ -63,19 +63,19 @@ class FrozenWeights:
         if self._suspect is None:
             if still and judged and parameter not in self._reported:
                 self._suspect, self._first, self._count = parameter, step, 1
-        elif parameter == self._suspect and not self._still:
+        elif parameter == self._suspect and not self._unchanged:
             self._count = self._count + 1 if still and judged else 0
             if not self._count:
                 self._suspect = None
             elif self._count == _SURE_STEPS:
                 self._others = [i for i in own if i != parameter]
-                self._still, self._looked_at = [parameter], len(self._others)
+                self._unchanged, self._looked_at = [parameter], len(self._others)
                 if not self._others:
                     yield self._found()
         elif self._others and parameter == self._others[-1]:
             self._others.pop()
             if still and judged:
-                self._still.append(parameter)
+                self._unchanged.append(parameter)
             if not self._others:
                 yield self._found()
 
@@ -88,10 +88,10 @@ class FrozenWeights:
                 yield self._found()
 
     def _found(self) -> FrozenGroup:
-        still, suspect = self._still, self._suspect
+        still, suspect = self._unchanged, self._suspect
         everything = len(still) == self._looked_at + 1
         known = self._changed.values() if everything else [self._changed.get(i, -1) for i in still]
         last = max((step for step in known if step < self._first), default=-1)
         self._reported.update(still)
-        self._suspect, self._still = None, []
+        self._suspect, self._unchanged = None, []
         return FrozenGroup(sorted(still), (last, self._first), everything and suspect is not None)

@@ -113,7 +113,7 @@ class Health:
 
     def tell(self, report: WatchReport) -> None:
         """Pass on a report of another check, unless it is a consequence of an earlier report."""
-        self._filter_and_tell([report])
+        self._filter_and_report([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         """Check gradients and learning rates before an optimizer steps."""
@@ -125,7 +125,7 @@ class Health:
                 self._report(past, event)
             if self._parameters.waits:
                 pasts = list(self._pasts)
-                self._filter_and_tell(self._parameters.reports(self.step, pasts, event.frame))
+                self._filter_and_report(self._parameters.reports(self.step, pasts, event.frame))
         if past.own:
             try:
                 self._look(past)
@@ -148,9 +148,9 @@ class Health:
                 self._compare(past, self._sample)
             self._sample = None
         if past.computes and past.uses(self.step, self._parameters.tensors):
-            self._filter_and_tell(past.report_uncleared(self.step, None))
+            self._filter_and_report(past.report_uncleared(self.step, None))
         if self.step % _MEMORY_EVERY == 0:
-            self._filter_and_tell(self._checks.memory(self.step, _memory()))
+            self._filter_and_report(self._checks.memory(self.step, _memory()))
         self._cost += perf_counter() - began
         if self.step - self._rationed >= _RATION_EVERY:
             self._ration()
@@ -195,18 +195,18 @@ class Health:
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
         """Run the checks of an optimizer's history before the optimizer steps."""
         step, frame = self.step, event.frame
-        self._filter_and_tell(past.check_rates(step, event.optimizer.param_groups, frame))
+        self._filter_and_report(past.check_rates(step, event.optimizer.param_groups, frame))
         self._computes = past.computes
         if not past.computes and past.uses(step, self._parameters.tensors):
-            self._filter_and_tell(past.report_uncleared(step, frame))
+            self._filter_and_report(past.report_uncleared(step, frame))
         if self._graphs.due(step):
-            self._filter_and_tell(self._graphs.report(step, frame))
+            self._filter_and_report(self._graphs.report(step, frame))
         if self._recreated == _RECREATED:
             text = f"{past.kind}{line_of(frame)} is re-created for each step, from step "
             text += f"{step - _RECREATED} on, and loses its state."
-            self._filter_and_tell([WatchReport(step, "recreated-optimizer", text)])
+            self._filter_and_report([WatchReport(step, "recreated-optimizer", text)])
         if step % _AVERAGES_EVERY == 0:
-            self._filter_and_tell(self._averages.look(step, frame))
+            self._filter_and_report(self._averages.look(step, frame))
 
     def _look(self, past: OptimizerPast) -> None:
         own = past.own
@@ -230,7 +230,7 @@ class Health:
             known = dict(zip(gradients, quick, strict=True))
             norms = {i: known.get(i) for i in part}
             if part:
-                self._filter_and_tell(self._checks.gradients(self.step, norms))
+                self._filter_and_report(self._checks.gradients(self.step, norms))
         else:  # some gradients cannot be read quickly, or are not finite
             if quick is not None:
                 part = own  # some are not finite, so the norms of all gradients are read
@@ -266,7 +266,7 @@ class Health:
 
     def _judge(self, step: int, absent: Mapping[int, float | None], norms: Norms) -> None:
         there = {i: each.norm for i, each in norms.fetch().items()}
-        self._filter_and_tell(self._checks.gradients(step, {**absent, **there}))
+        self._filter_and_report(self._checks.gradients(step, {**absent, **there}))
 
     def _take(self, i: int, norms: Mapping[int, float | None]) -> None:
         """Copy the first values of a weight before the step."""
@@ -281,11 +281,11 @@ class Health:
                 has_gradient = bool(norms[i]) if i in norms else tensor.grad is not None
                 self._sample = _WeightSample(i, values, torch.clone(values), has_gradient)
             else:
-                self._tell_frozen(self._frozen.skip(i))
+                self._report_frozen(self._frozen.skip(i))
 
     def _compare(self, past: OptimizerPast, sample: _WeightSample) -> None:
         judged = sample.has_gradient and not past.has_decayed
-        weigh = partial(self._weigh, self.step, sample.parameter, past.own, judged)
+        weigh = partial(self._check_sample, self.step, sample.parameter, past.own, judged)
         with unseen_calls(), torch.no_grad():
             pair = [sample.before, sample.tensor - sample.before]
         quick = quick_norms(pair)
@@ -295,23 +295,23 @@ class Health:
             norms = Norms(dict(enumerate(pair)))
             self._read(lambda: weigh([each.norm for each in norms.fetch().values()]), pair)
 
-    def _weigh(
+    def _check_sample(
         self, step: int, i: int, own: Sequence[int], judged: bool, norms: Sequence[float]
     ) -> None:
         if len(norms) == 2:
             weight, change = norms
-            self._filter_and_tell(self._checks.update(step, i, weight, change))
+            self._filter_and_report(self._checks.update(step, i, weight, change))
             still = change == 0 and weight > 0
-            self._tell_frozen(self._frozen.sample(step, i, own, still=still, judged=judged))
+            self._report_frozen(self._frozen.sample(step, i, own, still=still, judged=judged))
 
-    def _tell_frozen(self, found: Iterable[FrozenGroup]) -> None:
+    def _report_frozen(self, found: Iterable[FrozenGroup]) -> None:
         for each in found:
             parameters, since, everything = each
-            self._filter_and_tell(
+            self._filter_and_report(
                 self._checks.unchanged_weights(self.step, parameters, since, all_of_them=everything)
             )
 
-    def _filter_and_tell(self, reports: Iterable[WatchReport]) -> None:
+    def _filter_and_report(self, reports: Iterable[WatchReport]) -> None:
         for report in reports:
             if report.rule != "no-gradient" or not self._any_nonzero(report.parameters):
                 for each in self._checks.without_effects(report):

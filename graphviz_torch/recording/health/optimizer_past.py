@@ -35,11 +35,11 @@ class OptimizerPast(OptimizerRecord):
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer)
-        self.own: list[int] = []  # positions of the model's parameters that it updates
+        self.own: list[int] = []  # positions of the model's parameters that the optimizer updates
         self.guard = -1  # position of the parameter whose gradient is read at each step
-        self.held: set[int] = set()  # id() of all parameters that it updates
+        self.held: set[int] = set()  # id() of all parameters that the optimizer updates
         self.looked_up = -1  # version of the model's parameters when `own` was last updated
-        self.backward_since = False  # True if a backward added to its gradients since its step
+        self.backward_since = False  # True if a backward ran for its gradients since its step
         self._checked: list[float | None] = []  # the rates that were checked last
         self._largest: list[float] = []  # largest learning rate so far, by group
         self._zero = 0  # number of consecutive steps with learning rate 0
@@ -64,10 +64,10 @@ class OptimizerPast(OptimizerRecord):
             text += f"{step - _ZERO_STEPS + 1} on: its steps change nothing."
             yield WatchReport(step, "zero-learning-rate", text)
         if rates != self._checked:
-            yield from self._jump(step, rates, groups, frame)
+            yield from self._check_jump(step, rates, groups, frame)
             self._checked = rates
 
-    def _jump(
+    def _check_jump(
         self,
         step: int,
         rates: Sequence[float | None],

@@ -147,7 +147,7 @@ class Updates(Listener):
                     share=sum(elements[key][1] for key in keys) / all_of_them,
                 )
             if self._stepped:
-                self._look_at_rows()
+                self._check_rows()
 
     def close(self) -> None:
         self._samples = []
@@ -177,7 +177,7 @@ class Updates(Listener):
                     yield own[i - start], rate
             start += len(own)
 
-    def _look_at_rows(self) -> None:
+    def _check_rows(self) -> None:
         """Report weights of which all rows have equal values and equal gradients."""
         known = self._rows
         if known is not None and not known:

@@ -43,10 +43,10 @@ def note_group_problems(
                 idle = VanishedEpsilon(optimizer=name, epsilon=epsilon)
                 events.note(idle, place, leaves=map(id, small))
     if len(groups) > 1:
-        _look_at_decay(events, program, groups, name, place)
+        _check_decay(events, program, groups, name, place)
 
 
-def _look_at_decay(
+def _check_decay(
     events: Events,
     program: Program,
     groups: Sequence[Mapping[str, Any]],

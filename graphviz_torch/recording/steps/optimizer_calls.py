@@ -110,7 +110,7 @@ class OptimizerCalls(Listener):
             known = self._optimizers[record] = self._met(record, optimizer, event)
         groups = optimizer.param_groups
         if record.steps <= _CHECKED_STEPS:
-            self._look_around(known, optimizer, event.frame)
+            self._find_scaler_and_schedulers(known, optimizer, event.frame)
         if self._has_run and len(event.args) < 2:  # no closure, which might run backward
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
             known.empty += not any(held.values()) and self._reached.isdisjoint(held)
@@ -145,12 +145,12 @@ class OptimizerCalls(Listener):
                 note_schedule_problems(
                     self.events, self.program, schedule, known.name, known.record.steps, scaled
                 )
-            self._look_at_rates(known)
-            self._look_at_gradients(known)
-            self._look_at_what_stepped(known)
+            self._check_rates(known)
+            self._check_gradients(known)
+            self._check_recreated(known)
         optimizers = [record.ref() for record in self._optimizers]
         note_unused_schedulers(self.events, self.program, self._schedules.values(), optimizers)
-        self._look_at_moments()
+        self._check_lost_state()
 
     def _moments_of(self, optimizer: Optimizer, known: _Optimizer) -> _StateCounts:
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)
@@ -162,7 +162,7 @@ class OptimizerCalls(Listener):
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
         note_group_problems(self.events, self.program, optimizer, name, place)
-        self._look_for_owners(optimizer, name, place)
+        self._check_shared_parameters(optimizer, name, place)
         found: dict[int, Schedule] = {}
         for values in variables:
             for label, scheduler in schedulers(values):
@@ -177,7 +177,9 @@ class OptimizerCalls(Listener):
         for each in user_frames(user_frame(frame), self.program.frame):
             yield local_variables(each)
 
-    def _look_around(self, known: _Optimizer, optimizer: Optimizer, frame: FrameType) -> None:
+    def _find_scaler_and_schedulers(
+        self, known: _Optimizer, optimizer: Optimizer, frame: FrameType
+    ) -> None:
         """Add the scaler that calls the step, and the optimizer's schedulers, to `known.met`."""
         scaler = stepping_scaler(frame)
         if scaler is None and not known.schedules:
@@ -196,7 +198,7 @@ class OptimizerCalls(Listener):
             }
             known.met.setdefault("scheduler", []).append(found)
 
-    def _look_at_what_stepped(self, known: _Optimizer) -> None:
+    def _check_recreated(self, known: _Optimizer) -> None:
         """Report a scheduler or scaler that the program created again for each of the first
         steps.
         """
@@ -209,7 +211,7 @@ class OptimizerCalls(Listener):
                     made = RecreatedObject(what=what, name=name)
                     self.events.note(made, known.place, count=len(refs))
 
-    def _look_at_rates(self, known: _Optimizer) -> None:
+    def _check_rates(self, known: _Optimizer) -> None:
         steps, rates = known.record.steps, known.rates
         optimizer = known.record.ref()
         sizes = [] if optimizer is None else [len(g["params"]) for g in optimizer.param_groups]
@@ -234,7 +236,7 @@ class OptimizerCalls(Listener):
                     )
                     self.events.note(idle, known.place, count=steps, steps=steps)
 
-    def _look_at_gradients(self, known: _Optimizer) -> None:
+    def _check_gradients(self, known: _Optimizer) -> None:
         """Report an optimizer none of whose parameters had a gradient at any step."""
         optimizer, steps = known.record.ref(), known.record.steps
         if optimizer is None or steps < 2 or known.empty < steps:
@@ -246,7 +248,9 @@ class OptimizerCalls(Listener):
             keys = [id(p) for p in learning]
             self.events.note(empty, known.place, leaves=keys, count=steps)
 
-    def _look_for_owners(self, optimizer: Optimizer, name: str, place: CodePosition | None) -> None:
+    def _check_shared_parameters(
+        self, optimizer: Optimizer, name: str, place: CodePosition | None
+    ) -> None:
         """Report parameters that another optimizer updates, too."""
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
@@ -261,7 +265,7 @@ class OptimizerCalls(Listener):
             shared = SharedParameters(optimizer=name, other=label)
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
-    def _look_at_moments(self) -> None:
+    def _check_lost_state(self) -> None:
         """Report an optimizer that loses its state because the program creates it for each step."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
@@ -300,7 +304,7 @@ class EarlySchedulers(Listener):
         self._met.add(id(optimizer))
         frames = user_frames(frame, program.frame)
         known = [(name, scheduler()) for name, scheduler in self._waiting]
-        known += [each for one in frames for each in self._made_since(one, optimizer)]
+        known += [each for one in frames for each in self._new_schedulers(one, optimizer)]
         for name, scheduler in known:
             if scheduler is None or scheduler.optimizer is not optimizer or self._scaled:
                 continue
@@ -312,7 +316,7 @@ class EarlySchedulers(Listener):
                 self.events.note(EarlySchedulerStep(scheduler=name, optimizer=label), place)
                 return
 
-    def _made_since(
+    def _new_schedulers(
         self, frame: FrameType, optimizer: Optimizer
     ) -> Iterator[tuple[str, LRScheduler]]:
         """Yield the frame's schedulers, if the frame created the optimizer during the recording."""

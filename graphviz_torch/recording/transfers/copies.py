@@ -268,8 +268,8 @@ class Copies(Listener):
         ours = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ours:
-            # It belongs to another recording. A node of this program's graph counts as this
-            # program's even in another thread, because the engine has threads of its own.
+            # The copy belongs to another recording. A node of this program's graph counts as
+            # this program's even in another thread, because the engine has its own threads.
             return
         for record, source, made in self._transfers.see(event):
             frame = user_frame(sys._getframe(1))
@@ -305,7 +305,7 @@ class Copies(Listener):
             copy.transfer(_node(copy, backward), line(copy.place))
             for copy in self._transfers.records
         ]
-        # Copies are kept that `trace` predicted for nodes that backward has not run.
+        # Keep the copies that `trace` predicted for nodes that backward has not run.
         ahead = [
             copy
             for copy in graph.transfers
