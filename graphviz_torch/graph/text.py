@@ -51,7 +51,7 @@ def shorten_middle(name: str, most: int = 40) -> str:
     """
     if len(name) <= most:
         return name
-    begin = (most - 1) * 2 // 5  # the end of a path tells more
+    begin = (most - 1) * 2 // 5  # keep more of the end, where paths differ
     return f"{name[:begin]}…{name[begin + 1 - most :]}"
 
 

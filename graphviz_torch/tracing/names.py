@@ -51,7 +51,7 @@ def caller_names(
         outputs: the traced outputs, whose keys and fields are names, too. They come after the names
             above.
         leaves: leaves of the graph. If `names` is None, the caller's modules are read only if a
-            leaf is a parameter, or is no variable; reading a large model takes milliseconds.
+            leaf is a parameter or not a variable, because reading a large model takes milliseconds.
 
     Raises:
         TypeError: if `names` is none of these, or a dict without tensors and modules.

@@ -54,13 +54,13 @@ class Stream:
         return None
 
     def synchronize(self) -> None:
-        """Do nothing, because all work has already run."""
+        """Return at once, because all work has already run."""
 
     def wait_event(self, event: Any) -> None:
-        """Do nothing, because the event has occurred."""
+        """Return at once, because the event has occurred."""
 
     def wait_stream(self, stream: Any) -> None:
-        """Do nothing, because the work of the other stream has already run."""
+        """Return at once, because the work of the other stream has already run."""
 
     def record_event(self, event: Any = None) -> Any:
         """Return `event`, or a new event if it is None."""
@@ -85,10 +85,10 @@ class Event:
         """Ignore the call, because there is no clock."""
 
     def wait(self, stream: Any = None) -> None:
-        """Do nothing, because the event has occurred."""
+        """Return at once, because the event has occurred."""
 
     def synchronize(self) -> None:
-        """Do nothing, because the event has occurred."""
+        """Return at once, because the event has occurred."""
 
     def query(self) -> bool:
         """Return True, because the event has occurred."""

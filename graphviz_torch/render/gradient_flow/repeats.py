@@ -103,7 +103,7 @@ def _follows(
         return False  # layers of one row each show the gradient by depth
     if any(end - begin != times * len(begins) for begin, end in counts):
         return False
-    if not all(_near(one.norm, two.norm) for one, two in pairs):
+    if not all(_are_near(one.norm, two.norm) for one, two in pairs):
         return False
     rows = range(size)
     return all(
@@ -114,7 +114,7 @@ def _follows(
     )
 
 
-def _near(one: float | None, other: float | None) -> bool:
+def _are_near(one: float | None, other: float | None) -> bool:
     if one is None or other is None or one == other:
         return one == other
     low, high = sorted((abs(one), abs(other)))
