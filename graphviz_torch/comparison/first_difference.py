@@ -193,7 +193,7 @@ def first_difference(
     <FirstDifference: no difference in 4 results>
     """
     if tolerance is not None and not tolerance >= 0:
-        raise ValueError(f"tolerance={tolerance} is not a relative difference: give 0 or more.")
+        raise ValueError(f"tolerance={tolerance} is not a relative difference: pass 0 or more.")
     a, b = graph_of(a), graph_of(b)
     for name, graph in (("first", a), ("second", b)):
         if not any(node.fingerprints for node in graph.nodes):

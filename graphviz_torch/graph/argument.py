@@ -44,7 +44,7 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
     Graph(0 nodes)
     >>> graph_of("y")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    TypeError: a graph is needed, and this is a str ('y'). Pass a Graph, a recording, a tensor...
+    TypeError: expected a graph, but got a str ('y'). Pass a Graph, a recording, a tensor...
     """
     if not inputs:
         graph = value if isinstance(value, Graph) else getattr(value, "graph", None)
@@ -59,6 +59,6 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
             "inputs. To pass several outputs, pass them as one list."
         )
     raise TypeError(
-        f"a graph is needed, and this is {type_text(value)} ({shorten(repr(value), 60)}). Pass a "
+        f"expected a graph, but got {type_text(value)} ({shorten(repr(value), 60)}). Pass a "
         "Graph, a recording, a tensor that requires a gradient, or a list of such tensors."
     )

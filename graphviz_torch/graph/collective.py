@@ -40,7 +40,7 @@ class RankTime(NamedTuple):
     group: str  # name of the process group, equal on all its ranks
     begin: float  # since that rank's recording began
     seconds: float | None = None  # from the call to the result
-    standing: float | None = None  # seconds of these in which the rank was blocked
+    standing: float | None = None  # time within `seconds` in which the rank was blocked
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ def line_chart(
     x_text: Callable[[float], str] = str,
     y_text: Callable[[float], str] = str,
 ) -> Picture:
-    """Return a chart of `lines` (name -> points); points that are not above 0 are left out.
+    """Return a chart of `lines` (name -> points). A point with a coordinate of 0 or less is left
+    out.
 
     Args:
         title: the title above the chart.

@@ -312,7 +312,9 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 
 def group_details(drawing: Drawing, number: int) -> list[str]:
-    """Return the small text of a closed group: outputs, and totals unless detail="short"."""
+    """Return the small text of a closed group: its outputs and, unless detail="short", its
+    totals.
+    """
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
     said = _group_output_line(drawing, number)

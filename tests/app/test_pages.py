@@ -305,7 +305,7 @@ def test_a_hostile_checkpoint_gets_a_message_and_runs_nothing(data: bytes | None
             ["graphviz-torch app --simulate 2 'a $(b).py'"],
         ),
         ("cat.png", b"\x89PNG", "cat.png is not a recording: pass a .json", []),
-        ("cut.json", b'{"format', "cut.json: it was cut short at byte 8", []),
+        ("cut.json", b'{"format', "cut.json: the file was cut short at byte 8", []),
     ],
 )
 def test_a_file_that_is_no_recording_gets_one_line_and_a_script_its_command(

@@ -158,7 +158,7 @@ def test_each_way_to_cut_has_its_own_words(how: str, severity: str, cause: str) 
 @pytest.mark.parametrize("wrong", [None, 3, "run.json", {}])
 def test_what_has_no_graph_is_refused_with_what_to_pass(wrong: Any) -> None:
     for ask in (find, lambda graph: find([graph])):
-        with pytest.raises(TypeError, match=r"^a graph is needed, and this is an? .* Pass a Graph"):
+        with pytest.raises(TypeError, match=r"^expected a graph, but got an? .* Pass a Graph"):
             ask(wrong)
 
 
@@ -169,7 +169,7 @@ def test_the_graphs_before_are_a_list() -> None:
         find(graph, graph)
     with pytest.raises(TypeError, match=r"^previous is a Recording, not a list of graphs"):
         find(graph, record(torch.nn.Linear(1, 1)))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="a graph is needed, and this is a NoneType"):
+    with pytest.raises(TypeError, match="expected a graph, but got a NoneType"):
         find(graph, [None])
 
 

@@ -60,7 +60,7 @@ def test_a_tensor_stands_for_its_trace(take: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
 def test_anything_else_is_refused_and_repeated(take: Any, tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"a graph is needed, and this is an? int \(3\)\. Pass"):
+    with pytest.raises(TypeError, match=r"expected a graph, but got an? int \(3\)\. Pass"):
         take(3, tmp_path)
 
 

@@ -200,7 +200,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__order=[12345, 1]).replace("12345", "1" * 5000),
-            r"^it is not a saved graph: a number has thousands of digits\.$",
+            r"^this is not a saved graph: a number has thousands of digits\.$",
         ),
         (
             changed(nodes__items__saved__lengths=[10**400, 0]),

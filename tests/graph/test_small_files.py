@@ -67,7 +67,7 @@ def test_a_small_file_that_holds_much_is_refused_in_little_memory(
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(text, 6))
     assert path.stat().st_size < 400_000
-    assert f"{path}: it holds more than {reason}" in refused(path)
+    assert f"{path}: the file has more than {reason}" in refused(path)
 
 
 # The same of files that are large themselves: these are allowed more values.
@@ -93,7 +93,7 @@ def test_a_large_file_is_refused_in_little_memory(name: str, tmp_path: Path) -> 
     path = tmp_path / "large.json.gz"
     path.write_bytes(gzip.compress(text, 1))
     assert path.stat().st_size > 4_000_000
-    assert f"{path}: it holds more than {reason}" in refused(path)
+    assert f"{path}: the file has more than {reason}" in refused(path)
 
 
 @pytest.mark.parametrize("head", [_HEAD, _TRAINING], ids=["graph", "training"])
@@ -101,7 +101,7 @@ def test_a_file_of_many_members_is_refused(head: bytes, tmp_path: Path) -> None:
     path = tmp_path / "members.json.gz"
     for packed in (gzip.compress(b"", 1, mtime=0), gzip.compress(b" ", 1, mtime=0)):
         path.write_bytes(packed * 140_000 + gzip.compress(head))
-        assert f"{path}: it holds more than 131,072 gzip members" in refused(path)
+        assert f"{path}: the file has more than 131,072 gzip members" in refused(path)
 
 
 def test_a_file_of_several_members_is_one_text(tmp_path: Path) -> None:

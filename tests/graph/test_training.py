@@ -350,7 +350,7 @@ def test_a_training_with_any_value_replaced_is_refused_or_drawn(
         (lambda rows: rows[0].update(version=99), "Update graphviz_torch"),
         (lambda rows: rows[0].update(steps=3), "unknown field 'steps'"),
         (lambda rows: rows[3].update(step=0), "must increase"),
-        (lambda rows: rows[2].update(step="1"), "the number of a step is '1'"),
+        (lambda rows: rows[2].update(step="1"), "a step has the number '1'"),
         (lambda rows: rows[-1].update(graphs=[]), "step 4 has no graph"),
         (lambda rows: rows[2]["graphs"][0].update(like=7), "refers to graph 7 of the 1 before"),
         (lambda rows: rows[2]["graphs"][0].update(like=-1), "refers to graph -1 of the 1 before"),

@@ -215,7 +215,7 @@ class MixedLosses(Occurrence):
         False  # True if the second loss reaches parameters that the other optimizer stepped
     )
     second: str = ""  # line of the second backward
-    stepped: str = ""  # line of the step
+    stepped: str = ""  # line of the optimizer's step
 
 
 @dataclass(frozen=True, slots=True, repr=False)

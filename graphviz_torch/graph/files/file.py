@@ -109,7 +109,7 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
             if text:
                 yield text
         if whole and not unpack.eof:
-            raise ValueError(f"it was cut short at byte {os.fstat(file.fileno()).st_size:,}.")
+            raise ValueError(f"the file was cut short at byte {os.fstat(file.fileno()).st_size:,}.")
 
 
 def text_of(value: Checked) -> str:
@@ -163,7 +163,7 @@ def json_of(text: str | bytes) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
     except RecursionError:
-        raise ValueError("this is not a saved graph: it is nested too deeply.") from None
+        raise ValueError("this is not a saved graph, because it is nested too deeply.") from None
     except json.JSONDecodeError as error:
         if not text.strip():
             raise ValueError("the file is empty; pass one that `save` or `run -o` wrote.") from None
@@ -171,12 +171,12 @@ def json_of(text: str | bytes) -> Any:
         said = f"this is not JSON: {error}."
         if ends and text[:1] in ("{", b"{"):
             size = len(text) if isinstance(text, bytes) else len(text.encode())
-            said = f"it was cut short at byte {size:,}."
+            said = f"the file was cut short at byte {size:,}."
         raise ValueError(f"{said} Pass a file that `save` or `run -o` wrote.") from None
     except ValueError as error:
         if "digits" not in str(error):
             raise
-        raise ValueError("it is not a saved graph: a number has thousands of digits.") from None
+        raise ValueError("this is not a saved graph: a number has thousands of digits.") from None
 
 
 def check_head(values: Any, format: str) -> None:
@@ -234,9 +234,9 @@ def _decode(text: bytes | bytearray) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("it is not a saved graph: an object has the same key twice.")
+        raise ValueError("this is not a saved graph: an object has the same key twice.")
     return found
 
 
 def _constant(name: str) -> Any:
-    raise ValueError(f"it is not JSON: {name} is not a number in JSON.")
+    raise ValueError(f"this is not JSON: {name} is not a number in JSON.")

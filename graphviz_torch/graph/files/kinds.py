@@ -59,7 +59,7 @@ class Kinds:
             if cls is None:
                 raise ValueError(
                     f"{where} has an unknown kind {name!r:.40}. If a newer graphviz_torch wrote "
-                    "the file, update."
+                    "the file, update graphviz_torch."
                 )
             if cls in groups:
                 raise ValueError(f"{where} has the kind {name!r} twice.")

@@ -15,9 +15,9 @@ _PER_GRAPH = 2  # one graph, or one step of a training, may have `max_bytes` / 2
 _LISTS = _TEXTS = 256  # one list or object, and one string, per 256 bytes of `max_bytes`
 _MAX_VALUES = 40  # at most one value per 40 bytes of `max_bytes`: 250,000 recorded nodes
 _MEMBERS = 2048  # one gzip member per 2,048 bytes of `max_bytes`; each write of a run is a member
-# at most 8 values per byte of the file; small files: `max_bytes` / 512
+# at most 8 values per byte of the file; a small file may always have `max_bytes` / 512
 _VALUES, _VALUES_PER_BYTE = 512, 8
-# at most 64 bytes of text per byte of the file; small files: `max_bytes` / 8
+# at most 64 bytes of text per byte of the file; a small file may always have `max_bytes` / 8
 _TEXT, _TEXT_PER_BYTE = 8, 64
 
 
@@ -42,7 +42,7 @@ class Limits:
     >>> limits.check(b"[" * 2_000_000)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
       ...
-    ValueError: it holds more than 1,048,576 lists and objects. If you trust it, raise ...
+    ValueError: the file has more than 1,048,576 lists and objects. If you trust ...
     """
 
     def __init__(self, size: int, max_bytes: int = MAX_BYTES) -> None:
@@ -84,8 +84,8 @@ class Limits:
 
     def _error(self, limit: int, what: str) -> ValueError:
         return ValueError(
-            f"it holds more than {limit:,} {what}. "
-            "If you trust it, raise the limit: load(path, max_bytes=...)."
+            f"the file has more than {limit:,} {what}. "
+            "If you trust the file, raise the limit: load(path, max_bytes=...)."
         )
 
 

@@ -175,13 +175,15 @@ def read_steps(
     try:
         steps = tuple(_steps(path, Limits(size, max_bytes), step))
         if not steps:
-            raise ValueError(f"it was cut short at byte {size:,}, before its first step ended.")
+            raise ValueError(
+                f"the file was cut short at byte {size:,}, before its first step ended."
+            )
         return steps
     except zlib.error:
         raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from None
     except RecursionError:
         raise ValueError(
-            f"{printable(str(path))}: this is not a training: it is nested too deeply."
+            f"{printable(str(path))}: this is not a training, because it is nested too deeply."
         ) from None
     except ValueError as error:
         raise ValueError(f"{printable(str(path))}: {error}") from None
@@ -198,7 +200,7 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
     for line in lines:
         number, written = members(json_of(line), ("step", "graphs"), "a step")
         if type(number) is not int:
-            raise ValueError(f"the number of a step is {number!r:.40}.")
+            raise ValueError(f"a step has the number {number!r:.40}, which is not an integer.")
         graphs: list[Graph] = []
         size += 1 + extent(written)
         limits.check_values(size)

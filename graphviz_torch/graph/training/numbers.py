@@ -39,7 +39,9 @@ def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -
         ValueError: if `changes` cannot have returned `changed`.
     """
     if len(old) != len(changed):
-        raise ValueError(f"it changes {len(changed)} numbers, but the step before has {len(old)}.")
+        raise ValueError(
+            f"a step changes {len(changed)} numbers, but the step before has {len(old)}."
+        )
     found = []
     for a, step in zip(old, changed, strict=True):
         if type(step) is not int and step not in _UNMEASURED:

@@ -72,7 +72,7 @@ class Training:
         """Raise ValueError if the training, once written, could not be read again."""
         numbers = [step.number for step in self.steps]
         if not numbers:
-            raise ValueError("a training has one step or more, and this one has none.")
+            raise ValueError("a training must have a step, but this training has none.")
         if numbers != sorted(set(numbers)) or numbers[0] < 0:
             raise ValueError(f"the numbers of the steps must increase from 0 on: {numbers[:5]}.")
         for step in self.steps:

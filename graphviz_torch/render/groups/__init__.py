@@ -1,1 +1,1 @@
-"""Find the nodes to draw as one box: modules, loops, repeated blocks, and joined graphs."""
+"""Group the nodes that can be drawn as one box: modules, calls, loops and repeated blocks."""

@@ -64,12 +64,14 @@ def _stem(part: Group) -> str:
 def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
     """Return the tree with a new group, a stack, around the undrawn groups of each family.
 
-    Of the twelve blocks "0" to "11", the first remains, and the other eleven are put into a group
+    For example, the first of twelve blocks "0" to "11" remains, and the others are put into a group
     "1-11".
 
     Args:
-        rows: a function from the groups directly inside a level to their families; it may replace
-            a run by the groups inside it, and the run is then not in the result. None: `families`.
+        tree: the tree.
+            rows: a function that returns the families of the groups of a level. The function may
+                replace a run by the groups inside the run, which is then removed from the tree.
+                None uses `families`.
     """
     stacks: dict[
         int, tuple[int, ...]

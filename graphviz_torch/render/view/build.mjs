@@ -1,11 +1,11 @@
-// Bundles src/ into dist/view.js: one ES module that exports `mount`, with its styles inside.
+// Bundle src/ into dist/view.js: one ES module that exports `mount` and contains its styles.
 import { readFileSync } from "node:fs";
 import { build } from "esbuild";
 
 const common = { bundle: true, minify: true, target: "es2022", legalComments: "inline" };
 
-// The layout runs in a worker made from a text, and on the page where workers are forbidden. As one
-// function without outer names it serves both, and dagre is in the bundle once.
+// The layout runs in a worker, which is created from text, or in the page if workers are forbidden. One
+// function without outer names serves both, so that the bundle contains dagre only once.
 const layout = {
   name: "layout",
   setup(plugin) {
@@ -38,6 +38,6 @@ await build({
   alias: { "d3-transition": "./src/drawing/stills.ts", "d3-interpolate": "./src/drawing/stills.ts" },
   loader: { ".css": "text" },
   banner: { js: `/*! graphviz_torch's view. Bundled with it:\n\n${licences.join("\n\n").replaceAll("*/", "* /")}\n*/` },
-  // A plain name for what follows in the same script; minified names would be taken away.
+  // Code that follows in the same script needs a name that is not minified.
   footer: { js: "const mount = view.mount;\nexport { mount };" },
 });

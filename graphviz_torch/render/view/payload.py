@@ -358,14 +358,14 @@ def _values(values: Iterable[Any]) -> list[float | str]:
 def _single_boxes(boxes: Drawing) -> set[int]:
     """Return the groups that begin as one box and can be opened.
 
-    These are the fused groups, and each module or call with one box around nodes that are written
-    inside it or drawn as an edge, such as the `t` of a linear layer.
+    These are the fused groups, and all modules and calls of which only one node has a box. Their
+    other nodes are written inside the box or drawn as an edge, such as the `t` of a linear layer.
     """
     groups, folded, nodes = boxes.groups, boxes.inner.folded, boxes.graph.nodes
     assert groups is not None
     found = set(boxes.fused)
     visible = [0] * len(groups.groups)
-    opens = set(found)  # groups with something to open inside, and those around them
+    opens = set(found)  # groups that can be opened, and all groups that contain such a group
     for part in reversed(groups.groups):  # inner ones first
         hidden = [i for i in part.nodes if i in folded]
         visible[part.id] += len(part.nodes) - len(hidden)
@@ -381,10 +381,10 @@ def _single_boxes(boxes: Drawing) -> set[int]:
 
 
 def _hosts(boxes: Drawing, single: set[int]) -> list[int]:
-    """Return, by node, the node whose box shows it: itself if it has a box.
+    """Return, for each node, the node whose box shows it, which is the node itself if it has a box.
 
-    The operations of a group that begins as one box have boxes, which are visible if the group is
-    opened.
+    In a group that is one box at first, the operations have boxes, which are visible when the group
+    is opened.
     """
     inner, groups, nodes = boxes.inner, boxes.groups, boxes.graph.nodes
     assert groups is not None
@@ -410,7 +410,15 @@ def _add_groups(
     columns: Columns,
     header: dict[str, Any],
 ) -> None:
-    """Add the groups; `items` follow the nodes, and `paged` drawings name the open groups."""
+    """Add the groups to `columns` and `header`.
+
+    Args:
+        boxes: the boxes of the default drawing.
+        single: groups that are one box at first.
+        items: data and calls without an autograd node, which follow the nodes.
+        paged: True to list the groups that are open at first.
+        columns, header: parts of the payload.
+    """
     tree = boxes.groups
     assert tree is not None
     groups = group_repeats(tree, partial(families_in, boxes))
