@@ -150,4 +150,4 @@ def test_a_saved_graph_is_read_judged_compared_printed_and_drawn_without_torch(
             assert main([*command.split(), f"{folder}/recording.json.gz"]) == 0
         assert main(["diff", f"{folder}/trace.json.gz", f"{folder}/recording.json.gz"]) in (0, 1)
     """
-    assert "this is a str ('a.json')" in python(code, str(tmp_path))
+    assert "but got a str ('a.json')" in python(code, str(tmp_path))
