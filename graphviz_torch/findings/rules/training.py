@@ -455,9 +455,11 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The usual cause is that the number of batches in an epoch is not a multiple of the number that
-    one step accumulates. If no step follows the last batches, their gradients are added to those of
-    the next epoch's first step, which is then too large. If a step follows them, but their losses
-    are divided by the full number, this step is too small.
+    one step accumulates.
+
+    If no step follows the last batches, their gradients are added to those of the next epoch's
+    first step, which is then too large. If a step follows them, but their losses are divided by the
+    full number, this step is too small.
 
     ## Example
 

@@ -122,7 +122,9 @@ def _are_near(one: float | None, other: float | None) -> bool:
 
 
 def _numbers_apart(first: str, last: str) -> tuple[re.Match[str], int] | None:
-    """Return the one number in which two paths differ, and that of the last; else None."""
+    """Return the only number in which two paths differ, and the last path's number; None if more
+    differs.
+    """
     ones, others = _NUMBER.finditer(first), _NUMBER.finditer(last)
     found = [(a, int(b[0])) for a, b in zip(ones, others, strict=False) if a[0] != b[0]]
     return found[0] if len(found) == 1 else None

@@ -52,7 +52,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iter
         x, y: middle of the bar.
         cut: the cut.
         text: x at which the text begins.
-        room: pixels for the text.
+        room: width that the text may have, in pixels.
     """
     color = COLORS[_CUT_COLOR][0]  # every cut has the legend's color, whether harmful or intended
     yield (

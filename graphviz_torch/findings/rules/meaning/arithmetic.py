@@ -89,8 +89,9 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Such a ratio has the gradient of a policy gradient step on samples of the current policy. If the
-    samples are of an older policy, as in the second step on one rollout, the ratio needs the
+    Such a ratio has the gradient of a policy gradient step on samples of the current policy.
+
+    If the samples are of an older policy, as in the second step on one rollout, the ratio needs the
     log-probabilities that were stored when the samples were drawn. Otherwise nothing corrects for
     the difference between the policies, and a clamp of the ratio never limits a step.
 
