@@ -28,7 +28,7 @@ from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls, sums and their lines
+_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls; kept sums
 _MIN_SUMS = 2  # unused sums of a line, for a report
 
 
@@ -56,7 +56,8 @@ class PairedTensors(Listener):
         # id() of the result.
         self._row_reductions: dict[int, tuple[Ref, Any, int]] = {}
         self._sums: deque[_Sum] = deque(maxlen=_MAX_INTENDED)  # sums of two losses, of this step
-        # By line: its first addends; the number of sums that no backward used, -1 if one was used.
+        # By line: the addends of its first sum, and the number of its sums that no backward used;
+        # -1 if a backward used a sum of the line.
         self._addends: dict[CodePosition | None, tuple[TensorRecord, TensorRecord]] = {}
         self._unused: dict[CodePosition | None, int] = {}
 
@@ -224,13 +225,13 @@ class PairedTensors(Listener):
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         for each in self._sums:
             if each.ran[2]:
-                self._unused[each.place] = -1  # the line's sum is a loss, at least at times
+                self._unused[each.place] = -1  # a backward used a sum of this line
             elif any(each.ran) and not all(each.ran[:2]):
                 self._check_unused(each)
         self._sums.clear()
 
     def _check_unused(self, each: _Sum) -> None:
-        """Report a line whose sums no backward uses, if one used one of the addends."""
+        """Report a line whose sums no backward used, if a backward used one of two addends."""
         count = self._unused.get(each.place, 0)
         if count < 0 or each.place not in self._addends:
             return

@@ -19,14 +19,15 @@ _MAX_LINES = 64  # lines of backwards
 
 
 class Accumulation(Listener):
-    """Listener that reports steps with an unusual number of backwards of one line."""
+    """Listener that reports steps for which a line called backward unusually often or rarely."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._running: Counter[CodePosition | None] = Counter()  # since the last step, by line
-        # By lines of backward and of step: the number of steps by their number of backwards.
+        # Number of backwards since the last optimizer step, by the line that calls backward.
+        self._running: Counter[CodePosition | None] = Counter()
+        # Number of steps by their number of backwards, for each line of backward and of the step.
         self._steps: dict[tuple[CodePosition | None, CodePosition | None], Counter[int]] = {}
 
     def on_backward_end(self, event: BackwardEnded) -> None:
@@ -50,7 +51,7 @@ class Accumulation(Listener):
     def _look_at(
         self, line: CodePosition | None, step: CodePosition | None, counts: Counter[int], now: int
     ) -> None:
-        """Report a number of backwards that differs from the usual one of these lines."""
+        """Report the step if its number of backwards differs from the usual one at these lines."""
         (usual, steps), *others = counts.most_common()
         if usual > 1 and steps >= _MIN_STEPS and now != usual and len(others) == 1:
             found = UnevenAccumulation(usual=usual, backwards=now)
