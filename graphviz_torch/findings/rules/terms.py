@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Cut, Finding, GradientStats, Node, Parameter
+from ...graph import Cut, Finding, GradientStats, Node, Parameter, TensorMeta
 from ...graph.events import ConstantTerm, UnusedSum
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -127,6 +127,89 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+@rule("info", of=("add",))
+def term_added_twice(reading: Reading) -> Iterator[Finding]:
+    """A term of the loss is added to a sum that already contains it.
+
+    ## Why it matters
+
+    The term has twice the weight that the program gives it. Often a function adds it in place,
+    `loss += term`, and its caller adds it again.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        x = torch.randn(8, 4)
+        y = model(x)
+        loss, penalty = (y - x).square().mean(), y.abs().mean()
+        loss += penalty
+        total = loss + penalty  # <- reported
+        total.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        x = torch.randn(8, 4)
+        y = model(x)
+        loss, penalty = (y - x).square().mean(), y.abs().mean()
+        total = loss + penalty
+        total.backward()
+    ```
+
+    ## When it is intended
+
+    Write a factor, `loss + 2 * term`, and nothing is reported.
+
+    ## Not detected
+
+    Terms with more than one number for each sample, and terms that are scaled in between, are not
+    reported.
+
+    ## See also
+
+    - [torch.add](https://docs.pytorch.org/docs/stable/generated/torch.add.html)
+    """
+    nodes = reading.graph.nodes
+    for node in reading.of_operations(("add",)):
+        meta, given = reading.meta(node.id), reading.inputs[node.id]
+        if meta is None or len(meta.shape) > 1 or len(given) != 2:
+            continue
+        for before, term in (given, given[::-1]):
+            earlier = nodes[before.source]
+            made = {(edge.source, edge.output_nr) for edge in reading.inputs[earlier.id]}
+            reduced = any(len(m.shape) > 1 for m in _given(reading, term.source))
+            if earlier.operation == "add" and (term.source, term.output_nr) in made and reduced:
+                name = reading.call(term.source)
+                yield finding(
+                    "info",
+                    f"add{at(node.where)} adds {name} to a sum that already contains it, from "
+                    f"add{at(earlier.where)}: it counts twice in the loss.",
+                    cause="a term that is added twice",
+                    advice=f"Add {name} in one of the two places.",
+                    where=node.where,
+                    nodes=(earlier.id, node.id, term.source),
+                )
+
+
+def _given(reading: Reading, node: int) -> list[TensorMeta]:
+    """Return the inputs of a node as far as they are known."""
+    metas = (reading.meta(edge.source, edge.output_nr) for edge in reading.inputs[node])
+    return [meta for meta in metas if meta is not None]
 
 
 @rule("info", reads="end", of=(UnusedSum,))

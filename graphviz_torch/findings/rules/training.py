@@ -450,7 +450,7 @@ def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(UnevenAccumulation,))
 def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
-    """Some steps use the gradients of more or fewer backwards than the usual steps.
+    """A few steps use the gradients of more or fewer backwards than the others.
 
     ## Why it matters
 

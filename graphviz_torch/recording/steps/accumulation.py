@@ -1,4 +1,4 @@
-"""Find optimizer steps that use the gradients of more or fewer backwards than the usual steps.
+"""Find optimizer steps that use the gradients of more or fewer backwards than other steps.
 
 With gradient accumulation, the last batches of an epoch may be too few for a step: their gradients
 are then added to those of the next epoch, or are divided by the number of a full step.

@@ -31,7 +31,6 @@ NOT_YET = frozenset(
         "balance_loss_that_is_constant",
         "helper_that_reads_a_generator_twice",
         "masked_weights_that_decay",
-        "auxiliary_loss_added_twice",
         "teacher_that_keeps_old_statistics",
     ]
 )
