@@ -1,8 +1,7 @@
-"""How long the app takes: from nothing to the first graph in a browser, the worked example again,
-and a recording of 10,000 nodes.
+"""Measure the app: the start, the worked example, and a recording of 10,000 nodes.
 
-Run `python -m tests.bench.bench_app [FOLDER]`, where FOLDER is a checkout whose app is started from
-nothing; this one is, where none is named. CPU seconds are those that a busy machine leaves alone.
+Run `python -m tests.bench.bench_app [FOLDER]`. FOLDER is the checkout whose app is started; by
+default it is this one. CPU seconds are less affected by other processes than wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ PROGRAM = "a = x + 2\nb = a ** 2\nc = b + 3\ny = mean(c)"
 
 
 def timed(what: str, function: Callable[..., T], *arguments: object) -> T:
-    """The result, after printing how long it took."""
+    """Call a function, print how long it took, and return its result."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = function(*arguments)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -42,7 +41,7 @@ def timed(what: str, function: Callable[..., T], *arguments: object) -> T:
 
 
 def large(nodes: int) -> Graph:
-    """A recording of a chain of small modules with about so many nodes."""
+    """Return the recorded graph of a chain of small modules with about `nodes` nodes."""
     model = torch.nn.Sequential(
         *(
             torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.LayerNorm(4))
@@ -55,12 +54,12 @@ def large(nodes: int) -> Graph:
 
 
 def processes(root: int) -> dict[int, float]:
-    """CPU seconds of a process and of all that it started, by id; Linux only."""
+    """Return the CPU seconds of a process and its descendants, by process id; Linux only."""
     parents, seconds = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
+        except OSError:  # the process has ended
             continue
         parents[int(folder.name)] = int(fields[1])
         seconds[int(folder.name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
@@ -71,7 +70,7 @@ def processes(root: int) -> dict[int, float]:
 
 
 def cold(checkout: Path) -> None:
-    """From nothing to the first graph in the browser, and then to the first gradient."""
+    """Start the app; measure until the browser shows the first graph and the first gradient."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
@@ -96,7 +95,7 @@ def cold(checkout: Path) -> None:
 
 
 def is_browser(process: int) -> bool:
-    """Whether the browser started this process."""
+    """Return whether a process was started by the browser."""
     try:
         return "chrom" in Path(f"/proc/{process}/cmdline").read_text().partition("\0")[0]
     except OSError:

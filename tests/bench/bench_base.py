@@ -1,20 +1,21 @@
-"""The working tree beside any commit, in one run: `python -m tests.bench.bench_base COMMIT`.
+"""Compare the speed of the working tree with that of a commit.
 
     python -m tests.bench.bench_base 242afe1 --rounds 30 --rows find diff
     python -m tests.bench.bench_base 242afe1 --models small --calls
     python -m tests.bench.bench_base 242afe1 --models large --rounds 3
 
-Each side is a process of its own, with the same models. They take turns row by row, so that a busy
-machine hits both alike: printed is the median over the rounds of the working tree's time divided by
-that of the commit, and the middle half. Time is the thread's own on the CPU. With `--calls` it is
-not time that is divided but the calls that a row makes, Python's and C's, by `sys.setprofile`: they
-are the same in every run. A row that the commit has no function for is "not there".
+Each of the two versions runs in a process of its own, with the same models. They take turns row by
+row, so that other processes slow down both alike. The script prints the median over the rounds of
+the working tree's time divided by the commit's time, and the quartiles. Times are CPU times of the
+thread. With `--calls`, calls are counted instead of time, those of Python functions and of C
+functions, by `sys.setprofile`; the counts are the same in every run. A row is "not there" if the
+commit has no function for it.
 
-    bare            the model's forward and backward, unwatched
+    bare            the model's forward and backward, not recorded
     record          the same step in `with record(model)`, with the graph ready
-    trace, names    a fresh forward's graph, without names and with those of the caller's variables
-    find ... html   of the recorded graph, which nobody has looked at before
-    diff            the recorded graph and that of a model with a block more
+    trace, names    tracing a new forward's graph, without names and with the names of variables
+    find ... html   functions of the recorded graph, which has no cached results
+    diff            comparing the recorded graph with that of a model with one more block
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-BUNDLE = "graphviz_torch/render/view/dist"  # built, not committed: the commit borrows it
+BUNDLE = "graphviz_torch/render/view/dist"  # not in Git: the commit uses the working tree's copy
 
 MODELS = {"small": 30, "transformer": 24, "blocks": 1000, "large": 14_500}  # blocks of each
 ROWS = ["bare", "record", "trace", "names", "find", "dot", "save", "load", "diff", "html"]
@@ -46,19 +47,19 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("commit", help="what the working tree is held against")
+    parser.add_argument("commit", help="commit to compare with the working tree")
     parser.add_argument("--models", nargs="+", default=list(MODELS)[:3], choices=MODELS)
     parser.add_argument("--rows", nargs="+", default=ROWS, choices=ROWS)
     parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--calls", action="store_true", help="count calls, in one round")
+    parser.add_argument("--calls", action="store_true", help="count calls, in a single round")
     return parser
 
 
-# What a side does. It imports the package of its own tree, and nothing else of that tree.
+# The following code runs in the process of a version. It imports only the package of that version.
 
 
 class Side:
-    """A model, its step and its recorded graph, and a row's work on them."""
+    """One of the two versions: it has a model, a step and a recorded graph, and runs rows."""
 
     def __init__(self, model: str, folder: Path) -> None:
         import torch
@@ -101,7 +102,7 @@ class Side:
 
     @property
     def graph(self) -> Any:
-        """The recorded graph, which nobody has looked at: a row's own."""
+        """Return the recorded graph for one row, without cached results."""
         return pickle.loads(self._graph)
 
     def step(self, model: Any = None, inputs: Any = None) -> None:
@@ -116,7 +117,7 @@ class Side:
         return recording.graph
 
     def work(self, row: str) -> Callable[[], object]:
-        """What the row does, with all that comes before it done."""
+        """Return a function that does the work of a row; all preparations are done."""
         package = self.package
         if row == "bare":
             return self.step
@@ -127,7 +128,7 @@ class Side:
             loss = model(inputs).square().mean()
 
             def named() -> object:
-                variables = (model, inputs, loss)  # of this frame, which `trace` reads
+                variables = (model, inputs, loss)  # `trace` reads the variables of this frame
                 return package.trace(variables[-1])
 
             return named if row == "names" else lambda: package.trace(loss, names={})
@@ -156,7 +157,7 @@ class Side:
         return time.thread_time() - start
 
     def calls(self, row: str) -> float:
-        """Calls that the row makes once it is warm: Python's own, and into C."""
+        """Return the number of calls to Python and C functions in a row, after a warm-up."""
         self.work(row)()
         work = self.work(row)
         count = 0
@@ -173,10 +174,10 @@ class Side:
         return count
 
     def serve(self) -> None:
-        """Answers a line "seconds find" with a number, or with why there is none."""
+        """Answer input lines, such as "seconds find", with a number or the reason for none."""
         print(json.dumps(len(self.graph.nodes)), flush=True)
         gc.collect()
-        gc.freeze()  # what is there by now is not looked at again: collecting is quick
+        gc.freeze()  # ignores existing objects, so that a collection is quick
         for line in sys.stdin:
             question, row = line.split()
             try:
@@ -186,12 +187,12 @@ class Side:
             print(json.dumps(answer), flush=True)
 
 
-# What the parent does.
+# The following code runs in the parent process.
 
 
 @contextlib.contextmanager
 def checkout(commit: str) -> Iterator[Path]:
-    """The commit's tree in a temporary folder."""
+    """Context manager that checks out a commit in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
@@ -205,7 +206,7 @@ def checkout(commit: str) -> Iterator[Path]:
 
 
 class Child:
-    """The process of a side."""
+    """The process of one version."""
 
     def __init__(self, tree: Path, model: str, folder: Path) -> None:
         folder.mkdir()
@@ -238,9 +239,9 @@ class Child:
 
 
 def compare(sides: list[Child], rows: list[str], rounds: int) -> None:
-    """Asks the sides in turns and prints the ratio of each row: the first side by the second."""
+    """Measure the versions in turns, and print the ratio of each row: first to second."""
     answers: dict[str, list[tuple[float, float]]] = {row: [] for row in rows}
-    for number in range(rounds + 1):  # the first is not counted
+    for number in range(rounds + 1):  # the first round is a warm-up
         for row in list(rows):
             order = sides if number % 2 else sides[::-1]
             pair = [side.ask("seconds", row) for side in order]
@@ -258,7 +259,7 @@ def compare(sides: list[Child], rows: list[str], rounds: int) -> None:
 
 
 def compare_calls(sides: list[Child], rows: list[str]) -> None:
-    """Prints each row's calls a node, and their ratio."""
+    """Print the calls for each node in each row, and the ratio."""
     for row in rows:
         new, old = (side.ask("calls", row) for side in sides)
         if isinstance(new, str) or isinstance(old, str):

@@ -1,9 +1,9 @@
-"""What each device of this machine is worth, and what its copies reach.
+"""Measure the speed of each device of this machine, and of the copies between devices.
 
     python -m tests.bench.bench_devices [seconds per number]
 
-Prints the tables of `compare_devices` for every built-in work and of `measure_bandwidth`, and
-`to_device` beside the plain loop of `.to` calls that it replaces.
+Prints the tables of `compare_devices` for all built-in workloads, the table of `measure_bandwidth`,
+and the time of `to_device` compared with a simple loop of `.to` calls.
 """
 
 from __future__ import annotations

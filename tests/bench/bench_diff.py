@@ -1,6 +1,8 @@
-"""Seconds for `diff` on growing graphs, beside `difflib` on the sequence of node names.
+"""Measure `diff` on growing graphs, compared with `difflib` on the names of the nodes.
 
-python -m tests.bench.bench_diff [nodes ...]   (default: 2500 20000; difflib up to 2,500 nodes)
+    python -m tests.bench.bench_diff [nodes ...]
+
+The default is 2500 20000. `difflib` is measured up to 2,500 nodes.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import torch
 from graphviz_torch import Graph, diff, trace
 from graphviz_torch.graph import TensorMeta
 
-BLOCK = 8  # nodes of one block with its parameters
+BLOCK = 8  # number of nodes in a block, with its parameters
 
 
 def tower(blocks: int, change: str = "") -> Graph:
-    """A residual tower of Linear, activation, Linear; `change` names what differs in it."""
+    """Return the graph of a residual tower of Linear, activation, Linear, with one change."""
     width = 8 if change == "wider" else 4
     x = torch.ones(2, width)
     named = {}
@@ -38,7 +40,7 @@ def tower(blocks: int, change: str = "") -> Graph:
 
 
 def unrelated(nodes: int) -> Graph:
-    """A chain of random operations."""
+    """Return a graph that is a chain of random operations."""
     random.seed(nodes)
     x = torch.ones(2, requires_grad=True)
     for _ in range(nodes - 2):

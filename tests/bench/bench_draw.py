@@ -1,10 +1,9 @@
-"""Drawing: seconds to DOT and to SVG, beside torchviz on the same graphs.
+"""Measure drawing as DOT and as SVG, compared with torchviz on the same graphs.
 
-`python -m tests.bench.bench_draw` prints a table; names of workloads after it choose some. Each
-DOT time is the median of rounds that take turns, after one that is not counted; "whole" draws every
-node, as torchviz does, where the usual drawing folds blocks that are alike. The layout is one run
-of the same Graphviz for both, stopped after 60 seconds by the clock. All figures are CPU seconds,
-with those of the child, so that they mean the same on a busy machine.
+`python -m tests.bench.bench_draw [WORKLOAD ...]` prints a table. A DOT time is the median of
+interleaved rounds, without the first. "whole" draws all nodes, as torchviz does; by default, equal
+blocks are folded. Both layouts are made by the same Graphviz, which is stopped after 60 seconds.
+All times are CPU seconds, including child processes, because other processes affect them less.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ ROUNDS = 9
 
 
 def rnn(steps: int) -> torch.Tensor:
-    """A cell written by hand, unrolled: three parameters, each used in every step."""
+    """Return the loss of a hand-written RNN cell, unrolled: each step uses its three parameters."""
     u, w = (torch.nn.Parameter(torch.randn(4, 4)) for _ in range(2))
     b = torch.nn.Parameter(torch.zeros(4))
     x = torch.randn(steps, 1, 4, requires_grad=True)
@@ -41,7 +40,7 @@ def rnn(steps: int) -> torch.Tensor:
 
 
 def bert(layers: int = 12, width: int = 16) -> torch.nn.Module:
-    """The encoder of BERT base, narrow, with random weights. Takes token ids below 32."""
+    """Return a narrow BERT-base encoder with random weights, for token ids below 32."""
     from transformers import BertConfig, BertModel
 
     config = BertConfig(
@@ -89,7 +88,7 @@ def outputs(name: str) -> torch.Tensor:
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    """CPU time of a call, with that of the processes it waited for."""
+    """Return the CPU time of a call, including child processes that have ended."""
 
     def used() -> float:
         times = os.times()

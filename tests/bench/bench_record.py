@@ -1,26 +1,30 @@
-"""What recording costs: each row's step against the bare one, in interleaved rounds.
+"""Measure the cost of recording: each row's step divided by the bare step, in interleaved rounds.
 
     python -m tests.bench.bench_record            all shapes and loops, six minutes on two cores
     python -m tests.bench.bench_record --quick    without GPT-2 small
     python -m tests.bench.bench_record --large    loops with GPT-2 small, ten minutes more
-    python -m tests.bench.bench_record --growth   only how the time grows with the calls
-    python -m tests.bench.bench_record --calls    only 300 blocks: the cost, and the calls a node
-    python -m tests.bench.bench_record --watch    only what `watch` adds to steps of an optimizer
-    python -m tests.bench.bench_record --fingerprints   only what fingerprints add
+    python -m tests.bench.bench_record --growth   only the growth of the time with the calls
+    python -m tests.bench.bench_record --calls    only 300 blocks: the cost, and calls per node
+    python -m tests.bench.bench_record --watch    only the cost of `watch` in optimizer steps
+    python -m tests.bench.bench_record --fingerprints   only the cost of fingerprints
     python -m tests.bench.bench_record --device cuda
 
-A step is forward and backward: of a GPT-2 with random weights, batch 1, 32 tokens, and of an MLP of
-three layers, batch 32. A recorded step is the whole `with` block with `recording.graph` ready.
-Printed: the median over the rounds of a row's time divided by that of the bare steps before and
-after it, for a busy machine drifts, and beside it the middle half. Time is the process's own on the
-CPU, in one thread, so that other processes count less; on a GPU it is wall time until the device is
-done. A row that takes seconds has fewer rounds.
-Growth: 1,000 calls recorded ten times, and 10,000 once, the less of three tries; the ratio is 1
-where the time grows with the work.
-Calls: what 300 blocks of LayerNorm, Linear, tanh and add call when they are recorded and not when
-they are not, Python's functions and C's, divided by the nodes. It is the same in every run. Before
-that, what their recorded step costs: the least CPU time of 20 rounds, divided by the bare step's.
-TorchLens comes last: from its first trace on, every call into torch takes longer.
+A step is a forward and a backward: of a GPT-2 with random weights, batch 1, 32 tokens; or of an MLP
+with three layers, batch 32. A recorded step is the whole `with` block, with `recording.graph`
+ready. The script prints the median over the rounds of a row's time divided by the time of the bare
+steps before and after it, and the quartiles. Times are CPU times of the process with one thread, so
+that other processes count less; on a GPU they are wall times until the device is done. Slow rows
+have fewer rounds.
+
+Growth: 1,000 calls are recorded ten times, and 10,000 calls once; the best of three tries counts. A
+ratio of 1 means that the time is proportional to the number of calls.
+
+Calls: the number of calls to Python and C functions that recording adds to 300 blocks of LayerNorm,
+Linear, tanh and add, divided by the number of nodes. It is the same in every run. The cost of the
+recorded step is printed before it: the least CPU time of 20 rounds, divided by that of the bare
+step.
+
+TorchLens is measured last, because its first trace slows down all later calls into torch.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from graphviz_torch.recording import listeners
 
 Step = Callable[[], torch.Tensor]
 
-SLOW, SLOW_ROUNDS = 1.5, 2  # seconds of a row, and how many rounds it has then
+SLOW, SLOW_ROUNDS = 1.5, 2  # seconds from which a row is slow, and the rounds of a slow row
 
 
 def gpt2(
@@ -92,7 +96,7 @@ def mlp(device: str = "cpu") -> tuple[torch.nn.Module, torch.Tensor, Step]:
 
 
 def loops() -> dict[str, tuple[torch.nn.Module, Step]]:
-    """Loops without a gradient that people put inside a recording, each with a training step."""
+    """Return typical loops without gradients inside a recording, each with a training step."""
     torch.manual_seed(0)
     layers = [torch.nn.TransformerEncoderLayer(32, 2, 64, batch_first=True) for _ in range(4)]
     decoder = torch.nn.Sequential(*layers, torch.nn.Linear(32, 32)).eval()
@@ -133,7 +137,7 @@ def loops() -> dict[str, tuple[torch.nn.Module, Step]]:
 
 
 def large_loops() -> dict[str, tuple[torch.nn.Module, Step]]:
-    """The same loops with GPT-2 small, where a call is dear and Python is little of it."""
+    """Return the same loops with GPT-2 small, whose calls take long compared with Python."""
     model, tokens, step = gpt2(768, 12, 50257)
 
     def generation() -> torch.Tensor:
@@ -166,7 +170,7 @@ def large_loops() -> dict[str, tuple[torch.nn.Module, Step]]:
 
 
 class Same(torch.autograd.Function):
-    """Hands on what it is given."""
+    """A function that returns a copy of its input."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
@@ -178,7 +182,7 @@ class Same(torch.autograd.Function):
 
 
 def chains() -> dict[str, Callable[[int], object]]:
-    """Chains of n calls, in which each takes what the one before gave."""
+    """Return functions that make chains of n calls; each call uses the result of the one before."""
     weight = torch.ones(1, requires_grad=True)
 
     def under_no_grad(n: int) -> None:
@@ -210,7 +214,7 @@ def chains() -> dict[str, Callable[[int], object]]:
 
 
 def growth() -> None:
-    """How many times as dear 10,000 calls in one block are as 1,000 in each of ten."""
+    """Print the time of 10,000 calls in one block, divided by that of ten blocks of 1,000 calls."""
     print("\nGrowth: 10,000 calls in one block against ten blocks of 1,000")
     for name, chain in chains().items():
 
@@ -220,14 +224,14 @@ def growth() -> None:
 
         recorded(100)
         gc.collect()
-        gc.freeze()  # a collection is to look at what the chain made, and at nothing else
+        gc.freeze()  # a collection visits only the objects of the chain
         ten = [sum(seconds(lambda: recorded(1000)) for _ in range(10)) for _ in range(3)]
         one = [seconds(lambda: recorded(10000)) for _ in range(3)]
         print(f"  {name:30} {min(one) / min(ten):6.2f}   ({min(ten):.2f} s, {min(one):.2f} s)")
 
 
 class Block(torch.nn.Module):
-    """LayerNorm, Linear, tanh and add: nine nodes with the parameters'."""
+    """LayerNorm, Linear, tanh and add: nine nodes, including the parameters."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -238,7 +242,7 @@ class Block(torch.nn.Module):
 
 
 def counted(run: Callable[[], object]) -> Counter[tuple[str, str]]:
-    """How often each function is called: by its file and name, and its docstring's first line."""
+    """Count the calls of each function, by its file, its name, and its docstring's first line."""
     calls: Counter[tuple[str, str]] = Counter()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -252,7 +256,7 @@ def counted(run: Callable[[], object]) -> Counter[tuple[str, str]]:
             name = getattr(argument, "__qualname__", repr(argument))
             calls[name, f"called by {caller} {code.co_name}"] += 1
 
-    run()  # what is done once in a process is done
+    run()  # work that is done once in a process
     sys.setprofile(note)
     try:
         run()
@@ -317,12 +321,12 @@ def print_calls(blocks: int = 300, most: int = 10) -> None:
 
 
 def print_watch(steps: int = 800) -> None:
-    """What `watch` and `detect_anomaly` add to a step of an MLP with Adam, 20 steps each in turn.
+    """Print the cost of `watch` and of `detect_anomaly` in steps of an MLP with Adam.
 
-    Of each the median and the lower quartile of the thread's own time, which a busy machine
-    disturbs less; with OMP_NUM_THREADS=1 that is all of a step.
+    Each takes 20 steps in turn. The median and the lower quartile of the thread's CPU time are
+    printed; with OMP_NUM_THREADS=1, this is the time of the whole step.
     """
-    warnings.simplefilter("ignore")  # detect_anomaly says that it is slow
+    warnings.simplefilter("ignore")  # detect_anomaly warns that it is slow
     for width, batch in ((64, 16), (96, 96), (512, 64)):
         layers = [
             part for _ in range(4) for part in (torch.nn.Linear(width, width), torch.nn.Tanh())
@@ -387,7 +391,7 @@ def rows(model: torch.nn.Module, step: Step) -> dict[str, Callable[[], object]]:
 
 
 def torchlens(model: torch.nn.Module, inputs: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """A row for the rival, where it is installed. Its trace is of the forward alone."""
+    """Return a row for TorchLens, if installed. It traces only the forward."""
     try:
         import torchlens as lens
     except ImportError:
@@ -409,7 +413,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def runnable(runs: dict[str, Callable[[], object]]) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The rows that run, warm; says of the others why they do not."""
+    """Yield the rows that run, after a warm-up; print why the others do not."""
     for name, run in runs.items():
         try:
             run()
@@ -426,7 +430,7 @@ def bench(
     step()
     runs = dict(runnable(wanted))
     gc.collect()
-    gc.freeze()  # what is there by now is not looked at again: collecting is quick
+    gc.freeze()  # existing objects are ignored, so that a collection is quick
     ratios: dict[str, list[float]] = {name: [] for name in runs}
     bare = [seconds(step)]
     slow: set[str] = set()
@@ -455,7 +459,7 @@ if __name__ == "__main__":
     parser.add_argument("--fingerprints", action="store_true")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--rows", nargs="*", default=[], help="names of the rows; all if none")
+    parser.add_argument("--rows", nargs="*", default=[], help="rows to measure (default: all)")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.growth or options.calls or options.watch:
@@ -467,7 +471,7 @@ if __name__ == "__main__":
     }
     if not options.quick:
         shapes = {"GPT-2 small": gpt2(768, 12, 50257, options.device), **shapes}
-    if options.fingerprints:  # the "bare step" is here the recorded one
+    if options.fingerprints:  # the "bare step" is then the recorded step
         for title, (model, _, step) in shapes.items():
             found = rows(model, step)
             bench(

@@ -1,9 +1,9 @@
-"""Where the time goes if each step of a tiny model is recorded: `python -m tests.bench.bench_steps`
+"""Measure the parts of a run in which every step of a tiny model is recorded.
 
-A network of three layers trains for `--steps` (1000) without a recording, and then in `run --steps
-0 -o FILE`. Printed are milliseconds of processor time for each step: of the plain step, of the
-recorded one, and of the parts of the latter, each measured inside; the rest is the recorder's. Then
-the file is loaded, and one step of it.
+Run `python -m tests.bench.bench_steps`. A network with three layers trains for `--steps` (1000)
+steps without a recording, and then in `run --steps 0 -o FILE`. The script prints milliseconds of
+processor time for each step: of the bare step, of the recorded step, and of the measured parts of
+the recorded step; the rest belongs to the recorder. Then it measures loading the file and one step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for _ in range({count}):
     loss.backward()
     optimizer.step()
 """
-# Of a file: who has a function, its name, and what it does.
+# For the file: the owner of a function, the function's name, and a description.
 _PARTS: list[tuple[Any, str, str]] = [
     (Graph, "check", "checking"),
     (columns.Record, "encode", "encoding"),
@@ -53,7 +53,7 @@ _PARTS: list[tuple[Any, str, str]] = [
 
 @contextlib.contextmanager
 def timed(spent: dict[str, float]) -> Iterator[None]:
-    """Add to `spent` the seconds in the outermost call of each part."""
+    """Add to `spent` the seconds of the outermost call of each part."""
     running: set[str] = set()
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in _PARTS]
 
@@ -81,7 +81,7 @@ def timed(spent: dict[str, float]) -> Iterator[None]:
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """Return the seconds of processor time that a call takes."""
+    """Return the processor time of a call in seconds."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -112,7 +112,7 @@ def main() -> None:
             f"of it: {parts}; the file has {Path('run.json.gz').stat().st_size / count:.0f} bytes"
         )
         print(f"{count} steps are loaded in {seconds(lambda: load('run.json.gz')):.2f} s", end="")
-        with contextlib.suppress(TypeError):  # an older version
+        with contextlib.suppress(TypeError):  # an older version lacks the argument
             print(f", one in {seconds(lambda: load('run.json.gz', step=count - 1)):.2f} s", end="")
         print()
 

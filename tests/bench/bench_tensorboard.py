@@ -1,6 +1,6 @@
-"""TensorBoard: the same model through `SummaryWriter.add_graph` and through us, point by point.
+"""Compare `SummaryWriter.add_graph` with `to_tensorboard` on the same model.
 
-    python -m tests.bench.bench_tensorboard [nodes of the largest graph, 100000 if not given]
+    python -m tests.bench.bench_tensorboard [nodes of the largest graph, by default 100000]
 
 Prints the table of the documentation, then the times to write graphs and the cost of the plugin.
 """
@@ -29,7 +29,7 @@ from tests.support.models import gpt2, tokens
 
 
 class Logits(torch.nn.Module):
-    """GPT-2 with a tensor for a result: `add_graph` refuses the model's own."""
+    """GPT-2 that returns a tensor: `add_graph` refuses the original result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Logits(torch.nn.Module):
 
 
 def theirs(model: torch.nn.Module, ids: torch.Tensor, directory: Path) -> dict[str, Any]:
-    """What `add_graph` writes, and what it takes."""
+    """Write with `add_graph`; return facts about the result, with time and memory."""
     writer = SummaryWriter(str(directory))
     before = [module.training for module in model.modules()]
     with warnings.catch_warnings(record=True) as caught:
@@ -60,7 +60,7 @@ def theirs(model: torch.nn.Module, ids: torch.Tensor, directory: Path) -> dict[s
 
 
 def ours(model: torch.nn.Module, ids: torch.Tensor, directory: Path) -> dict[str, Any]:
-    """What `to_tensorboard` writes; recording included in the time."""
+    """Write with `to_tensorboard`; return the same facts. The time includes the recording."""
     before = [module.training for module in model.modules()]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -81,13 +81,13 @@ def ours(model: torch.nn.Module, ids: torch.Tensor, directory: Path) -> dict[str
 
 
 def modes_changed(model: torch.nn.Module, before: list[bool]) -> int:
-    """How many modules were switched between train() and eval()."""
+    """Return the number of modules whose training mode has changed."""
     now = [module.training for module in model.modules()]
     return sum(a != b for a, b in zip(before, now, strict=True))
 
 
 def points(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata) -> dict[str, Any]:
-    """What the Graphs tab can show of a graph."""
+    """Return facts about a graph that the Graphs tab can show."""
     nodes = graph.node
     backward = [node for node in nodes if node.name.startswith("backward/")]
     children: dict[str, set[str]] = {}
@@ -116,7 +116,7 @@ def points(graph: graph_pb2.GraphDef, metadata: config_pb2.RunMetadata) -> dict[
 
 
 def refused(model: torch.nn.Module, given: torch.Tensor) -> str:
-    """What `add_graph` says to a model that we take."""
+    """Return the error of `add_graph` for a model that `to_tensorboard` supports."""
     with (
         tempfile.TemporaryDirectory() as directory,
         warnings.catch_warnings(),
@@ -131,7 +131,7 @@ def refused(model: torch.nn.Module, given: torch.Tensor) -> str:
 
 
 def synthetic(count: int) -> Graph:
-    """Nodes in scopes of 50."""
+    """Return a graph with nodes in scopes of 50."""
     meta = TensorMeta((8, 16), "float32", "cpu")
     nodes = tuple(
         Node(
@@ -143,7 +143,7 @@ def synthetic(count: int) -> Graph:
 
 
 def seconds_to_start(code: str) -> float:
-    """The fastest of three fresh Pythons that run `code`."""
+    """Return the time of new Python processes that run `code`: the best of three."""
     times = []
     for _ in range(3):
         start = time.perf_counter()
@@ -157,7 +157,7 @@ def main() -> None:
     model, ids = Logits(), tokens()
     with tempfile.TemporaryDirectory() as top:
         left = theirs(model, ids, Path(top, "add_graph"))
-        model.gpt2.eval()  # add_graph left it in train()
+        model.gpt2.eval()  # add_graph has left the model in train()
         right = ours(model, ids, Path(top, "to_tensorboard"))
         print("| GPT-2, 12 layers | add_graph | to_tensorboard(backward=True) |\n|---|---|---|")
         for point in left:

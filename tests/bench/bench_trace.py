@@ -1,17 +1,17 @@
-"""What tracing costs, beside a bare walk and beside torchviz: `python -m tests.bench.bench_trace`.
+"""Measure tracing, compared with a bare walk and with torchviz.
 
-Every figure is microseconds of the thread's own time for each node, cold (a fresh graph for each
-measurement), the median of interleaved rounds:
+Run `python -m tests.bench.bench_trace`. Numbers are microseconds of the thread's CPU time for each
+node: the median of interleaved rounds, with a new graph for each measurement.
 
     walk        an iterative depth-first walk over next_functions that keeps nothing
-    rows        plain rows of what autograd notes, in no order: the least that a reader could do
+    rows        plain rows with autograd's data, unordered: the least work for a reader
     trace       `trace(y)`, with the nodes and edges of the graph
     whole       `trace(y)` and `to_dot` of every node, as torchviz draws
-    dot         `trace(y)` and `to_dot` as it stands: from 150 nodes on it looks for repeats
+    dot         `trace(y)` and `to_dot` with its defaults: from 150 nodes on, it folds repeats
     torchviz    `torchviz.make_dot(y)`; it is recursive, and fails beyond about 1,000 nodes
 
-`--wide` takes the models at their real widths (10 GB of memory, minutes), `--long` adds chains of
-100,000 and 1,000,000 nodes, `--rounds N` sets the rounds.
+`--wide` uses the models' real widths (10 GB of memory, minutes), `--long` adds chains of 100,000
+and 1,000,000 nodes, `--rounds N` sets the number of rounds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ except ImportError:
 
 
 def walk(y: Tensor) -> None:
-    """The floor: every node is visited once, and nothing kept."""
+    """Visit every node once, and keep nothing: a lower bound for the time."""
     seen = set()
     stack = [y.grad_fn]
     while stack:
@@ -54,9 +54,9 @@ def walk(y: Tensor) -> None:
 
 
 def rows(y: Tensor) -> tuple[list[object], list[object]]:
-    """The least that says as much as a graph: plain rows, in no order, with the collector paused.
+    """Return unordered rows with the content of a graph, read with the garbage collector paused.
 
-    The nodes' names and the shape, dtype and device of each output, and the edges.
+    The rows have the nodes' names, the shape, dtype and device of each output, and the edges.
     """
     gc.disable()
     fns = [y.grad_fn]
@@ -95,7 +95,7 @@ if make_dot is not None:
 
 
 def workloads(wide: bool, long: bool) -> dict[str, Callable[[], Tensor]]:
-    """Functions that each make a fresh graph. The models are no variables of who calls `trace`."""
+    """Return functions that make new graphs. No variable of the caller of `trace` is a model."""
     images = torch.ones(1 if wide else 2, 3, 64, 64)
     words = models.tokens(16)
     made: dict[str, Callable[[], Tensor]] = {"worked example": lambda: models.worked_example()["y"]}
@@ -116,16 +116,16 @@ def workloads(wide: bool, long: bool) -> dict[str, Callable[[], Tensor]]:
 
 
 def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, float]]:
-    """Nodes of a workload, and seconds for each thing measured; NaN where it failed."""
+    """Return the number of nodes of a workload, and seconds by measurement; NaN for a failure."""
     times: dict[str, list[float]] = {name: [] for name in MEASURED}
     nodes = 0
     for _ in range(rounds):
         for name, run in MEASURED.items():
             if nodes > 10_000 and name in ("whole", "dot", "torchviz"):
-                continue  # a drawing of the whole helps nobody
+                continue  # skip a drawing that nobody could read
             y = make()
             if nodes > 10_000 or not nodes:
-                nodes = len(trace(y).nodes)  # also lets a deep one be freed after the bare walk
+                nodes = len(trace(y).nodes)  # tracing also frees a deep graph after the bare walk
                 y = y if nodes > 10_000 else make()
             gc.collect()
             start = time.thread_time()
@@ -139,11 +139,11 @@ def measure(make: Callable[[], Tensor], rounds: int) -> tuple[int, dict[str, flo
 
 
 def peak(length: int) -> tuple[float, float]:
-    """Memory in GB of a process that made a chain, and its peak once it has traced it too."""
+    """Return the memory in GB of a process that made a chain, and its peak after tracing it."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from tests.support import models;"
         "from graphviz_torch import trace;"
-        # Not getrusage: a child counts its parent's memory there.
+        # Not getrusage: it counts the parent's memory for a child.
         "used = lambda: open('/proc/self/status').read().split('VmHWM:')[1].split()[0];"
         "y = models.chain(int(sys.argv[2])); before = used(); graph = trace(y);"
         "print(before, used())"

@@ -1,20 +1,21 @@
-"""How fast the view opens and expands, and what it weighs, beside torchviz, TensorBoard and others.
+"""Measure the view's opening, expanding and memory, compared with torchviz, TensorBoard and others.
 
     python -m tests.bench.bench_view [--quick] [--model-explorer PYTHON]
 
-Every graph is that of a transformer recorded once and repeated, with all values, the measured ones
-made different for each node. `first` is from the start of the page to the first picture drawn, and
-`busy` the processor time that the page's thread had until then; `expand` is from a click on a
-closed group to the frame after its inside was drawn; `heap` is what JavaScript holds then. torchviz
-draws the same model's live graph with the Graphviz that this project uses; TensorBoard shows what
-`to_tensorboard` writes, and its time is from the start of the page to the first node. `inside` is
-one click with shift on a closed group, a module call of 400 operations within a large graph, to the
-frame after all of them were drawn: the best and the worst of five pages.
+Each graph is made from a transformer that is recorded once and repeated, with all values; measured
+values differ from node to node. `first` is the time from the start of the page to the first
+picture, and `busy` the processor time of the page's thread until then. `expand` is the time from a
+click on a closed group to the frame after its content was drawn, and `heap` is JavaScript's memory
+at that time. `inside` is a click with shift on a closed module call of 400 operations within a
+large graph, until the frame after all of them were drawn: the best and the worst of five pages.
+
+torchviz draws the same model's live graph with this project's Graphviz. TensorBoard shows the
+output of `to_tensorboard`; its time ends at the first node.
 
 Model Explorer (`pip install ai-edge-model-explorer`, 660 MB, best in an environment of its own)
-gets the same nodes, modules and edges as its own JSON; its time is from the start of the page to
-its drawing surface without a spinner, and `expand` from a double click on the group in the middle
-to the second frame after its layout's answer.
+gets the same nodes, modules and edges in its own JSON format. Its time ends when its drawing
+surface has no spinner; `expand` is from a double click on the group in the middle to the second
+frame after the layout's answer.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def recorded(depth: int) -> Graph:
 
 
 class Inline(nn.Module):
-    """One call of 400 operations, a quarter of which also read an earlier one."""
+    """One module call of 400 operations; a quarter of them also read an earlier result."""
 
     def forward(self, x: Tensor) -> Tensor:
         rnd = random.Random(0)
@@ -102,7 +103,7 @@ class Inline(nn.Module):
 
 
 def with_inline(graph: Graph) -> Graph:
-    """The graph, and beside it a module call of 400 operations."""
+    """Return the graph with a module call of 400 operations added beside it."""
     model = nn.Sequential()
     model.add_module("inline", Inline())
     with record(model) as recording:
@@ -117,7 +118,7 @@ def with_inline(graph: Graph) -> Graph:
 
 
 def repeated(base: Graph, count: int, *, modules: bool) -> Graph:
-    """About `count` nodes: copies of a graph in a row, each in a module of its own."""
+    """Return about `count` nodes: a chain of copies of a graph, each in its own module."""
     rnd = random.Random(0)
     size = len(base.nodes)
     copies = max(1, round(count / size))
@@ -180,7 +181,7 @@ def bench_view(browser: Browser, name: str, graph: Graph, folder: Path) -> None:
     busy = next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration")
     first = page.evaluate("performance.getEntriesByName('graph drawn')[0].startTime")
     heap = page.evaluate("performance.memory.usedJSHeapSize / 1e6")
-    # The first one warms up. Cards far from the window are not in the document: see all of them.
+    # The first click is a warm-up. "See all" brings distant cards into the document.
     opened = []
     for _ in range(5):
         page.get_by_role("button", name="See all").click()
@@ -241,9 +242,11 @@ def bench_open_all(browser: Browser, graph: Graph, folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="no peers, nothing above 10,000 nodes")
     parser.add_argument(
-        "--model-explorer", metavar="PYTHON", help="the Python of an environment that has it"
+        "--quick", action="store_true", help="no other tools, no graphs above 10,000 nodes"
+    )
+    parser.add_argument(
+        "--model-explorer", metavar="PYTHON", help="Python of an environment with Model Explorer"
     )
     options = parser.parse_args()
     quick, explorer = options.quick, options.model_explorer

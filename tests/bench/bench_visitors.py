@@ -1,8 +1,9 @@
-"""How long visitors of the app wait who come all at once, each with an expression of their own.
+"""Measure how long visitors of the app wait if all come at once, each with another expression.
 
-Run `python -m tests.bench.bench_visitors [50]`: the app's part, so many sessions without a browser.
-With `--browser` they are pages of one browser, which draws all of them on this machine too. Without
-it, one more visitor comes meanwhile with a text that is refused; when he has his answer is printed.
+Run `python -m tests.bench.bench_visitors [50]`. The number is that of sessions, which use the app
+without a browser. With `--browser`, they are pages of one browser on this machine, which also has
+to draw them. Without it, a further visitor enters a text that is refused; the time until the answer
+is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tests.support.visitors import served, visit_at_once
 
 
 def in_a_browser(count: int) -> list[float]:
-    """Seconds until each page of a browser shows its answer."""
+    """Return the seconds until each page of a browser shows its answer."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         with served(Path(folder) / "log") as address:
@@ -42,10 +43,10 @@ def refused(program: str) -> float:
 
 
 def in_jobs(count: int) -> list[float]:
-    """Seconds until the job of each visitor gave its answer, which is checked."""
-    refused("lambda: 1")  # loads what a page needs
+    """Return the seconds until each visitor's job has answered; check the answers."""
+    refused("lambda: 1")  # imports the modules of a page
     seconds: list[float] = []
-    jobs.run("math:sqrt", 4, seconds=120)  # the server has loaded torch
+    jobs.run("math:sqrt", 4, seconds=120)  # the server then has loaded torch
     began = time.perf_counter()
 
     def visit(number: int) -> None:

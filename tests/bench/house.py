@@ -1,8 +1,9 @@
-"""The house in one table: rooms, files, lines, who imports whom. `python -m tests.bench.house`
+"""Print the folders of the package ("rooms") with their files, lines and imports.
 
-With the name of a file, as `house.svg`, it draws the rooms as it draws any graph. With `--hops` it
-prints how many files a recorded step of three layers passes, how many arrows there are from a file
-to one whose functions it calls, torch's between them or not, and which files call each other.
+Run `python -m tests.bench.house`. With the name of a file, such as `house.svg`, the imports between
+rooms are drawn as a graph. With `--hops`, the script prints the number of files that run in a
+recorded step of three layers, the number of calls between different files (direct or through
+torch), and the files that call each other in both directions.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ PACKAGE = Path(__file__).parents[2] / "graphviz_torch"
 
 
 def room(parts: tuple[str, ...]) -> str:
-    """The room of a module, given as the parts of its path below the package."""
+    """Return the room of a module, from the parts of its path below the package."""
     return parts[0] if len(parts) > 1 else "(root)"
 
 
 def imports(file: Path) -> set[str]:
-    """The packages that a file imports from, its own left out."""
+    """Return the rooms that a file imports from, except its own."""
     inside = file.relative_to(PACKAGE).parts
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -41,7 +42,7 @@ def imports(file: Path) -> set[str]:
 
 
 class Room(NamedTuple):
-    """Files, lines, and the rooms that it imports from."""
+    """The number of files and lines of a room, and the rooms that it imports from."""
 
     files: int
     lines: int
@@ -49,10 +50,10 @@ class Room(NamedTuple):
 
 
 def rooms() -> dict[str, Room]:
-    """The rooms by name, each after those that it imports from.
+    """Return the rooms by name, each after those that it imports from.
 
     Raises:
-        graphlib.CycleError: where an arrow runs up.
+        graphlib.CycleError: if rooms import each other in a cycle.
     """
     files: dict[str, list[Path]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -62,7 +63,7 @@ def rooms() -> dict[str, Room]:
         name: Room(
             len(inside),
             sum(len(file.read_text().splitlines()) for file in inside),
-            set().union(*map(imports, inside)) - {"(root)"},  # the public names: the front door
+            set().union(*map(imports, inside)) - {"(root)"},  # files with the public names
         )
         for name, inside in files.items()
     }
@@ -71,7 +72,7 @@ def rooms() -> dict[str, Room]:
 
 
 def drawn(house: dict[str, Room]) -> Graph:
-    """A node a room, an edge from what is imported to who imports it."""
+    """Return a graph of the rooms, with an edge from each imported room to its importer."""
     ids = {name: i for i, name in enumerate(house)}
     nodes = tuple(
         Node(i, name, (), note=f"{house[name].files} files, {house[name].lines} lines")
@@ -86,7 +87,7 @@ def drawn(house: dict[str, Room]) -> Graph:
 
 
 def recorded_step() -> None:
-    """Three layers, forward and backward."""
+    """Record the forward and backward of three layers."""
     layers = (torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     model, inputs = torch.nn.Sequential(*layers), torch.ones(3, 4)
     with record(model) as recording:
@@ -95,7 +96,7 @@ def recorded_step() -> None:
 
 
 def hops() -> tuple[set[str], set[tuple[str, str]]]:
-    """The package's files that a recorded step passes, and who calls whom among them."""
+    """Return the package's files that run in a recorded step, and pairs of caller and callee."""
     files: set[str] = set()
     arrows: set[tuple[str, str]] = set()
 
@@ -113,7 +114,7 @@ def hops() -> tuple[set[str], set[tuple[str, str]]]:
         if caller is not None and own(caller) != file:
             arrows.add((own(caller), file))
 
-    recorded_step()  # what is done once in a process is done
+    recorded_step()  # work that is done once in a process
     sys.setprofile(note)
     try:
         recorded_step()
@@ -124,7 +125,7 @@ def hops() -> tuple[set[str], set[tuple[str, str]]]:
 
 def print_hops() -> None:
     files, arrows = hops()
-    rooms()  # fails where an arrow runs up
+    rooms()  # raises if imports form a cycle
     print("no import runs up")
     pairs = sorted((a, b) for a, b in arrows if a < b and (b, a) in arrows)
     print(f"{len(files)} files, {len(arrows)} arrows, {len(pairs)} pairs that call each other:")

@@ -1,17 +1,17 @@
-"""How many small mistakes do the tests notice? `python -m tests.bench.mutations`
+"""Measure how many small mistakes the tests catch: `python -m tests.bench.mutations`.
 
-Takes mutations spread over rooms of the package, each one a mistake that a person could make: a
-comparison turned round, a statement left out, two names swapped. Each is tried on a copy of the
-tree with the tests that run the mutated line, those first that run the fewest other lines, and
-with those of its room where none is known to run it. It prints a line a mutation with the test
-that failed, and how many of them were caught.
+The script draws mutations from folders of the package ("rooms"). Each is a mistake that a person
+could make: an inverted comparison, a missing statement, two swapped names. Each mutation is applied
+to a copy of the tree, and the tests that run the mutated line are run, most specific first; if no
+such test is known, the tests of the room are run. The script prints a line for each mutation, with
+the test that failed, and the number of mutations that were caught.
 
 `--count` mutations (60) are drawn with `--seed` (0) from `--rooms` (recording findings render).
-`--keep FILE` keeps them as text, and tries those of FILE where it is there: the same mistakes are
-made in a tree whose lines have moved. `--map FILE` keeps which test runs which line (needs
-pytest-cov, and one run of the tests); without it each mutation is tried with the tests of its
-room. A line is known there by its text, and a test that has gone stands for its file.
-`--jobs` are tried at a time (as many as there are processors). `--tree` names another checkout.
+`--keep FILE` stores them as text, or uses the mutations in FILE if the file exists, also in a tree
+whose lines have moved. `--map FILE` stores which test runs which line (this needs pytest-cov and
+one run of all tests); without it, the tests of the room are used. Lines are identified by their
+text; for a test that no longer exists, its file is run. `--jobs` mutations run at the same time (as
+many as there are processors). `--tree` names another checkout.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _OPPOSITE = {
     ast.IsNot: ast.Is,
 }
 _DROPPED = (ast.AugAssign, ast.Continue, ast.Break)
-_MOST_TESTS = 120  # of those that run a line, tried for each mutation
-_SECONDS = 900  # for the tests of one mutation; a mutation that hangs is caught
+_MOST_TESTS = 120  # largest number of tests that are run for a mutation
+_SECONDS = 900  # seconds for the tests of a mutation; one that hangs counts as caught
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake: in `file`, `right` becomes `wrong`, the nth time that `right` stands there."""
+    """A mistake: in `file`, the nth occurrence of `right` is replaced by `wrong`."""
 
-    file: str  # below the root of the tree
+    file: str  # path relative to the tree's root
     line: int
     right: str
     nth: int
@@ -62,7 +62,7 @@ class Mutation:
     kind: str
 
     def apply(self, root: Path) -> None:
-        """Write the mistake into the tree at `root`; ValueError where `right` has gone."""
+        """Apply the mistake to the tree at `root`; raise ValueError if `right` is not there."""
         path = root / self.file
         source = path.read_text() if path.exists() else ""
         start = -1
@@ -74,7 +74,7 @@ class Mutation:
 
 
 def mutations(path: Path, root: Path) -> Iterator[Mutation]:
-    """All mutations of one file."""
+    """Yield all mutations of one file."""
     source = path.read_bytes()
     offsets = [0]
     for line in source.splitlines(keepends=True):
@@ -114,7 +114,7 @@ def _is_call(node: ast.AST) -> bool:
 
 
 def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]:
-    """A sample, the same number of each room, at most one a line."""
+    """Draw mutations, the same number from each room, and at most one from each line."""
     dice = random.Random(seed)
     found: list[Mutation] = []
     for k, room in enumerate(rooms):
@@ -127,7 +127,7 @@ def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]
 
 
 def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
-    """For each file and text of a line, the tests that run it; read, or measured and kept."""
+    """Return the tests that run each line, by file and text of the line; read or measure them."""
     if not file.exists():
         file.write_text(json.dumps(_measured(root, tests)))
     return dict(json.loads(file.read_text()))
@@ -138,14 +138,14 @@ def _measured(root: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
         data = Path(folder) / "coverage"
         environment = os.environ | {"COVERAGE_FILE": str(data), "PYTHONPATH": str(root)}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-        command.append("--ignore-glob=*test_interrupts.py")  # a tracing function ends coverage's
+        command.append("--ignore-glob=*test_interrupts.py")  # it replaces coverage's tracer
         command += ["-n", "auto", "--cov=graphviz_torch", "--cov-context=test", "--cov-report="]
         done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
         if done.returncode not in (0, 1):
             raise SystemExit(f"the tests did not run:\n{done.stdout[-2000:]}")
         broken = set(re.findall(r"^(?:FAILED|ERROR) ([^\s[]+)", done.stdout, re.M))
         print(f"left out, for they fail without a mistake: {sorted(broken)}")
-        import coverage  # beside pytest-cov; not a dependency of the tests
+        import coverage  # installed with pytest-cov; not a dependency of the tests
 
         measured = coverage.CoverageData(str(data))
         measured.read()
@@ -154,7 +154,7 @@ def _measured(root: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
             texts = Path(name).read_text().splitlines()
             file = found.setdefault(os.path.relpath(name, root), {})
             for line, contexts in measured.contexts_by_lineno(name).items():
-                if not 0 < line <= len(texts):  # of an empty file, or in code that dynamo made
+                if not 0 < line <= len(texts):  # in an empty file, or in code that dynamo generated
                     continue
                 tests_of = {_function(c) for c in contexts if c} - broken
                 text = texts[line - 1].strip()
@@ -163,12 +163,12 @@ def _measured(root: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
 
 
 def _function(context: str) -> str:
-    """The test function of a context of coverage: all its parameters are run."""
+    """Return the test function of a coverage context; all its parameters are run."""
     return context.partition("|")[0].partition("[")[0]
 
 
 def _there(root: Path, tests: list[str]) -> list[str]:
-    """The tests that the tree has; the file of one that has gone; each once."""
+    """Return the tests that exist in the tree; a missing test is replaced by its file."""
 
     def found(test: str) -> str:
         file, _, name = test.partition("::")
@@ -180,7 +180,7 @@ def _there(root: Path, tests: list[str]) -> list[str]:
 
 
 def caught_by(mutation: Mutation, root: Path, tests: list[str]) -> str:
-    """The first of the tests that fails once the mistake is made; "" if none does."""
+    """Return the first test that fails with the mistake; "" if none does."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         left_out = shutil.ignore_patterns("node_modules", ".git", "__pycache__", ".venv")

@@ -1,4 +1,4 @@
-"""PyTorch's own tests inside `record()`: which of them end otherwise than bare?
+"""Run PyTorch's own tests inside `record()`, and print those whose result changes.
 
     python tests/bench/pytorch_suite.py FOLDER                  all of FILES, about an hour
     python tests/bench/pytorch_suite.py FOLDER --sample 100     at most 100 tests of each file
@@ -6,17 +6,18 @@
     python tests/bench/pytorch_suite.py FOLDER --trace          trace before every backward, too
     python tests/bench/pytorch_suite.py AO/test 'dtypes/*' 'quantization/*' 'float8/*'     torchao's
 
-FOLDER is the `test` folder of PyTorch's sources. 2.6.0's is in Debian's source package `pytorch`:
-`apt-get source --download-only pytorch`. Needed beside torch: expecttest, hypothesis, scipy. AO is
-a checkout of github.com/pytorch/ao of the version that is installed; parameterized is needed too.
-What tests/recording/test_databases.py runs of PyTorch's own is installed with it.
+FOLDER is the `test` folder of PyTorch's sources. The sources of 2.6.0 are in Debian's source
+package: `apt-get source --download-only pytorch`. The tests also need expecttest, hypothesis and
+scipy. AO is a checkout of github.com/pytorch/ao, of the installed version; its tests also need
+parameterized. tests/recording/test_databases.py runs PyTorch's tests that are installed with it.
 
-Each test runs bare, and again with its body inside `record()` and `recording.graph` read after it.
-Printed is each test that ends otherwise, by message, and each that leaves something: a hook, a
-mode, a dispatch key, a live tensor. A test that differs runs once more, bare and recorded, in fresh
-processes, and counts if it differs again. Not compared: tests that are skipped bare, or take longer
-than the limit bare. KNOWN are tests of what a recording is there to change. How the bare tests end
-is stored (`--bare`), so that a second run takes half the time. Exit status 1 if anything differs.
+Each test runs bare, and again with its body inside `record()`, after which `recording.graph` is
+read. The script prints each test with another result, grouped by message, and each test that leaves
+a hook, a mode, a dispatch key or a live tensor behind. Such a test runs once more, bare and
+recorded, in new processes, and counts if it differs again. Not compared are tests that are skipped
+bare, or that exceed the time limit bare. KNOWN has the tests whose result a recording changes on
+purpose. The results of the bare tests are stored (`--bare`), so that a second run takes half the
+time. The exit status is 1 if any test differs.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ FILES = [
     "test_nn",
     "test_modules",
     "test_torch::*grad*",  # file::test
-    "distributed/_tensor/*",  # in one process, as rank 0 of a group whose collectives do nothing
+    "distributed/_tensor/*",  # in one process, as rank 0 of a fake group
 ]
 
 _CYCLE = "it leaves a cycle behind, bare too: tensors in it that were read are Python objects then"
 
-# file::test, with * for anything, and why it may end otherwise.
+# file::test (* matches any text) -> reason why its result may differ.
 KNOWN = {
     "nn/test_module_hooks::*.test_always_called_forward_hooks": (
         "it counts the global hooks that are always called, and a recording has one"
@@ -87,7 +88,7 @@ Results = dict[str, Result]  # by test id
 
 class Difference(NamedTuple):
     test: str
-    group: str  # what it has in common with others
+    group: str  # text that similar differences share
     detail: str
 
 
@@ -98,12 +99,12 @@ class Comparison(NamedTuple):
     otherwise: list[Difference]
     left: list[Difference]
     known: list[str]
-    unloaded: str = ""  # why the file does not load, if so
+    unloaded: str = ""  # reason why the file cannot be loaded; "" if it can
 
 
 class Options(NamedTuple):
     folder: Path
-    tests: dict[str, str]  # which tests of a file, with * for anything
+    tests: dict[str, str]  # tests by file; * matches any text
     bare: Path
     trace: bool
     sample: int | None
@@ -114,7 +115,7 @@ class Options(NamedTuple):
 def child(
     options: Options, file: str, ids: list[str] | None, *, recorded: bool, twice: bool = False
 ) -> Results:
-    """How these tests end in a process of their own, and in another one after each crash."""
+    """Return the results of tests in a new process, and in another one after each crash."""
     results: Results = {}
     todo = ids
     while todo or todo is None:
@@ -155,7 +156,7 @@ def child(
 
 
 def interrupted(stacks: str, status: int, limit: float, test: str) -> Result:
-    """The end of a test that ended its process."""
+    """Return the result of a test that ended its process."""
     ours = [line.strip() for line in stacks.splitlines() if "graphviz_torch/" in line]
     where = re.sub(r'File ".*?graphviz_torch/(.*?)", line \d+ in', r"\1", ours[0]) if ours else ""
     hung = status == -signal.SIGXCPU or "Timeout" in stacks
@@ -174,7 +175,7 @@ def interrupted(stacks: str, status: int, limit: float, test: str) -> Result:
 
 
 def bare(options: Options, file: str) -> Results:
-    """How the tests of a file end bare: from the store, or run now and stored."""
+    """Return the bare results of a file's tests; read them from the store, or run them now."""
     store = options.bare / f"{file.replace('/', '.')}.json"
     stored = json.loads(store.read_text()) if store.exists() else {}
     if not stored:
@@ -191,7 +192,7 @@ def bare(options: Options, file: str) -> Results:
 
 
 def compared(test: str, bare: Result, ours: Result) -> tuple[Difference | None, Difference | None]:
-    """How a test ends otherwise, and what it leaves, if that is so."""
+    """Return how a test's result and its remaining objects differ, or None for each."""
     otherwise = left = None
     if bare["end"] != ours["end"]:
         message = re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?(e-?\d+)?", "N", ours["message"])
@@ -201,7 +202,7 @@ def compared(test: str, bare: Result, ours: Result) -> tuple[Difference | None, 
         more = [name for name in ours["changed"] if name not in bare["changed"]]
         alive = {n: ours["alive"][n] - bare["alive"].get(n, 0) for n in ours["alive"]}
         more += [f"{name} alive" for name, number in alive.items() if number > 0]
-        # Where the test has cycles of its own, a wrapper that we asked for may be one object more.
+        # If a test makes reference cycles, a wrapper made by the recorder may stay alive with them.
         if ours["collected"] and not bare["collected"]:
             more.append("tensors that wait for the garbage collector")
         if more:
@@ -211,10 +212,10 @@ def compared(test: str, bare: Result, ours: Result) -> tuple[Difference | None, 
 
 
 def compare(options: Options, file: str) -> Comparison:
-    """Every test of a file, bare and recorded."""
+    """Run all tests of a file, bare and recorded, and compare the results."""
     try:
         expected = bare(options, file)
-    except RuntimeError as error:  # it is written for another version
+    except RuntimeError as error:  # the file is for another version
         return Comparison(file, 0, (0.0, 0.0), [], [], [], str(error).strip().splitlines()[-1])
     names = [n for n, result in expected.items() if result["end"] not in ("skipped", "no end")]
     ours = child(options, file, names, recorded=True)
@@ -265,16 +266,27 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, help="the `test` folder of PyTorch's sources")
     parser.add_argument(
-        "files", nargs="*", default=FILES, help="without .py; * for anything; ::test"
+        "files",
+        nargs="*",
+        default=FILES,
+        help="files without .py; * matches any text; ::test selects a test",
     )
     parser.add_argument("--trace", action="store_true", help="trace before every backward")
     parser.add_argument("--sample", type=int, metavar="N", help="at most N tests of each file")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample")
-    parser.add_argument("--jobs", type=int, default=1, help="files at the same time")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument(
-        "--limit", type=float, default=60, metavar="S", help="seconds of the processor for a test"
+        "--jobs", type=int, default=1, help="number of files to run at the same time"
     )
-    parser.add_argument("--bare", type=Path, help="where the bare results are (FOLDER/../bare)")
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=60,
+        metavar="S",
+        help="limit for a test in seconds of CPU time",
+    )
+    parser.add_argument(
+        "--bare", type=Path, help="folder of the bare results (default: FOLDER/../bare)"
+    )
     chosen = parser.parse_args()
     folder = chosen.folder.resolve()
     store = (chosen.bare or folder.parent / "bare") / torch.__version__

@@ -3,13 +3,12 @@
     python tests/bench/pytorch_tests.py FOLDER FILE REPORT [--ids PATH] [--twice] [--recorded]
         [--trace] [--limit S]
 
-Written for pytorch_suite.py, which starts it and reads REPORT: a line of JSON for each test. A
-first line, of its id alone, says that the test began. The second one says how it ended, and what
-differs from before it. A test that takes more seconds of the processor than the limit, or ten times
-as many on the clock, ends the process, and the stack of each thread is in REPORT.log. Without
-`--ids`, nothing runs and each id is a line of its own. With `--twice` a test runs again, and what
-the second run leaves counts: a buffer that is reused, or a cache that a first call fills, is
-nothing left.
+pytorch_suite.py starts this script and reads REPORT, which has two lines of JSON for each test: the
+test's id when it begins, and its result with the changes that it leaves behind. A test that takes
+more seconds of processor time than the limit, or ten times as many of wall-clock time, ends the
+process; the stack of each thread is then in REPORT.log. Without `--ids`, no test runs, and REPORT
+lists the ids. With `--twice`, each test runs twice and the changes of the second run count: a
+reused buffer, or a cache that the first call fills, is then no change.
 """
 
 from __future__ import annotations
@@ -53,22 +52,22 @@ OWNERS = (
     torch.autograd.Function,
     sys.modules["torch.optim.optimizer"],
 )
-CACHED = {  # what is noted of a thing once, and goes with it
-    "_Table",  # of a code object's lines
-    "Group",  # of a process group, as long as that lives
-    "_Members",  # of a class of nodes that PyTorch itself defines
-    # Of a compiled region, as long as dynamo has its code: plain values, which a Graph would show.
+CACHED = {  # classes of objects that are cached as long as their owner lives
+    "_Table",  # owner: a code object
+    "Group",  # owner: a process group
+    "_Members",  # owner: a class of nodes that PyTorch defines
+    # Owner: the code of a compiled region in dynamo. These are plain values.
     *("Region", "Inside", "InsideCut", "InsideEvent", "Origin", "Edge", "TensorMeta"),
     *("OperationTrace", "Pairs", "_Noted", "_Nameless"),
 }
-SINCE_2_6 = {  # names that 2.6.0's tests import and PyTorch no longer has
+SINCE_2_6 = {  # names that 2.6.0's tests import and that newer versions lack
     "torch.testing._internal.common_cuda": {"tf32_is_not_fp32": lambda: False},
     "torch.testing._internal.common_mkldnn": {"bf32_on_and_off": lambda *_: lambda test: test},
 }
 
 
 def modes() -> dict[str, Any]:
-    """Modes, hooks, dispatch keys, replaced names and the interpreter's settings."""
+    """Return modes, hooks, dispatch keys, replaced names and the interpreter's settings."""
     found: dict[str, Any] = {
         "function modes": list(map(id, _get_current_function_mode_stack())),
         "dispatch modes": list(map(id, _get_current_dispatch_mode_stack())),
@@ -106,7 +105,7 @@ def differing(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def living() -> Counter[str]:
-    """How many tensors are alive, and how many objects of each of our classes."""
+    """Return the number of live tensors, and of live objects of each of the package's classes."""
     found: Counter[str] = Counter()
     for thing in gc.get_objects():
         kind = type(thing)
@@ -120,7 +119,7 @@ def living() -> Counter[str]:
 
 
 class Ends(unittest.TestResult):
-    """How the one test that ran ended: its outcome or the exception, and where that came from."""
+    """The result of the one test that ran: its outcome or exception, and the exception's origin."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +128,7 @@ class Ends(unittest.TestResult):
     def _raised(self, error: Any) -> None:
         kind, value, _ = error
         if self.end != "ok":
-            return  # the first one is the cause
+            return  # the first error is the cause
         self.end = kind.__name__
         self.message = next(filter(None, map(str.strip, str(value).splitlines())), "")[:300]
         while value is not None and not self.where:
@@ -159,7 +158,7 @@ class Ends(unittest.TestResult):
 
 
 def recorded(method: Callable[[], Any]) -> Any:
-    """The test's body inside `record()`, and then its graph is read, whatever the body raised."""
+    """Run the test's body inside `record()`, then read its graph, even if the body raised."""
     recording = record()
     try:
         with recording:
@@ -173,12 +172,12 @@ def recorded(method: Callable[[], Any]) -> Any:
 
 
 def trace_before_backward() -> None:
-    """From now on, each backward of this process is preceded by `trace` of its outputs."""
+    """From now on, call `trace` on the outputs before each backward of this process."""
     run = torch.autograd.graph._engine_run_backward
 
     def traced(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
-        with contextlib.suppress(ValueError):  # has no autograd graph: backward says so too
+        with contextlib.suppress(ValueError):  # raised without an autograd graph, as by backward
             trace(tensors, names={})
         return run(outputs, *args, **kwargs)
 
@@ -187,7 +186,7 @@ def trace_before_backward() -> None:
 
 
 def on_a_fake_group() -> None:
-    """Run tests of several processes or threads in this one, as rank 0: collectives do nothing."""
+    """Run tests of several processes or threads in this one, as rank 0 of a fake group."""
     distributed = importlib.import_module("torch.distributed")
     cases = importlib.import_module("torch.testing._internal.common_distributed")
     dtensor = importlib.import_module("torch.testing._internal.distributed._tensor.common_dtensor")
@@ -212,7 +211,7 @@ def on_a_fake_group() -> None:
 
 
 def cases(folder: Path, file: str) -> Iterator[unittest.TestCase]:
-    """The tests that a file itself defines; those that it imports are another file's."""
+    """Yield the tests that a file defines, without those that it imports."""
     path = folder / file
     sys.argv = [str(path)]
     sys.path[:1] = [str(path.parent), str(folder)]
@@ -234,12 +233,12 @@ def cases(folder: Path, file: str) -> Iterator[unittest.TestCase]:
 
 
 def run(case: unittest.TestCase) -> dict[str, Any]:
-    """One test: its end, the seconds that it took, and what it left."""
+    """Run one test; return its result, its seconds, and the changes that it left behind."""
     ends = Ends()
     gc.collect()
-    gc.freeze()  # what was there before is not looked at: there may be very much
+    gc.freeze()  # ignores existing objects, of which there may be very many
     gc.disable()
-    case = type(case)(case._testMethodName)  # a new one, for the last is alive with what it has
+    case = type(case)(case._testMethodName)  # a new object: the old one keeps attributes alive
     before, alive = modes(), living()
     started = time.process_time()
     case.run(ends)
@@ -262,11 +261,11 @@ def run(case: unittest.TestCase) -> dict[str, Any]:
     }
 
 
-in_body: list[str] = []  # what the last test's body itself left; its tearDown may mend that
+in_body: list[str] = []  # changes by the last test's body, which its tearDown may undo
 
 
 def around_bodies(body: Callable[[Callable[[], Any]], Any]) -> None:
-    """Run every test's body inside `body`: what setUp and tearDown do stays outside."""
+    """Run every test's body inside `body`; setUp and tearDown stay outside."""
 
     def call(case: unittest.TestCase, method: Callable[[], Any]) -> None:
         before = modes()
@@ -279,7 +278,7 @@ def around_bodies(body: Callable[[Callable[[], Any]], Any]) -> None:
 
 
 def limit(seconds: float, log: TextIO) -> None:
-    """End the process after so many more seconds of the processor, or ten times as many in all."""
+    """End the process after this many seconds of processor time, or ten times as many in all."""
     until = int(time.process_time() + seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (until, resource.RLIM_INFINITY))
     faulthandler.dump_traceback_later(10 * seconds, exit=True, file=log)
@@ -310,7 +309,7 @@ def main() -> None:
             for name in found:
                 write(report, name)
             os._exit(0)
-        if options.recorded:  # the first recording registers what stays
+        if options.recorded:  # the first recording makes permanent registrations
             x = torch.ones(2, requires_grad=True)
             recorded(lambda: x.sum().backward())
         gc.collect()

@@ -1,12 +1,12 @@
-"""How many reported bugs `find` names, and how often it is wrong about healthy trainings.
+"""Measure how many reported bugs `find` names, and how often it is wrong about healthy trainings.
 
-    python -m tests.bench.score_findings            totals of each set, and what is not named
-    python -m tests.bench.score_findings NAME ...   these rows, with all that was found
+    python -m tests.bench.score_findings            totals of each set, and missed bugs
+    python -m tests.bench.score_findings NAME ...   these rows, with all findings
     python -m tests.bench.score_findings --run      recorded as `graphviz-torch run` does
-    python -m tests.bench.score_findings --rules    in how many bugs each rule speaks, by both
+    python -m tests.bench.score_findings --rules    the number of bugs with a finding of each rule
 
-A bug earns 1 where one of the first two findings names its cause and its line, 0.5 where one of
-both.
+A bug scores 1 if one of the first two findings names its cause and its line, and 0.5 if one names
+only the cause or only the line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 
 from tests.findings.corpus import cases, tables
 
-assert tables  # full
+assert tables  # importing the package fills the tables
 
 
 def rows(name: str) -> list[cases.Reported]:
@@ -28,7 +28,7 @@ def show(findings: list[cases.Finding], limit: int) -> None:
 
 
 def rules() -> None:
-    """For each rule the bugs in which it speaks: recorded whole, as run does, and by one alone."""
+    """Print the bugs with a finding of each rule: by `record`, by `run`, and by only one."""
     spoken: dict[str, tuple[set[str], set[str]]] = {}
     for name, row in cases.REPORTED.items():
         for run in (False, True):
@@ -43,8 +43,12 @@ def rules() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="rows to print with all findings")
-    parser.add_argument("--run", action="store_true", help="step by step, without a model's name")
-    parser.add_argument("--rules", action="store_true", help="a table of the rules, both ways")
+    parser.add_argument(
+        "--run", action="store_true", help="record step by step, without the model's names"
+    )
+    parser.add_argument(
+        "--rules", action="store_true", help="print a table of the rules, for `record` and `run`"
+    )
     chosen = parser.parse_args()
     if chosen.rules:
         rules()

@@ -1,13 +1,12 @@
-"""How many of a folder's faulty programs `graphviz-torch run` names, and what it says of the
-repaired ones.
+"""Measure how many of a folder's faulty programs `graphviz-torch run` names.
 
-    python -m tests.bench.score_pairs FOLDER            each pair's points, and the total
+    python -m tests.bench.score_pairs FOLDER            each pair's score, and the total
     python -m tests.bench.score_pairs FOLDER NAME ...   these pairs, with all findings
 
-The folder holds NAME_bug.py and NAME_fixed.py for each pair, and expected.json: by name, `what` a
-finding says (a regular expression), the `lines` it may name, the `flags` of run and the number of
-`ranks`. A pair earns 1 where one of the first two findings says it and names a line, 0.5 where one
-of them does either. A warning or error about a repaired program is a false alarm.
+The folder has NAME_bug.py and NAME_fixed.py for each pair, and expected.json: by name, the expected
+text `what` of a finding (a regular expression), the `lines` that it may name, the `flags` of run,
+and the number of `ranks`. A pair scores 1 if one of the first two findings has the text and a line,
+and 0.5 if one has only one of them. A warning or error about a repaired program is a false alarm.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-Result = dict[str, Any]  # of SARIF
+Result = dict[str, Any]  # a result in SARIF
 
 
 def findings(script: Path, flags: list[str], ranks: int) -> list[Result]:
@@ -38,14 +37,14 @@ def findings(script: Path, flags: list[str], ranks: int) -> list[Result]:
 
 
 def line(result: Result) -> int:
-    """Return the line of a result; 0 where it has none."""
+    """Return the line of a result; 0 if it has none."""
     for place in result.get("locations", ()):
         return int(place["physicalLocation"]["region"]["startLine"])
     return 0
 
 
 def score(results: list[Result], script: Path, what: str, lines: list[int]) -> float:
-    """Return 1 where one of the first two results names cause and line, 0.5 where one of both."""
+    """Return 1 if one of the first two results names cause and line, 0.5 for only one of them."""
     best = 0.0
     for result in results[:2]:
         text = result["message"]["text"]

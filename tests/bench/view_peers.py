@@ -1,4 +1,4 @@
-"""What `bench_view.py` measures of others: torchviz + dot, TensorBoard, Model Explorer."""
+"""Measure other tools for `bench_view.py`: torchviz with dot, TensorBoard, Model Explorer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphviz_torch import to_tensorboard
 from graphviz_torch.graph import Graph
 
 PEER_SECONDS = 60
-# Model Explorer lays a group out in a worker: notes the second frame after each of its answers.
+# Model Explorer computes layouts in a worker. Take the time of the second frame after each answer.
 ANSWERS = """
 window.answers = [];
 window.Worker = class extends Worker {
@@ -52,7 +52,7 @@ def bench_torchviz(depth: int) -> None:
 
 @contextmanager
 def served(command: Sequence[str], port: int) -> Iterator[str]:
-    """The address of a server while it runs."""
+    """Context manager that runs a server and yields its address."""
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}/"
     try:
@@ -139,15 +139,15 @@ def bench_model_explorer(browser: Browser, python: str, graph: Graph, folder: Pa
 
 
 def _expand_in_model_explorer(page: Page) -> str:
-    """A double click on the group in the middle, which must be chosen first."""
+    """Select the group in the middle, and double-click it."""
     box = page.locator("webgl-renderer canvas").first.bounding_box()
     assert box is not None
     x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.wait_for_timeout(3000)  # it moves its first picture into place
+    page.wait_for_timeout(3000)  # the first picture is still moving
     page.mouse.move(x, y)
     page.wait_for_timeout(500)
     page.mouse.click(x, y)
-    page.wait_for_timeout(600)  # else both clicks count as one double click
+    page.wait_for_timeout(600)  # otherwise both clicks count as one double click
     page.mouse.move(x + 3, y)
     page.mouse.move(x + 2, y)
     page.wait_for_timeout(300)

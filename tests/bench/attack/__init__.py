@@ -1,1 +1,1 @@
-"""Attacks on files, processes and names, with numbers drawn from a seed."""
+"""Attacks on files, processes and names, with random numbers from a seed."""

@@ -1,11 +1,13 @@
-"""Mutated files: each is refused quickly with a sentence, or read right and shown by every door.
+"""Check that damaged files are refused with a message, or read and shown correctly.
 
     python -m tests.bench.attack.files [--seed 1] [--count 2000]
 
-One process reads the files, with 500 MB of memory more than it has at the start. Printed are each
-file that raised something else than `ValueError`, took more than two seconds of processor time to
-be refused, or was not read back equal from its own saving; of every fourth file that is read, each
-door that raised or whose text drives a terminal; and the numbers of files read and refused.
+Files are changed at random, and one process reads them, with at most 500 MB more memory than at its
+start. The script prints each file that raised another exception than `ValueError`, that took more
+than two seconds of processor time to be refused, or that differs after saving and loading. Every
+fourth file that can be read is also passed to all exporters and renderers: the script prints those
+that raised, or that returned control characters for a terminal. At the end it prints how many files
+were read and how many were refused.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ from tests.graph.test_hostile_files import RENDERERS, VALUES, places
 from tests.graph.test_hostile_text import GRAPHS, HOSTILE, obeyed
 from tests.graph.test_hostile_values import leaves
 
-_SECONDS, _MEMORY = 2.0, 500 << 20  # of a refusal
-_ONE_IN = 4  # of the files that are read, goes through every door
-_HANG = 60  # seconds of one file through all doors
+_SECONDS, _MEMORY = 2.0, 500 << 20  # largest processor time in seconds, and bytes of memory
+_ONE_IN = 4  # one in so many readable files is passed to all functions
+_HANG = 60  # seconds after which a file counts as a hang
 _PIECES = [b"", b"\x00", b'"', b"[", b"{}", b"]", b",", b"\n", b"-", b"9" * 400, b"\xff", b"e999"]
-# Files of text that a renderer writes for a program rather than a person.
+# Renderers whose text is read by programs, not by people.
 _FOR_PROGRAMS = {"payload", "dict", "networkx", "saved", "steps", "ranks", "collectives"}
 
 
 def originals(folder: Path) -> list[bytes]:
-    """Return files of graphs and of trainings, compressed and not."""
+    """Return files of graphs and of trainings, uncompressed and compressed."""
     found = [to_json(graph).encode() for graph in GRAPHS]
     first, *_, last = GRAPHS
     steps = [TrainingStep(number, (first, last)[: 1 + number % 2]) for number in range(4)]
@@ -56,7 +58,7 @@ def originals(folder: Path) -> list[bytes]:
 
 
 def changed_values(data: bytes, chance: random.Random) -> bytes:
-    """Return JSON with one to three values replaced, swapped, moved or taken out."""
+    """Return JSON with one to three values replaced, swapped, moved or removed."""
     lines = [json.loads(line) for line in data.splitlines()]
     for _ in range(chance.choice([1, 1, 2, 3])):
         line = chance.choice(lines)
@@ -83,7 +85,7 @@ def changed_values(data: bytes, chance: random.Random) -> bytes:
 
 
 def changed_bytes(data: bytes, chance: random.Random) -> bytes:
-    """Return bytes with one to three places overwritten, cut, doubled or filled."""
+    """Return bytes that are overwritten, cut, doubled or filled at one to three positions."""
     made = bytearray(data)
     for _ in range(chance.choice([1, 1, 2, 3])):
         start = chance.randrange(len(made) + 1)
@@ -103,7 +105,7 @@ def changed_bytes(data: bytes, chance: random.Random) -> bytes:
 
 
 def mutated(files: list[bytes], chance: random.Random) -> bytes:
-    """Return one file with a mistake: in its values, its bytes, or its compressed members."""
+    """Return one file with an error: in its values, its bytes, or its compressed members."""
     data = chance.choice(files)
     packed = data[:2] == b"\x1f\x8b"
     kind = chance.random()
@@ -120,7 +122,7 @@ def mutated(files: list[bytes], chance: random.Random) -> bytes:
 
 
 def doors(graph: Graph, folder: Path) -> dict[str, Callable[[], Any]]:
-    """Return what reads or shows a graph, by its name."""
+    """Return the functions that read or show a graph, by name."""
     found: dict[str, Callable[[], Any]] = {
         name: partial(render, graph, folder) for name, render in RENDERERS.items()
     }
@@ -135,7 +137,7 @@ def doors(graph: Graph, folder: Path) -> dict[str, Callable[[], Any]]:
 
 
 def problems(path: Path, folder: Path, counts: Counter[str]) -> list[str]:
-    """Return what is wrong with how a file is read; counts it as read or refused."""
+    """Return the problems in reading a file, and count the file as read or refused."""
     found: list[str] = []
     began = time.process_time()
     try:
@@ -175,7 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=2000)
-    parser.add_argument("--keep", type=Path, help="folder for the files that show something")
+    parser.add_argument("--keep", type=Path, help="folder for files that cause a problem")
     options = parser.parse_args()
     chance, counts = random.Random(options.seed), Counter[str]()
 
@@ -187,7 +189,7 @@ def main() -> None:
         folder = Path(name)
         (folder / "train.py").write_text("x = 1\n" * 9)
         files = originals(folder)
-        for graph in GRAPHS:  # loads what the doors load
+        for graph in GRAPHS:  # imports the modules that the functions import
             for show in doors(graph, folder).values():
                 with contextlib.suppress(ValueError):
                     show()

@@ -1,10 +1,10 @@
-"""Hostile names of modules, tensors and files at every public function and command.
+"""Pass hostile names of modules, tensors and files to all public functions and commands.
 
     python -m tests.bench.attack.names [--seed 1] [--count 20]
 
-Each name is in every text of three graphs that may be any text, and in modules and parameters of a
-recorded model. Printed is each door that raised something else than `ValueError`, or let through
-what a terminal or a viewer obeys.
+Each name is used for all free texts of three graphs, and for modules and parameters of a recorded
+model. The script prints each function and command that raised another exception than `ValueError`,
+or whose output has characters that control a terminal or a viewer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import graphviz_torch as gt
 from graphviz_torch.integrations.command.main import main as command
 from tests.graph import test_hostile_text as doors
 
-# Parts of a name, of which three to eight are joined.
+# Three to eight of these parts are joined to a name.
 _PARTS = [
     *("\x1b[2J", "\x1b]0;t\x07", "\x9b31m", "\r", "\n", "\0", "\x7f", "\x85", "\u202e", "\u2066"),
     *("\u2028", "\u2029", "\u200f", "\u061c", "<script>alert(1)</script>", "]]>", "-->", "&#x1b;"),
@@ -35,22 +35,22 @@ _PARTS = [
 
 
 def names(count: int, seed: int) -> Iterator[str]:
-    """Yield names, each with at least one character that a terminal obeys."""
+    """Yield names; each has at least one character that controls a terminal."""
     chance = random.Random(seed)
     for number in range(count):
         parts = chance.choices(_PARTS, k=chance.randint(2, 7))
-        parts.append(_PARTS[number % 18])  # so that each of what is obeyed has its turn
+        parts.append(_PARTS[number % 18])  # so that all control characters are used
         chance.shuffle(parts)
         yield "".join(parts)
 
 
 def wrong(text: str) -> str:
-    """Return what a terminal or a viewer obeys in a text, as ASCII."""
+    """Return the characters of a text that control a terminal or a viewer, as ASCII."""
     return ascii("".join(sorted(doors.obeyed(text)))) if doors.obeyed(text) else ""
 
 
 def functions(plain: gt.Graph, graph: gt.Graph, folder: Path) -> Iterator[str]:
-    """Yield what is wrong with each public function."""
+    """Yield the problems of each public function."""
     for name, write in doors.texts(plain, graph, folder):
         try:
             text = write()
@@ -64,7 +64,7 @@ def functions(plain: gt.Graph, graph: gt.Graph, folder: Path) -> Iterator[str]:
 
 
 def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
-    """Yield what is wrong with each command, in the current folder."""
+    """Yield the problems of each command, run in the current folder."""
     for each, name in ((plain, "plain"), (graph, "hostile")):
         each.save(f"{name}.json")
     for words in [*([name, *given] for name, given in doors.GIVEN.items()), *doors.MORE]:
@@ -72,7 +72,7 @@ def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:
                 command(words)
-            except SystemExit:  # of argparse
+            except SystemExit:  # raised by argparse
                 pass
             except BaseException as error:
                 yield f"{words!r:.200} raised {type(error).__name__}: {ascii(str(error))[:200]}"
@@ -82,7 +82,7 @@ def commands(plain: gt.Graph, graph: gt.Graph) -> Iterator[str]:
 
 
 def recorded(name: str) -> gt.Graph:
-    """Return the graph of a model whose module and parameter have the name, as far as allowed."""
+    """Return the graph of a model with this name for a module and a parameter, if allowed."""
     own = name.replace(".", "") or "x"
     model = torch.nn.Sequential()
     inner = torch.nn.Linear(2, 2)

@@ -1,11 +1,11 @@
-"""Signals at random moments of `run`, `app` and `view`: nothing is left, and nothing hangs.
+"""Send signals to `run`, `app` and `view` at random moments, and check that they end cleanly.
 
     python -m tests.bench.attack.signals [--seed 1] [--count 30]
 
-Each command is started in a session of its own and gets SIGINT, SIGTERM, SIGHUP or SIGKILL, alone
-or with its group, at a moment drawn from its life. Printed are the exit code of each, and what is
-wrong: a process of the session that lives on, a folder that the next start does not remove, a file
-that stays beside the output, or an output that cannot be read.
+Each command runs in a session of its own and gets SIGINT, SIGTERM, SIGHUP or SIGKILL, alone or with
+its process group, at a random moment. The script prints the exit code of each command, and all
+problems: a process of the session that is still alive, a folder that the next start does not
+remove, a file that remains next to the output, or an output that cannot be read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphviz_torch.integrations.command.lifeline import remove_leftovers
 from tests.graph.test_hostile_files import SAVED
 
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
-_HANG = 60  # seconds after which a command that was told to end hangs
+_HANG = 60  # seconds after the signal; a command that is then alive hangs
 _SCRIPT = """
 import torch
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
@@ -54,7 +54,7 @@ def in_session(session: int) -> list[str]:
 
 
 def attack(name: str, moment: float, sent: str, group: bool, port: int) -> tuple[int, list[str]]:
-    """Return the exit code of a command that gets a signal, and what is wrong after it."""
+    """Send a signal to a command; return the exit code of the command, and the problems."""
     with tempfile.TemporaryDirectory() as made:
         folder, temporary = Path(made), Path(made) / "tmp"
         temporary.mkdir()
@@ -85,10 +85,10 @@ def attack(name: str, moment: float, sent: str, group: bool, port: int) -> tuple
             os.kill(int(line.split()[0]), signal.SIGKILL)
         process.wait()
         tempfile.tempdir = str(temporary)
-        remove_leftovers()  # as the next start does
+        remove_leftovers()  # as at the next start
         tempfile.tempdir = None
         pages = list(temporary.glob("graphviz_torch-page-*")) if name == "view" else []
-        kept = [*pages[:1], *temporary.glob("torchinductor_*")]  # PyTorch's own, without us too
+        kept = [*pages[:1], *temporary.glob("torchinductor_*")]  # PyTorch's own
         wrong += [f"stays: {path.name}" for path in temporary.iterdir() if path not in kept]
         wrong += [
             f"stays: {path.name}"
@@ -107,7 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=30)
-    parser.add_argument("--life", type=float, default=20, help="seconds of a command")
+    parser.add_argument(
+        "--life", type=float, default=20, help="longest time until the signal, in seconds"
+    )
     options = parser.parse_args()
     chance, new = random.Random(options.seed), 0
     for number in range(options.count):

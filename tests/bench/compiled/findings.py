@@ -1,16 +1,16 @@
-"""Does `find` say of a compiled model what it does not say of the model uncompiled?
+"""Compare the findings of `find` for programs with and without a compiled model.
 
-    python -m tests.bench.compiled.findings            all programs with a mistake, and healthy ones
-    python -m tests.bench.compiled.findings NAME ...   these
+    python -m tests.bench.compiled.findings            programs with a mistake, and healthy ones
+    python -m tests.bench.compiled.findings NAME ...   these programs
     python -m tests.bench.compiled.findings --compiled eager
 
-A program is a row of tests/findings: it makes a model and gives it to `record`. It runs twice, the
-second time with that model compiled in place (aot_eager; of a container of PyTorch's each of its
-modules) just before. Printed for each: "+" what is said of the compiled run alone, and "-" what of
-the other alone, if it is a warning or an error. Of graph breaks, of recompilations and of the
-region itself only the compiled run can speak. The last line counts the programs with a mistake that
-find names uncompiled, and that a model was compiled in, and of how many the compiled run says the
-same, or all of it and more.
+A program is a row of tests/findings: it makes a model and passes it to `record`. It runs twice; in
+the second run, that model is compiled in place just before (aot_eager; for one of PyTorch's
+containers, each of its modules is compiled). For each program, the script prints findings of the
+compiled run alone ("+"), and warnings and errors of the other run alone ("-"). Findings about graph
+breaks, recompilations and compiled regions are expected in the compiled run only. The last line has
+the number of programs whose mistake is found without compilation and that compiled a model, and the
+number of these with at least the same findings in the compiled run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphviz_torch.graph import Finding
 from tests.findings.corpus import cases, tables
 from tests.findings.mistakes.rows import MISTAKES, SILENT
 
-assert tables  # full
+assert tables  # importing the package fills the tables
 for file in sorted((Path(cases.__file__).parents[1] / "mistakes").glob("*.py")):
     import_module(f"tests.findings.mistakes.{file.stem}")
 
@@ -46,7 +46,7 @@ def programs() -> dict[str, Row]:
 
 
 class Compiling(cases.Recorder):
-    """A recorder that compiles the model that it is given."""
+    """A recorder that first compiles the model that it gets."""
 
     compiled = False
 
@@ -62,7 +62,7 @@ class Compiling(cases.Recorder):
 
 
 def told(findings: list[Finding]) -> dict[tuple[str, ...], Finding]:
-    """By rule and line, and names of parameters: numbers of nodes and norms are not compared."""
+    """Return the findings by rule, line and parameters; node numbers and norms are not compared."""
     found = {}
     for one in findings:
         if one.severity != "info" and one.rule not in OF_COMPILED:
@@ -72,15 +72,15 @@ def told(findings: list[Finding]) -> dict[tuple[str, ...], Finding]:
 
 
 class Compared(NamedTuple):
-    """One program."""
+    """The comparison of a program's two runs."""
 
-    text: str = ""  # lines on it; "" where both say the same, or nothing was compiled
-    named: bool = False  # was it compiled, and says find something of it uncompiled
-    same: bool = False  # and all of that compiled
+    text: str = ""  # lines to print; "" if the findings are equal or nothing was compiled
+    named: bool = False  # a model was compiled, and the uncompiled run has findings
+    same: bool = False  # and the compiled run has all of these findings
 
 
 def compare(name: str, row: Row, how: str) -> Compared:
-    """Run a program uncompiled and compiled."""
+    """Run a program uncompiled and compiled, and compare the findings."""
     program, raises = row
     try:
         eager = told(cases.play(program, raises))

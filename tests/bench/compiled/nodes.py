@@ -1,15 +1,16 @@
-"""What a recording of a compiled model has of eager's nodes, and whether it changes anything.
+"""Compare recordings of compiled models with eager ones: their nodes, losses and gradients.
 
     python -m tests.bench.compiled.nodes                      all models, aot_eager: two minutes
     python -m tests.bench.compiled.nodes --inductor           inductor, cold and warm: half an hour
-    python -m tests.bench.compiled.nodes --only gpt2 vit -v   some models; and what is missing
+    python -m tests.bench.compiled.nodes --only gpt2 vit -v   some models, with missing nodes
 
-A row is a model and a backend: the part of the nodes of an eager recording that a recording has,
-too, with the same operation, module and line, of the model compiled while it is recorded, and of
-one compiled before; how many nodes each has that eager does not; how many graphs were compiled for
-the second recording; whether its loss and its gradients, and the random state, are those of the
-same compiled step without a recording, bit by bit. "warm" takes the code from inductor's cache on
-disk; the last column counts its hits. Weights are random.
+A row is a model and a backend. It has the share of the nodes in an eager recording that also appear
+in a compiled recording, with equal operation, module and line: for a model that is compiled while
+it is recorded, and for one that was compiled before. It also has the number of nodes that only the
+compiled recording has; the number of graphs that were compiled for the second recording; and
+whether loss, gradients and random state are bit-equal to those of the same compiled step without a
+recording. "warm" takes the code from inductor's cache on disk; the last column counts the hits in
+this cache. Weights are random.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ WHISPER = {"d_model": 8, "encoder_layers": 2, "decoder_layers": 2, "num_mel_bins
 WHISPER |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 16}
 WHISPER |= {"decoder_ffn_dim": 16, "max_source_positions": 8, "max_target_positions": 8}
 
-# What dynamo runs for the same function of the program's.
+# Operation in a compiled graph -> operation of the same function in an eager graph.
 SAME = {"UnsafeView": "View", "ReshapeAlias": "View", "NativeDropout": "Mul"}
 
-Step = Callable[[Any], Tensor]  # takes the model, as it is or compiled, and gives the loss
+Step = Callable[[Any], Tensor]  # takes the model, eager or compiled, and returns the loss
 
 
 class Custom(nn.Module):
-    """A function of its own between two layers."""
+    """A custom autograd function between two layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +60,7 @@ class Custom(nn.Module):
 
 
 class Breaking(nn.Module):
-    """Two breaks: three graphs."""
+    """A model with two graph breaks, and therefore three graphs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class Breaking(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """Draws from a distribution, with gradients through the draw."""
+    """A model that draws from a distribution, with gradients through the draw."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class Autoencoder(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each row takes the two of four experts that the router chose."""
+    """A model whose router chooses two of four experts for each row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class Experts(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Two blocks. Backward computes the first one again."""
+    """Two blocks; backward computes the first block again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +183,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Step]] = {
 
 
 class Outcome(NamedTuple):
-    """What a step left behind."""
+    """The results of a step."""
 
     loss: Tensor
     gradients: list[Tensor | None]
@@ -195,7 +196,7 @@ class Outcome(NamedTuple):
 
 
 def described(graph: Graph) -> Counter[tuple[str, ...]]:
-    """The nodes, but those of leaves and of the regions themselves."""
+    """Return descriptions of the nodes, without leaves and without the compiled regions."""
     return Counter(
         (SAME.get(name := re.sub(r"Backward\d*$", "", node.name), name), node.module, node.where)
         for node in graph.nodes
@@ -227,11 +228,11 @@ def made(name: str) -> tuple[nn.Module, Step]:
 
 
 class Row(NamedTuple):
-    """One model and backend, compiled at one time."""
+    """The recording of one model and backend, compiled before or during the recording."""
 
     graph: Graph
     same: bool
-    compiled: int  # graphs, for the recording
+    compiled: int  # number of graphs compiled for the recording
     hits: int
 
 
@@ -253,7 +254,7 @@ def before(name: str, backend: str) -> tuple[Row, Outcome]:
 
 
 def rows(name: str, backend: str) -> Iterator[tuple[str, Row, Row]]:
-    """The kind of the backend; compiled while recorded, compiled before."""
+    """Yield the backend's kind, the row compiled while recorded, and the row compiled before."""
     cache = fresh_cache if backend == "inductor" else nullcontext
     with cache():
         cold, bare = before(name, backend)

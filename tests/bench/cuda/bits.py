@@ -1,4 +1,4 @@
-"""What a training of this folder prints at its end, so that two runs can be compared bit by bit."""
+"""Print a hash at the end of a training, so that runs can be compared bit by bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 random.seed(0)
-np.random.seed(0)  # mixup of timm draws from it
+np.random.seed(0)  # for timm's mixup
 torch.manual_seed(0)
 torch.backends.cudnn.deterministic = True
 
@@ -19,7 +19,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def done(losses: Iterable[Tensor | float], model: torch.nn.Module) -> None:
-    """Print a hash of the losses and of all that the model's state holds."""
+    """Print a hash of the losses and of the model's state."""
     digest = hashlib.sha256()
     for value in (*losses, *model.state_dict().values()):
         cpu = torch.as_tensor(value).detach().cpu().contiguous()

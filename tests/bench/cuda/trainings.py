@@ -1,15 +1,15 @@
-"""What a recording changes in trainings on a GPU, and what is found in them.
+"""Check that recording changes nothing in trainings on a GPU, and compare their findings.
 
     python -m tests.bench.cuda.trainings             all, six at a time
-    python -m tests.bench.cuda.trainings NAME ...    these, with all that is found
-    python -m tests.bench.cuda.trainings --report    each finding whole
+    python -m tests.bench.cuda.trainings NAME ...    these, with all findings
+    python -m tests.bench.cuda.trainings --report    with the complete findings
 
-Each training of `loops/`, `libraries/` and `mistakes/` runs four times, in a process each: bare
-twice, by `graphviz-torch run`, and by `run --experiment --steps 0`. A training prints a hash of its
-losses and weights ("BITS ..."). Where the two bare ones agree, the others must give the same. Its
-first line says which findings are expected; others may be "to know" alone. Without a GPU they run
-on the CPU, where this tells less. A training whose library is not installed is named as not run.
-The exit status is 1 if one is not as it should be.
+Each training of `loops/`, `libraries/` and `mistakes/` runs four times, each time in a process of
+its own: bare twice, in `graphviz-torch run`, and in `run --experiment --steps 0`. A training prints
+a hash of its losses and weights ("BITS ..."). If the two bare hashes are equal, the other two have
+to be equal to them. The first line of a training has the expected findings; others may only be
+notes. Without a GPU, the trainings run on the CPU, which checks less. A training whose library is
+not installed is listed as not run. The exit status is 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WAYS = (
 
 
 class Ran(NamedTuple):
-    """What one process printed."""
+    """The output of one process."""
 
     bits: str | None
     report: dict[str, Any]
@@ -81,7 +81,7 @@ def ran(script: Path, way: list[str]) -> Ran:
 
 
 def found(report: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Of a report the findings: level, rule, and message."""
+    """Return the findings of a report: level, rule and message."""
     results = report["runs"][0]["results"] if report else []
     return [(one["level"], one["ruleId"], one["message"]["text"]) for one in results]
 
@@ -93,16 +93,16 @@ def expected(script: Path) -> set[str]:
 
 
 class Told(NamedTuple):
-    """What there is to say of a training."""
+    """The checks of a training."""
 
     lines: str
     ran: bool = False
-    compared: bool = False  # its bits
+    compared: bool = False  # whether the bits were compared
     right: bool = False
 
 
 def told(script: Path, whole: bool) -> Told:
-    """Run a training in all ways, and say whether it is as it should be."""
+    """Run a training in all ways, and check the results."""
     bare, again, recorded, experiment = (ran(script, way) for way in WAYS)
     name = f"{script.parent.name}/{script.stem}"
     if bare.bits is None:
@@ -136,8 +136,10 @@ def told(script: Path, whole: bool) -> Told:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="the trainings to run")
-    parser.add_argument("--report", action="store_true", help="each finding whole")
-    parser.add_argument("--jobs", type=int, default=6, help="trainings at a time")
+    parser.add_argument("--report", action="store_true", help="print complete findings")
+    parser.add_argument(
+        "--jobs", type=int, default=6, help="number of trainings to run at the same time"
+    )
     chosen = parser.parse_args()
     scripts = sorted(FOLDER.glob("*/*.py"))
     if chosen.names:

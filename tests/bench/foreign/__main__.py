@@ -1,16 +1,16 @@
-"""Training steps of models that nobody here wrote: bare, recorded, drawn, checked.
+"""Run a training step of models from other projects: bare, recorded, drawn and checked.
 
     python -m tests.bench.foreign run RESULTS.jsonl SOURCE ...   one line of JSON for each model
-    python -m tests.bench.foreign table RESULTS.jsonl            totals, faults, warnings by rule
+    python -m tests.bench.foreign table RESULTS.jsonl            totals, errors, warnings by rule
     python -m tests.bench.foreign page RESULTS.jsonl             docs/models.md
 
 A SOURCE is "transformers", "libraries", or a folder of files that assign `MENAGERIE_ENTRIES`. Each
-model has processes of its own, forked from one that has imported PyTorch, with a limit of time and
-memory. What RESULTS.jsonl has already is not run again; `--again` runs what failed. `--only TEXT`
-runs the models whose name has the text, and `--pictures FOLDER` keeps their stills.
+model runs in forks of a process that has imported PyTorch, with limits of time and memory. Models
+that are already in RESULTS.jsonl are skipped, unless `--again` is given. `--only TEXT` selects the
+models whose name contains the text, and `--pictures FOLDER` keeps their pictures.
 
-Two bare steps tell if the model is deterministic; then loss, gradients and weights of the recorded
-step must have the same bits. `checks.py` has the other checks.
+Two bare steps show whether the model is deterministic. If it is, the loss, gradients and weights of
+the recorded step must be bit-equal to theirs. `checks.py` has the other checks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Facts = dict[str, Any]
 
 
 def forked(run: Callable[[], Facts], seconds: float) -> Facts:
-    """Return the facts that `run` returned in a process of its own, or an "error" of it.
+    """Call `run` in a fork, and return its facts, or an "error".
 
-    The process may use `seconds` on the CPU, and ten times as many by the clock.
+    The fork may use `seconds` of CPU time, and ten times as many seconds of wall-clock time.
     """
     reading, writing = os.pipe()
     process = os.fork()
@@ -82,7 +82,7 @@ def forked(run: Callable[[], Facts], seconds: float) -> Facts:
 
 
 def examine(entry: Entry, seconds: float, picture: Path | None) -> Facts:
-    """Build a model, and run its step three times, each in a fork of this process."""
+    """Build a model and run its step three times, each time in a fork of this process."""
     from . import checks
 
     sink = os.open(os.devnull, os.O_RDWR)
@@ -174,10 +174,10 @@ def run(chosen: argparse.Namespace) -> None:
 
 
 def preload() -> None:
-    """Import and warm up here what each model's process would load again.
+    """Import and warm up the parts of libraries that each model needs.
 
-    No backward runs, for the threads of autograd do not survive a fork. What is loaded is hidden
-    from the garbage collector, whose passes would copy the memory of each process.
+    No backward runs, because autograd's threads do not exist in a fork. The objects are frozen,
+    because garbage collections would otherwise copy the memory in each fork.
     """
     from . import checks
 
@@ -197,16 +197,24 @@ def main() -> None:
     parser.add_argument("command", choices=("run", "table", "page"))
     parser.add_argument("results", type=Path)
     parser.add_argument("sources", nargs="*")
-    parser.add_argument("--only", action="append", help="models whose name has this text")
-    parser.add_argument("--again", action="store_true", help="run also what was run before")
-    parser.add_argument("--limit", type=int, help="models at most")
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin no model afterwards")
     parser.add_argument(
-        "--seconds", type=float, default=30, help="on the CPU, of the checks of one model"
+        "--only", action="append", help="run the models whose name contains this text"
     )
-    parser.add_argument("--memory", type=float, default=8, help="GiB of one model's process")
+    parser.add_argument(
+        "--again", action="store_true", help="run also models that are in RESULTS.jsonl"
+    )
+    parser.add_argument("--limit", type=int, help="largest number of models to run")
+    parser.add_argument(
+        "--minutes", type=float, default=1e6, help="minutes after which no further model begins"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=30, help="CPU seconds for the checks of one model"
+    )
+    parser.add_argument(
+        "--memory", type=float, default=8, help="memory limit in GiB for the process of a model"
+    )
     parser.add_argument("--seed", type=int, help="shuffle the models with this seed")
-    parser.add_argument("--pictures", type=Path, help="keep each still in this folder")
+    parser.add_argument("--pictures", type=Path, help="keep each picture in this folder")
     chosen = parser.parse_args()
     chosen.only = chosen.only or [""]
     if chosen.command == "run":

@@ -1,7 +1,7 @@
-"""One training step, bare and recorded, and what a recording of it must agree with.
+"""Run one training step, bare and recorded, and check the recording.
 
-Nothing here trusts the package: the walk, the norms and the bits are taken in processes that do not
-record, by autograd itself.
+The expected values do not come from the package: the walk, the norms and the bits are taken from
+autograd, in processes that do not record.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from graphviz_torch.render.dot.layout import layout
 
 from .sources import Forward, loss_of
 
-_TEXT = 9.5 * 4 / 3  # pixels of the smallest text in a picture that is not scaled
+_TEXT = 9.5 * 4 / 3  # height in pixels of the smallest text in an unscaled picture
 _CLOSE = 1e-4  # relative difference of two norms of the same float32 gradient
 _MOST_SHOWN = 3
 
@@ -54,7 +54,7 @@ Shape = tuple[list[str], list[tuple[int, int, int, int]]]  # names of nodes, and
 
 
 class Training:
-    """A model, its example and an optimizer: one step at a time."""
+    """A model, its example and an optimizer, which run one step at a time."""
 
     def __init__(self, model: nn.Module, forward: Forward) -> None:
         self.model, self.forward = model.train(), forward
@@ -91,7 +91,7 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def walk(loss: Tensor) -> tuple[list[Any], list[tuple[int, int, int, int]]]:
-    """Return the live nodes behind a loss, breadth first, and their edges by position."""
+    """Return the live nodes behind a loss in breadth-first order, and their edges by position."""
     nodes = [get_gradient_edge(loss).node]
     places = {nodes[0]: 0}
     edges = []
@@ -110,18 +110,18 @@ def walk(loss: Tensor) -> tuple[list[Any], list[tuple[int, int, int, int]]]:
 
 
 def name_of(node: Any) -> str:
-    """Return autograd's name of a node; that of a Function of C++ is not its type's."""
+    """Return autograd's name of a node; for a C++ Function, it differs from the type's name."""
     kind = type(node).__name__
     return node.name() if kind == "CppFunction" else kind
 
 
 def shape_of(graph: Graph) -> tuple[list[int], list[tuple[int, int, int, int]]]:
-    """Return the ids of the nodes behind the first output, and edges, in the order of `walk`."""
+    """Return the nodes behind the first output, as ids, and the edges, in the order of `walk`."""
     inputs = graph.inputs()
     ids = [graph.outputs[0][0]]
     places = {ids[0]: 0}
     edges = []
-    for node in ids:  # grows while it is read
+    for node in ids:  # the list grows in the loop
         for edge in sorted(inputs[node], key=lambda edge: edge.input_nr):
             if edge.source not in places:
                 places[edge.source] = len(ids)
@@ -131,7 +131,7 @@ def shape_of(graph: Graph) -> tuple[list[int], list[tuple[int, int, int, int]]]:
 
 
 def peak_memory(run: Callable[[], object]) -> int:
-    """Return by how many bytes the process was larger at most than before `run`."""
+    """Return the largest growth of the process's memory during `run`, in bytes."""
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -145,7 +145,7 @@ def _status(field: str) -> int:
 
 
 def fastest(run: Callable[[], object]) -> float:
-    """Return the least CPU seconds of the process, over two to six runs."""
+    """Return the least CPU seconds of the process in two to six runs."""
     seconds: list[float] = []
     gc.collect()
     while len(seconds) < 2 or (len(seconds) < 6 and sum(seconds) < 0.3):
@@ -156,7 +156,7 @@ def fastest(run: Callable[[], object]) -> float:
 
 
 def bare(training: Training) -> Facts:
-    """Run the step without anything else."""
+    """Run the step without recording."""
     facts: Facts = {}
 
     def first() -> None:
@@ -168,7 +168,7 @@ def bare(training: Training) -> Facts:
 
 
 def hooked(training: Training) -> Facts:
-    """Run the step with a hook at each node: names, edges, and the norms that arrive."""
+    """Run the step with a hook at each node; return names, edges, and norms of gradients."""
     facts: Facts = {}
     norms: dict[int, list[float | None]] = {}
 
@@ -194,7 +194,7 @@ def _norm(gradient: Tensor) -> float:
 
 
 class Checked:
-    """The checks of one recorded step: `faults` has a line for each that failed."""
+    """The checks of one recorded step; `faults` has a line for each failed check."""
 
     def __init__(self) -> None:
         self.faults: dict[str, str] = {}
@@ -213,7 +213,7 @@ class Checked:
 
 
 def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | None) -> Facts:
-    """Run the step in a recording, and hold it against `bare` and `hooked`."""
+    """Run the step in a recording, and compare it with `bare` and `hooked`."""
     found = Checked()
     facts: Facts = {"deterministic": bare["bits"] == walked["bits"]}
     recording = record(training.model)
@@ -268,7 +268,7 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
 
 
 def counted_flops(training: Training) -> int:
-    """Return the FLOPs of one forward, as PyTorch counts them."""
+    """Return the FLOPs of one forward, counted by PyTorch."""
     mapping = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops}
     with FlopCounterMode(display=False, custom_mapping=mapping) as counter:
         training.forward()
@@ -276,13 +276,13 @@ def counted_flops(training: Training) -> int:
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-    """PyTorch's counter does not know the kernel that runs on a CPU."""
+    """Return the FLOPs of the CPU's attention kernel, which PyTorch does not count."""
     count: int = sdpa_flop_count(query, key, value)
     return count
 
 
 def without_backward(training: Training) -> None:
-    """Do all that the checks do, but for the backward."""
+    """Do all the work of the checks except the backward."""
     with record(training.model) as recording:
         walk(training.loss())
     training.optimizer.step()
@@ -292,7 +292,7 @@ def without_backward(training: Training) -> None:
 
 
 def shown(recording: Recording, found: Checked, picture: Path | None) -> Facts:
-    """Save and load a recording, and draw and list it in each way that there is."""
+    """Save and load a recording, and show it with all functions."""
     facts: Facts = {}
     graph = recording.graph
     with found.check("saved"), tempfile.TemporaryDirectory() as folder:
@@ -344,7 +344,7 @@ def _account(model: nn.Module, graph: Graph) -> dict[str, str]:
     """Return the reason for each parameter without a gradient.
 
     Raises:
-        AssertionError: if a parameter is not listed, listed wrongly, or has no reason.
+        AssertionError: if a parameter is missing from the list, has a wrong entry, or no reason.
     """
     listed = {each.name: each for each in graph.parameters}
     reasons = {}

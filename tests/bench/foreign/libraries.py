@@ -1,6 +1,6 @@
-"""Models of libraries that are built by hand here, each with an example input.
+"""Build models of libraries, each with an example input.
 
-A library that is not installed yields nothing. `peft` is put on top of models of transformers.
+A library that is not installed yields nothing. `peft` is applied to models of transformers.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def encoder_decoder() -> Built:
 
 
 def _vit(name: str) -> Built:
-    for missing in ("torchvision", "torchvision.transforms"):  # imported, and not needed here
+    for missing in ("torchvision", "torchvision.transforms"):  # imported, but not needed here
         sys.modules.setdefault(missing, ModuleType(missing))
     module, kind = name.split(".")
     options: dict[str, Any] = {"image_size": 32, "num_classes": 3, "dim": 32, "depth": 2}
@@ -620,7 +620,7 @@ def _normalizing(name: str) -> Built:
         "autoregressive_spline": lambda: [nf.flows.AutoregressiveRationalQuadraticSpline(2, 1, 8)],
     }[name]()
     model = nf.NormalizingFlow(base, flows)
-    if name in ("planar", "radial"):  # no inverse
+    if name in ("planar", "radial"):  # these flows have no inverse
         return model, lambda: model.sample(16)[1].mean()
     x = torch.randn(8, 2)
     return model, lambda: model.forward_kld(x)

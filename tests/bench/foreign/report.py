@@ -1,4 +1,4 @@
-"""Totals of a file of results, and the page of docs that lists each architecture."""
+"""Print totals of a results file, and write the page that lists each architecture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 Row = dict[str, Any]
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-_MOST_NAMES = 8  # of models in a line
+_MOST_NAMES = 8  # largest number of models in a line
 
 
 def table(rows: list[Row]) -> str:
@@ -77,7 +77,7 @@ def _measures(ran: list[Row]) -> Iterator[str]:
 
 
 def write_page(rows: list[Row]) -> None:
-    """Write docs/models.md: what was recorded, by library, with versions and the day."""
+    """Write docs/models.md: the recorded models by library, with versions and the date."""
     PAGE.write_text("\n".join(_page(rows)) + "\n")
 
 

@@ -1,6 +1,6 @@
-"""Models that other people wrote, each with an example input.
+"""Models from other projects, each with an example input.
 
-A source yields entries without building anything: an entry is built in the process that runs it.
+A source yields entries and builds nothing: each entry is built in the process that runs it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Forward = Callable[[], Any]
 
 
 class Entry(NamedTuple):
-    """One architecture of a library: `build` returns the model and a call of its forward."""
+    """An architecture of a library. `build` returns the model and a call of its forward."""
 
     library: str
     name: str
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 def loss_of(output: Any) -> Tensor:
-    """Return the loss that a model computed itself, else the mean square of all its results.
+    """Return the loss that a model computed itself, or else the mean square of all its results.
 
     Raises:
         ValueError: if no result requires a gradient.
@@ -63,7 +63,7 @@ def folder(path: Path) -> Iterator[Entry]:
     """Yield the first entry of each file of a folder that assigns `MENAGERIE_ENTRIES`.
 
     An entry is a tuple: a name, the names of the functions that build the model and an example
-    input, and more that is not used here.
+    input, and further fields, which are not used here.
     """
     for file in sorted(path.glob("*.py")):
         if "MENAGERIE_ENTRIES" in file.read_text(errors="replace"):

@@ -1,8 +1,8 @@
-"""Every architecture of transformers from its configuration, made small: offline, random weights.
+"""Build a small model of every architecture in transformers, offline and with random weights.
 
-Sizes are reduced by their names, with those of configurations inside. The class is the first that
-there is for the architecture in the order of `_TASKS`; models that take labels get them, so that
-the loss is the library's own.
+Sizes in the configuration, and in configurations inside it, are reduced by their names. The class
+is the architecture's first one in the order of `_TASKS`. Models that take labels get labels, so
+that the library computes the loss.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_gr
 
 
 def entries() -> Iterator[Entry]:
-    """Yield one entry for each architecture that has a model of PyTorch."""
+    """Yield one entry for each architecture that has a PyTorch model."""
     tables = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {}) for task in _tasks()]
     for kind in CONFIG_MAPPING:
         names = [
@@ -93,7 +93,7 @@ def _tasks() -> list[str]:
 
 
 def build(kind: str, name: str) -> tuple[nn.Module, Forward]:
-    """Build the small model of a class, with an input for each argument that it needs."""
+    """Build the small model of a class, with an input for each required argument."""
     config = small(CONFIG_MAPPING[kind])
     model = getattr(transformers, name)(config)
     inputs = example(model, config)
@@ -133,7 +133,7 @@ def small(kind: type[PreTrainedConfig], **given: Any) -> PreTrainedConfig:
 
 
 def example(model: nn.Module, config: PreTrainedConfig) -> dict[str, Any]:
-    """Return an input for each argument of `model.forward` that it needs or that gives a loss."""
+    """Return an input for each argument of `model.forward` that is required or gives a loss."""
     parameters = inspect.signature(model.forward).parameters
     text = _inner(config, "text_config")
     ids = torch.randint(

@@ -1,7 +1,8 @@
-"""What an experiment takes against the forward: `python -m tests.bench.replay.bench_experiments`.
+"""Measure the time of each experiment relative to the forward.
 
-Each runs the forward one to three times, and beside it what differs. With `--real` the models have
-the sizes of real ones: the kernels take the time there, and with the small ones Python does.
+Run `python -m tests.bench.replay.bench_experiments`. An experiment runs the forward one to three
+times, with the changed version beside it. With `--real`, the models have real sizes, so that
+kernels take most of the time; with small models, Python does.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REAL = {
 
 
 def seconds(run: Callable[[], object], times: int = 3) -> float:
-    """The shortest of some runs, in time of computing: a busy machine counts for less."""
+    """Return the CPU time of the fastest of some runs."""
     taken = []
     for _ in range(times):
         begun = time.process_time()
@@ -50,8 +51,8 @@ def seconds(run: Callable[[], object], times: int = 3) -> float:
 def main() -> None:
     """Print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--real", action="store_true", help="models of the sizes of real ones")
-    parser.add_argument("names", nargs="*", help="of experiments; none for all")
+    parser.add_argument("--real", action="store_true", help="use models with real sizes")
+    parser.add_argument("names", nargs="*", help="names of experiments (default: all)")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for name, (make, data) in (REAL if asked.real else CASES).items():

@@ -1,1 +1,1 @@
-"""What the ranks of a test do, each in a process of its own."""
+"""Programs of tests that run on several ranks, each rank in a process of its own."""

@@ -1,7 +1,7 @@
-"""Trainings of several steps whose ranks come apart or send the wrong thing, and healthy ones.
+"""Trainings of several steps in which ranks diverge or send wrong values, and healthy trainings.
 
-Written before the rules that tell them. The line to be named ends with `# cause`; where two can
-rightly be named, both do.
+They were written before the rules that find these mistakes. The line that a finding should name
+ends with `# cause`; if two lines are right, both do.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ STEPS = 4
 
 @dataclass(frozen=True)
 class Apart:
-    """A training with a mistake, and what tells it."""
+    """A training with a mistake, and the expected finding."""
 
-    program: Callable[[bool], object]  # takes whether the advice is followed
+    program: Callable[[bool], object]  # the argument says whether the advice is followed
     rule: str
     words: tuple[str, ...]
-    inside: Callable[..., object] | None  # of the program, which has the line
-    line: bool  # is the line told, too
+    inside: Callable[..., object] | None  # function of the program that has the line
+    line: bool  # whether the finding names the line
 
     @property
     def lines(self) -> frozenset[str]:
-        """Those that may be named: "apart.py:41"."""
+        """The lines that a finding may name, such as "apart.py:41"."""
         text, first = inspect.getsourcelines(self.inside or self.program)
         path = Path(inspect.getfile(self.program)).name
         marked = (i for i, line in enumerate(text) if line.rstrip().endswith("# cause"))
@@ -56,7 +56,7 @@ def says(
     inside: Callable[..., object] | None = None,
     line: bool = True,
 ) -> Callable[[Callable[[bool], object]], Callable[[bool], object]]:
-    """Enter a program. A rule says these words of it, and nothing of it repaired."""
+    """Register a program: a finding of this rule has these words; repaired, it has no finding."""
 
     def enter(program: Callable[[bool], object]) -> Callable[[bool], object]:
         APART[program.__name__] = Apart(program, rule, words, inside, line)
@@ -66,13 +66,13 @@ def says(
 
 
 def healthy(program: Callable[[], object]) -> Callable[[], object]:
-    """Enter a program. No rule speaks of it."""
+    """Register a program without findings."""
     TOGETHER[program.__name__] = program
     return program
 
 
 def loop(loss: Callable[[], Tensor], optimizer: Optimizer, average_of: nn.Module | None) -> None:
-    """Some steps; the gradients of a model are averaged by hand."""
+    """Run some steps; average the gradients of `average_of` without DDP, if given."""
     for _ in range(STEPS):
         optimizer.zero_grad()
         loss().backward()
@@ -84,7 +84,7 @@ REGISTRY: list[nn.Module] = []
 
 
 class Agent:
-    """Trains what it is given, and has no wrapper."""
+    """A training loop for a policy, which it calls without a wrapper."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -100,7 +100,7 @@ class Agent:
 
 
 def ddp_agent() -> Agent:
-    """An agent of what a wrapper holds, which stays in a list."""
+    """Return an agent that trains the module inside a DDP wrapper."""
     REGISTRY[:] = [DDP(Policy())]
     policy = REGISTRY[0].module
     assert isinstance(policy, Policy)
@@ -382,7 +382,7 @@ def features_gathered_with_their_gradient() -> None:
 
 @healthy
 def gathered_with_the_own_put_back() -> None:
-    """CLIP's way without a gradient of what the others have: the own one is in its place."""
+    """Gather features without gradients and insert this rank's own features, as CLIP does."""
     model = net()
 
     def loss() -> Tensor:
@@ -402,7 +402,7 @@ def experts_of_each_rank() -> None:
     shared = nn.Linear(4, 4)
     torch.manual_seed(10 + dist.get_rank())
     expert = nn.Linear(4, 2)
-    nn.init.zeros_(expert.bias)  # the same on all ranks, until they learn
+    nn.init.zeros_(expert.bias)  # equal on all ranks at the beginning
     model = nn.Sequential(shared, expert)
     loop(lambda: model(batch()).square().mean(), SGD(model.parameters(), lr=0.1), shared)
 

@@ -1,14 +1,15 @@
-"""Trainings of every combination, and what a rank's second step takes, counted on real tensors.
+"""Measure the second step of trainings in all combinations, on real tensors, without the package.
 
     python -m tests.support.processes.cells fake 4 "FSDP2, bf16, checkpointing, fused"
     python -m tests.support.processes.cells fake 4 cuda "FSDP2, bf16, checkpointing, fused"
 
-A cell is a way of dividing, a precision, a variant and an optimizer. It runs as rank 0 of a group
-that sends nothing, with real tensors on the CPU or a GPU, and nothing of graphviz_torch counts:
-parameters, gradients and optimizer state by the tensors themselves, what is gathered by the
-storages that `fully_shard` gives out, and the peak by the CPU allocator's events in PyTorch's
-profiler, without oneDNN, whose kernels have scratch memory of their own; on a GPU by the bytes that
-its allocator was asked for, less what cuBLAS keeps. A cell that PyTorch refuses says the error.
+A cell combines a kind of parallelism, a precision, a variant and an optimizer. It runs as rank 0 of
+a group that sends nothing, with real tensors on the CPU or a GPU. Parameters, gradients and
+optimizer state are measured by the tensors themselves, and gathered parameters by the storages that
+`fully_shard` allocates. The peak is measured on the CPU by the allocator's events in PyTorch's
+profiler, without oneDNN, whose kernels allocate scratch memory; on a GPU, by the bytes requested
+from the allocator, without those that cuBLAS keeps. For a cell that PyTorch refuses, the error is
+printed.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SHARDED = frozenset(WAYS) - {"DDP", "TP", "PP"}
 
 
 def cells(*, every: bool = False) -> Iterator[str]:
-    """The name of each; or of so many that each two of their parts are together in one."""
+    """Yield the names of all cells, or of few in which any two parts appear together."""
     for (i, way), (j, variant) in product(enumerate(WAYS), enumerate(VARIANTS)):
         for (k, precision), (m, optimizer) in product(enumerate(PRECISIONS), enumerate(OPTIMIZERS)):
             if every or ((i + j) % 3, (i // 3 + 2 * j + i) % 3) == (k, m):
@@ -59,7 +60,7 @@ def cells(*, every: bool = False) -> Iterator[str]:
 
 
 class First(nn.Module):
-    """The first stage of a pipeline: words, and a block."""
+    """The first stage of a pipeline: an embedding and a block."""
 
     def __init__(self, *, checkpointed: bool) -> None:
         super().__init__()
@@ -74,7 +75,7 @@ class First(nn.Module):
 
 
 def built(way: str, precision: str, variant: str, device: str) -> nn.Module:
-    """The model of a cell, on its device, divided."""
+    """Return the model of a cell on its device, distributed over the ranks."""
     checkpointed = variant == "checkpointing"
     model: Any = (First if way == "PP" else Net)(checkpointed=checkpointed)
     if precision == "bf16" and way not in SHARDED:
@@ -103,7 +104,7 @@ def built(way: str, precision: str, variant: str, device: str) -> nn.Module:
 
 
 def optimizing(name: str, way: str, parameters: Any) -> torch.optim.Optimizer:
-    """An optimizer, which steps one parameter at a time where others cannot be put together."""
+    """Return an optimizer; it steps one parameter at a time if `foreach` is not possible."""
     if name == "SGD":
         return SGD(parameters, 0.1, foreach=not way.startswith("TP"))
     if name == "fused":
@@ -112,7 +113,7 @@ def optimizing(name: str, way: str, parameters: Any) -> torch.optim.Optimizer:
 
 
 def train(cell: str, device: str, before: Callable[[int, Any, Any], object] | None = None) -> None:
-    """Two steps of a cell; `before` is called before each, with the model and the optimizer."""
+    """Run two steps of a cell; call `before` before each, with the model and the optimizer."""
     way, precision, variant, name = cell.split(", ")
     if not dist.is_initialized():
         dist.init_process_group("gloo" if device == "cpu" else "nccl")
@@ -148,7 +149,7 @@ def train(cell: str, device: str, before: Callable[[int, Any, Any], object] | No
 
 
 def peak_on_cpu(run: Callable[[Callable[[], None]], None]) -> int:
-    """The most bytes that the CPU allocator had given out at once, after the mark."""
+    """Return the largest memory that the CPU allocator held after the mark, in bytes."""
 
     def mark() -> None:
         with torch.profiler.record_function("SECOND STEP"):
@@ -167,10 +168,10 @@ def peak_on_cpu(run: Callable[[Callable[[], None]], None]) -> int:
 
 
 def peak_on_cuda(run: Callable[[Callable[[], None]], None]) -> int:
-    """The most bytes that were asked for at once on the GPU, after the mark.
+    """Return the largest number of bytes requested on the GPU at one time, after the mark.
 
-    cuBLAS takes a workspace for each thread and stream that multiplies, and keeps it: it has them
-    before, and they do not count.
+    cuBLAS keeps a workspace for each thread and stream. These workspaces are allocated before and
+    do not count.
     """
 
     def asked(when: str) -> int:
@@ -188,7 +189,7 @@ def peak_on_cuda(run: Callable[[Callable[[], None]], None]) -> int:
 
 
 def counted(cell: str, device: str) -> dict[str, Any]:
-    """What the second step has, and its peak."""
+    """Return the measurements of the second step, and its peak."""
     found: dict[str, Any] = {"gathered": 0}
     began: list[int] = []
     gathered: dict[int, tuple[Any, int]] = {}
@@ -220,7 +221,7 @@ def counted(cell: str, device: str) -> dict[str, Any]:
     with ExitStack() as opened:
         for name in names:
             opened.enter_context(patch.object(Param, name, noted(getattr(Param, name))))
-        known = lambda *_, **__: torch.ones(1)  # noqa: E731  # that stages know shapes, no rank says
+        known = lambda *_, **__: torch.ones(1)  # noqa: E731  # no other rank sends shapes
         if hasattr(PipelineStage, "_warmup_backward_result"):  # since 2.12
             opened.enter_context(patch.object(PipelineStage, "_warmup_backward_result", known))
         found["peak"] = (peak_on_cuda if device == "cuda" else peak_on_cpu)(run)

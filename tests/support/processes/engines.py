@@ -1,10 +1,10 @@
-"""Trainings by other engines on several ranks, bare and recorded: do they end alike, what is sent.
+"""Run trainings with other engines on several ranks, bare and recorded, and compare the results.
 
     torchrun --nproc-per-node 2 -m tests.support.processes.engines
 
-Printed as JSON by rank 0: for each engine and rank, whether the weights are bit-equal in the end,
-the collectives of the recorded step by kind and phase, all with a line or a module, and what is
-found wrong: nothing is.
+Rank 0 prints JSON. For each engine and rank it says whether the final weights are bit-equal, counts
+the recorded step's collectives by kind and phase, says whether all of them have a line or a module,
+and lists the findings, of which none is expected.
 """
 
 from __future__ import annotations

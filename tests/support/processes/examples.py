@@ -1,9 +1,9 @@
-"""Run each program of a folder on ranks of its own, forked from here, and say what each recorded.
+"""Run each program of a folder on several forked ranks, and print what each rank recorded.
 
     python -m tests.support.processes.examples 4 examples/parallel/fsdp2.py ...
 
-Printed as JSON: for each program and rank, the collectives of its last step by kind, phase and
-group, how many have neither a line nor a module, and what is found wrong.
+Prints JSON: for each program and rank, the collectives of its last step by kind, phase and group,
+the number of collectives with neither a line nor a module, and the findings.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.support.processes.parallelism import messages_of
 
 
 def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
-    """One rank: what torchrun gives it, and what it leaves in the folder."""
+    """Run a program as one rank, in torchrun's environment, and write the result to a file."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     own = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
@@ -50,7 +50,7 @@ def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
 
 def main(ranks: int, programs: list[str]) -> None:
     results = {}
-    gc.freeze()  # what is loaded: a fork would look at each of a million objects, and copy it
+    gc.freeze()  # otherwise a collection in a fork visits and copies a million objects
     for program in programs:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))

@@ -1,8 +1,9 @@
-"""Scripts and modules, each in a fork of one process that has loaded all that is slow to load.
+"""Run scripts and modules in forks of a process that has already imported all slow modules.
 
-A program that starts anew needs three seconds for torch and what its first optimizer loads. A fork
-has that, and otherwise runs and ends as `python` runs it: but for what it would find not loaded,
-and for the frames of `runpy` below it. Tests of those start a process of their own.
+A new process needs three seconds to import torch and the modules of its first optimizer. A fork has
+them already, and otherwise runs and ends like `python`, except for modules that it would find not
+yet imported, and for the frames of `runpy` below it. Tests of these two start a process of their
+own.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ LOADED = (
     *("torch.testing._internal.distributed.fake_pg", "graphviz_torch.rehearsal"),
     "graphviz_torch.integrations.command.main",
 )
-LIMIT = 600  # seconds; a test that hangs is ended after 900
+LIMIT = 600  # seconds until a fork is ended; a test is ended after 900
 
 
 def forked(
     *arguments: str | Path, folder: Path, ranks: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    """What `python` does with these arguments, a path or `-m` and a module first.
+    """Return the result of `python` with these arguments: first a path, or `-m` and a module.
 
     Args:
-        arguments: what stands after `python` on the command line.
-        folder: where the program runs.
-        ranks: how many processes run it, as `torchrun` starts them; 0: one, without `torchrun`.
+        arguments: the arguments after `python` on the command line.
+        folder: the working directory.
+        ranks: number of processes that run the program, as with `torchrun`; 0 runs it without
+            `torchrun`.
     """
     words = [str(argument) for argument in arguments]
     if not hasattr(os, "fork"):
@@ -60,7 +62,7 @@ def forked(
 
 
 def _ranks(count: int) -> list[dict[str, str]]:
-    """What the environment of each rank says, as `torchrun` has it."""
+    """Return the environment variables of each rank, as `torchrun` sets them."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     alike = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
@@ -70,14 +72,14 @@ def _ranks(count: int) -> list[dict[str, str]]:
 
 @cache
 def _server() -> subprocess.Popen[str]:
-    """Of this process; it ends when this one does, for then its stdin does."""
+    """Start the server of forks. It ends with this process, because its stdin is then closed."""
     return subprocess.Popen(
         [sys.executable, "-m", __name__],
         cwd=Path(__file__).parents[3],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # a fork has no threads but its own
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads do not survive a fork
     )
 
 
@@ -86,20 +88,20 @@ def serve() -> None:
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # a fork that ends would look at each of a million objects
+    gc.freeze()  # otherwise a fork that ends visits a million objects
     for line in sys.stdin:
         children = set()
         for process in json.loads(line):
             child = os.fork()
             if not child:
-                signal.alarm(LIMIT)  # of ranks that wait for each other, the first ends the rest
+                signal.alarm(LIMIT)  # ends ranks that wait for each other
                 return run(**process)
             children.add(child)
         print(ended(children), flush=True)
 
 
 def ended(children: set[int]) -> int:
-    """The exit code of the first that failed, which ends the others; 0 where none did."""
+    """Wait for all forks. Return the first nonzero exit code, which ends the others, or 0."""
     code = 0
     while children:
         child, status = os.wait()
@@ -112,7 +114,7 @@ def ended(children: set[int]) -> int:
 
 
 def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
-    """What `python` does."""
+    """Run a program in this process, as `python` does."""
     os.environ.clear()
     os.environ.update(env)
     for number in (1, 2):
@@ -120,7 +122,7 @@ def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
     os.chdir(folder)
-    sys.path.append(sys.path.pop(0))  # the checkout, as where it is installed
+    sys.path.append(sys.path.pop(0))  # the checkout comes last, like an installed package
     if words[0] == "-m":
         sys.path.insert(0, folder)
         sys.argv = words[1:]

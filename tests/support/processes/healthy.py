@@ -1,4 +1,4 @@
-"""Programs of many processes that do nothing wrong, near to those of mistakes.py."""
+"""Distributed programs without a mistake, similar to those in mistakes.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEALTHY: dict[str, Callable[[Record], object]] = {}
 
 
 def healthy(program: Callable[[Record], object]) -> Callable[[Record], object]:
-    """Enter a program of which nothing is said."""
+    """Register a program without findings."""
     HEALTHY[program.__name__] = program
     return program
 
@@ -37,7 +37,7 @@ def sampling_past_the_wrapper(record: Record) -> None:
 
 @healthy
 def what_ddp_does_not_average_is_averaged_by_hand(record: Record) -> None:
-    """A parameter beside the model, and a loss that is averaged for the log."""
+    """Average a parameter outside of the model, and a loss for the log, without DDP."""
     model, scale = DDP(net()), nn.Parameter(torch.ones(1))
     optimizer = SGD([*model.parameters(), scale], lr=0.1)
     with record(model):
@@ -73,7 +73,7 @@ def forward_before_the_recording(record: Record) -> None:
 
 @healthy
 def micro_batch_past_the_wrapper(record: Record) -> None:
-    """The last one's average takes what the others have added with it."""
+    """The last backward averages all gradients, including those of earlier micro-batches."""
     model = DDP(net())
     optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
@@ -111,7 +111,7 @@ def average_of_one_buffer(record: Record) -> None:
 
 @healthy
 def weights_averaged_now_and_then(record: Record) -> None:
-    """Local SGD: between two averages each rank's weights are its own."""
+    """Local SGD: between two averages, each rank has its own weights."""
     model = net()
     with record(model):
         train(model, steps=2)

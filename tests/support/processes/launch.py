@@ -1,4 +1,4 @@
-"""Start a module of tests in processes of its own, and read what it prints."""
+"""Start a module of tests in new processes, and read the result that it prints."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ ROOT = Path(__file__).parents[3]
 
 
 def launched(*command: str, ranks: int = 0) -> dict[str, Any]:
-    """What `python -m command` says in its line "RESULT {...}".
+    """Run `python -m command`, and return the content of its line "RESULT {...}".
 
     Args:
-        command: a module, and its arguments.
-        ranks: how many processes run it, as `torchrun` starts them; 0: one, without `torchrun`.
+        command: a module and its arguments.
+        ranks: number of processes that run the module, as with `torchrun`; 0 runs it without
+            `torchrun`.
     """
     done = forked("-m", *command, folder=ROOT, ranks=ranks)
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]

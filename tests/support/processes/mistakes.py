@@ -1,4 +1,4 @@
-"""Mistakes of programs of many processes that people reported, each with its repair."""
+"""Mistakes in distributed programs that people reported, each with its repair."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ ROWS: dict[str, Mistake] = {}
 
 
 def says(rule: str, *words: str, severity: str = "error") -> Callable[[Program], Program]:
-    """Enter a program, which is given `record` and whether it is repaired.
+    """Register a program, whose arguments are `record` and whether it is repaired.
 
-    Of the program the rule has one finding, with these words, at the line that ends with `# cause`;
-    of the repaired one it has none.
+    The program has one finding of this rule, with these words, at the line that ends with `#
+    cause`. The repaired program has no finding of this rule.
     """
 
     def enter(program: Program) -> Program:
@@ -40,19 +40,19 @@ def says(rule: str, *words: str, severity: str = "error") -> Callable[[Program],
 
 
 def net(*between: nn.Module) -> nn.Sequential:
-    """The same on every rank."""
+    """Return a model with equal weights on every rank."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 8), *between, nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
 
 
 def batch(size: int = 6) -> Tensor:
-    """Another one on each rank."""
+    """Return a batch, which differs on each rank."""
     torch.manual_seed(1 + dist.get_rank())
     return torch.randn(size, 4)
 
 
 def train(model: nn.Module, steps: int) -> None:
-    """Some steps as they should be."""
+    """Run some correct steps."""
     optimizer = SGD(model.parameters(), lr=0.1)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -61,7 +61,7 @@ def train(model: nn.Module, steps: int) -> None:
 
 
 def average(parameters: Any) -> None:
-    """Average their gradients over the ranks."""
+    """Average the gradients of parameters over the ranks."""
     for parameter in parameters:
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
@@ -116,7 +116,7 @@ def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
 
 @says("ddp-unused-parameter", "spare.weight and spare.bias")
 def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
-    """The same: its second forward raises."""
+    """As above, but the second forward raises."""
     model = DDP(TwoHeads(), find_unused_parameters=repaired)
     with record(model):
         train(model, steps=2)
@@ -134,7 +134,7 @@ def forward_past_the_wrapper(record: Record, repaired: bool) -> None:
 
 
 class Policy(nn.Module):
-    """A model with a method of its own for its loss."""
+    """A model with a method that computes its loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +173,7 @@ def method_that_calls_a_part(record: Record, repaired: bool) -> None:
 
 
 def weights_that_came_apart(record: Record, repaired: bool) -> None:
-    """Ranks that began equal, under DDP, and were changed on one alone."""
+    """Weights under DDP that are equal at first, and are then changed on one rank only."""
     model = DDP(net())
     if dist.get_rank() and not repaired:
         with torch.no_grad():
@@ -316,7 +316,7 @@ def root_that_is_not_sharded(record: Record, repaired: bool) -> None:
 
 @says("fsdp-single-unit", "72.0 MiB", severity="info")
 def whole_model_in_one_unit(record: Record, repaired: bool) -> None:
-    """https://discuss.pytorch.org: fully_shard of the model alone gathers all of it at once."""
+    """https://discuss.pytorch.org: fully_shard of only the root gathers the whole model at once."""
     with torch.device("cpu"):
         model = nn.Sequential(*(nn.Linear(1536, 1536, bias=False) for _ in range(8)))
     for block in model if repaired else ():
@@ -335,7 +335,7 @@ def activations_gathered_and_sharded_again(record: Record, repaired: bool) -> No
     with record():
         h = x @ weight
         if not repaired:
-            h = h.redistribute(mesh, [Replicate()])  # gathered
+            h = h.redistribute(mesh, [Replicate()])  # gathers all shards
             h = h.redistribute(mesh, [Shard(0)])  # cause
         h.relu().sum().full_tensor().backward()
 

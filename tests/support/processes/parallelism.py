@@ -1,12 +1,12 @@
-"""A small model divided in every way that PyTorch has, and what its ranks send, counted twice.
+"""Count a model's collectives in every kind of parallelism, by PyTorch and by a recording.
 
-    torchrun --nproc-per-node 4 -m tests.support.processes.parallelism gloo    all ways, on gloo
+    torchrun --nproc-per-node 4 -m tests.support.processes.parallelism gloo    all kinds, on gloo
     python -m tests.support.processes.parallelism fake 8    as rank 0 of a fake group
 
-Each way is run bare and recorded from the same beginning. Printed as JSON by rank 0: what PyTorch's
-CommDebugMode counts of a bare step (of point-to-point messages, how often they were asked for),
-what the recording has, whether all ranks' values and gradients are bit-equal, and what is found
-wrong: nothing is.
+Each kind runs bare and recorded from the same initial state. Rank 0 prints JSON: the counts of
+PyTorch's CommDebugMode in a bare step (for point-to-point messages, the number of calls), the
+counts of the recording, whether all ranks' values and gradients are bit-equal, and the findings, of
+which none is expected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from graphviz_torch.graph.files.file import text_of, value_of
 warnings.filterwarnings("ignore")
 Step = Callable[[], object]
 
-# What CommDebugMode calls each kind.
+# Names of the kinds in CommDebugMode.
 KINDS = {
     "allreduce": "all_reduce",
     "all_reduce": "all_reduce",
@@ -49,7 +49,7 @@ KINDS = {
 
 
 class Block(nn.Module):
-    """A norm and two layers, added to what comes in."""
+    """A norm and two layers in a residual block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def _divided(model: nn.Module, mesh: Any) -> nn.Module:
 
 def tp(ranks: int) -> tuple[nn.Module, Step]:
     model = _divided(Net(), init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",)))
-    torch.manual_seed(1)  # the ranks of a group divide one batch's work
+    torch.manual_seed(1)  # the ranks of a group share one batch
     return model, stepping(model, torch.randn(8, 8, 16))
 
 
@@ -206,7 +206,7 @@ WAYS: dict[str, Callable[[int], tuple[nn.Module, Step]]] = {
 
 @contextmanager
 def messages() -> Iterator[Counter[str]]:
-    """How often point-to-point messages are asked for: CommDebugMode does not count them."""
+    """Count the calls that send point-to-point messages, which CommDebugMode does not count."""
     counts: Counter[str] = Counter()
 
     def counted(name: str) -> Any:
@@ -223,11 +223,11 @@ def messages() -> Iterator[Counter[str]]:
 
 
 def counted(step: Step, *, collectives: bool) -> Counter[str]:
-    """What PyTorch itself counts in a step.
+    """Return PyTorch's own counts of a step.
 
     Args:
-        collectives: of a pipeline CommDebugMode (2.13) ends with an IndexError of its own, and all
-            that it sends are messages.
+        collectives: whether to use CommDebugMode. For a pipeline, which only sends messages, it
+            raises an IndexError (2.13).
     """
     if not collectives:
         with messages() as counts:
@@ -244,14 +244,14 @@ def counted(step: Step, *, collectives: bool) -> Counter[str]:
 
 
 def state(model: nn.Module) -> list[Tensor]:
-    """What a step changes, as this rank has it."""
+    """Return the tensors that a step changes, as this rank has them."""
     tensors = [*model.parameters()]
     tensors += [p.grad for p in model.parameters() if p.grad is not None]
     return [t.to_local() if isinstance(t, DTensor) else t.detach() for t in tensors]
 
 
 def compare(make: Callable[[int], tuple[nn.Module, Step]], ranks: int) -> dict[str, Any]:
-    """A way's second step, bare and recorded: DDP asks for more in its second than in others."""
+    """Compare the second steps, bare and recorded. (DDP sends more in its second step.)"""
     bare, bare_step = make(ranks)
     bare_step()
     counts = counted(bare_step, collectives=make is not pp)
@@ -280,7 +280,7 @@ def compare(make: Callable[[int], tuple[nn.Module, Step]], ranks: int) -> dict[s
 
 
 def messages_of(findings: Sequence[Finding]) -> list[str]:
-    """What is said of what is wrong, without what is only good to know."""
+    """Return the messages of findings, without notes."""
     return [f"{each.rule}: {each.message}" for each in findings if each.severity != "info"]
 
 

@@ -1,4 +1,4 @@
-"""What the ranks of tests/tracing/test_distributed.py do, under torchrun: `ranks.py SCENE`."""
+"""Programs for the ranks of tests/tracing/test_distributed.py: `torchrun ranks.py SCENE`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESULT: dict[str, object] = {}
 
 
 class Branch(nn.Module):
-    """A model in which a rank can leave a layer out."""
+    """A model in which a rank can skip a layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Branch(nn.Module):
 
 
 def work(rank: int) -> None:
-    """Gather twice, a rank that skips a parameter, a sub-group, DTensor, FSDP2."""
+    """Gather graphs twice; with a skipped parameter, a subgroup, DTensor and FSDP2."""
     x = torch.ones(2, rank + 1, requires_grad=True)
     for _ in range(2):
         graphs = gather_graphs(trace((x * 2).sum(), names={"x": x}))
@@ -54,8 +54,8 @@ def work(rank: int) -> None:
         changes = [diff(graphs[0], graph) for graph in graphs[1:]]
         RESULT["removed"] = [len(change.removed) for change in changes]
     model.zero_grad()
-    torch.manual_seed(rank)  # a batch of its own
-    with record(model) as recording:  # and with communication, where all do the same
+    torch.manual_seed(rank)  # another batch on each rank
+    with record(model) as recording:  # communication, because all ranks do the same
         model(torch.randn(3, 4)).backward()
     graphs = gather_graphs(recording.graph)
     if graphs:
@@ -87,7 +87,7 @@ def sharded(rank: int) -> None:
         RESULT["dtensor_global"] = leaf.outputs[0].shape
         RESULT["dtensor_note"] = leaf.note
     model = Branch()
-    fully_shard(model.extra, mesh=mesh)  # its own whole parameters it has while it runs
+    fully_shard(model.extra, mesh=mesh)  # its parameters are gathered while it runs
     fully_shard(model, mesh=mesh)
     with record(model) as recording:
         model(torch.randn(3, 4)).backward()
@@ -106,11 +106,11 @@ def sharded(rank: int) -> None:
 
 
 def silent(rank: int) -> None:
-    """Rank 1 never calls gather_graphs, rank 2 dies; rank 0 names both and nobody hangs."""
+    """Rank 1 never calls gather_graphs and rank 2 dies: rank 0 names both, and nothing hangs."""
     graph = trace(torch.ones(1, requires_grad=True) * 2, names={})
     store = dist.distributed_c10d._get_default_store()
     ready = store.add("ready", 1)
-    while ready < 4:  # a rank that leaves while others still connect ends them too
+    while ready < 4:  # a rank that exits while others connect ends them too
         time.sleep(0.01)
         ready = store.add("ready", 0)
     if rank == 2:

@@ -1,8 +1,8 @@
-"""What ranks on gloo report of each program of mistakes.py and healthy.py, or apart.py, as JSON.
+"""Print, as JSON, the reports of ranks on gloo for mistakes.py and healthy.py, or for apart.py.
 
     torchrun --nproc-per-node 2 -m tests.support.processes.reports [apart]
 
-Each run has a process group of its own; of a mistake there are two, as written and repaired.
+Each run has its own process group. A mistake runs twice: as written, and repaired.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tests.support.processes.healthy import HEALTHY
 from tests.support.processes.mistakes import ROWS
 
 warnings.filterwarnings("ignore")
-TIMEOUT = timedelta(seconds=5)  # of a collective that a rank does not ask for
+TIMEOUT = timedelta(seconds=5)  # for a collective that a rank does not call
 MINUTE = timedelta(minutes=1)
 
 
 def runs() -> Iterator[tuple[str, Callable[[], RankReport]]]:
-    """What makes this rank's part of the report on each program, by its name."""
+    """Yield the name of each program, and a function that returns this rank's report."""
     for name, row in ROWS.items():
         program: Any = row.program
         yield name, partial(block, partial(program, repaired=False))
@@ -45,7 +45,7 @@ def runs() -> Iterator[tuple[str, Callable[[], RankReport]]]:
 
 
 def trainings() -> Iterator[tuple[str, Callable[[], RankReport]]]:
-    """The same of each training of apart.py."""
+    """Yield the same for each training of apart.py."""
     for name, row in APART.items():
         yield name, partial(steps, partial(row.program, False))
         yield f"{name}, repaired", partial(steps, partial(row.program, True))
@@ -54,7 +54,7 @@ def trainings() -> Iterator[tuple[str, Callable[[], RankReport]]]:
 
 
 def block(program: Callable[..., object]) -> RankReport:
-    """Of a program that records a block."""
+    """Return the report of a program that records a block."""
     recorder = Recorder()
     with suppress(RuntimeError):
         program(recorder)
@@ -66,7 +66,7 @@ def block(program: Callable[..., object]) -> RankReport:
 
 
 def steps(program: Callable[[], object]) -> RankReport:
-    """Of a program whose steps are recorded, as `graphviz-torch run` does."""
+    """Return the report of a program whose steps are recorded, as by `graphviz-torch run`."""
     told: list[TrainingStep] = []
     findings: list[Finding] = []
 

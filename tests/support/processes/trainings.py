@@ -1,15 +1,16 @@
-"""Trainings on several ranks, and what a step of each takes, counted on real tensors.
+"""Measure the second step of trainings on several ranks, on real tensors, without the package.
 
     torchrun --nproc-per-node 2 -m tests.support.processes.trainings FSDP2 TP
     python -m tests.support.processes.trainings fake 2 FSDP2    the peak alone, as rank 0
 
-Nothing of graphviz_torch counts here. Printed as JSON by rank 0, for each training and rank, of its
-second step: bytes of parameters, gradients and optimizer state by the tensors themselves, of
-activations by saved-tensor hooks, the peak by the CPU allocator's events in PyTorch's profiler, and
-by a dispatch mode floating-point operations, with the formulas of PyTorch's counter, which counts
-those of all ranks together, and by kind how many collectives began, with their bytes. Gloo copies
-what it reduces and scatters, and lets go of tensors when its threads have. PyTorch's fake group
-does neither: the peak is counted with both.
+Rank 0 prints JSON for each training and rank: bytes of parameters, gradients and optimizer state,
+measured by the tensors themselves; bytes of activations, by saved-tensor hooks; the peak, by the
+CPU allocator's events in PyTorch's profiler; floating-point operations, by a dispatch mode with the
+formulas of PyTorch's counter (that counter itself adds up all ranks); and the number and bytes of
+collectives by kind.
+
+Gloo copies the tensors that it reduces and scatters, and frees them when its threads have finished.
+PyTorch's fake group does neither, so the peak is measured with both.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import flop_registry
 
 warnings.filterwarnings("ignore")
-ALONE = sys.argv[1:2] == ["fake"]  # the ranks are not there, the tensors are
+ALONE = sys.argv[1:2] == ["fake"]  # the other ranks do not exist, but all tensors do
 WIDTH, LENGTH, BATCH, WORDS = 128, 64, 4, 512
 
 
 class Block(nn.Module):
-    """A norm and two layers, added to what comes in."""
+    """A norm and two layers in a residual block."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +55,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Words, three blocks and a head."""
+    """An embedding, three blocks and a head."""
 
     def __init__(self, *, tied: bool = False, checkpointed: bool = False) -> None:
         super().__init__()
@@ -73,7 +74,7 @@ class Net(nn.Module):
         return self.head(x)
 
 
-Training = Callable[[], "tuple[nn.Module, torch.optim.Optimizer, int]"]  # 3: batches of a step
+Training = Callable[[], "tuple[nn.Module, torch.optim.Optimizer, int]"]  # the int: batches per step
 TRAININGS: dict[str, Training] = {}
 
 
@@ -92,7 +93,7 @@ def ranks() -> int:
 
 
 def replicated(model: nn.Module, **options: Any) -> nn.Module:
-    """Under DDP, which cannot read the results of PyTorch's fake group by itself."""
+    """Return the model in DDP, adapted to the results of PyTorch's fake group."""
     wrapper = DistributedDataParallel(model, **options)
     if ALONE:
         wrapper.register_comm_hook(None, lambda state, bucket: reduced(bucket))
@@ -231,7 +232,7 @@ def tp_fsdp() -> Any:
 
 
 def train(training: Training, before: Callable[[int, Any, Any], object] | None = None) -> None:
-    """Two steps; `before` is called before each, with the model and the optimizer."""
+    """Run two steps; call `before` before each, with the model and the optimizer."""
     model, optimizer, batches = training()
     for step in range(2):
         if before is not None:
@@ -245,20 +246,20 @@ def train(training: Training, before: Callable[[int, Any, Any], object] | None =
 
 
 def local(tensor: Any) -> Tensor:
-    """What this rank has of a DTensor, or what a collective makes that nobody has waited for."""
+    """Return this rank's part of a DTensor, or the result of a collective, without waiting."""
     while isinstance(tensor, DTensor | AsyncCollectiveTensor):
         tensor = tensor._local_tensor if isinstance(tensor, DTensor) else tensor.elem
     return tensor
 
 
 def storage_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the memory of tensors, each once."""
+    """Return the bytes of the tensors' memory; shared memory counts once."""
     storages = [local(tensor).untyped_storage() for tensor in tensors]
     return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
 
 def count_at_step(model: Any, optimizer: Any, found: dict[str, Any]) -> None:
-    """Let the optimizer's next step write down what the training has, in bytes."""
+    """At the next optimizer step, write the bytes that the training holds to `found`."""
 
     def at_step(*_: Any) -> None:
         parameters = list(model.parameters())
@@ -274,7 +275,7 @@ def count_at_step(model: Any, optimizer: Any, found: dict[str, Any]) -> None:
 
 
 class Sent(TorchDispatchMode):
-    """Collectives by kind, and the bytes of what is given in."""
+    """Counts of collectives by kind, and the bytes of their inputs."""
 
     KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
     GIVEN = ("input", "inputs", "input_tensor", "input_tensors", "input_list", "tensors", "self")
@@ -304,7 +305,7 @@ class Sent(TorchDispatchMode):
 
 
 def sizes(training: Training) -> dict[str, Any]:
-    """What the second step has, at its end, and what it sends."""
+    """Return the bytes that the second step holds at its end, and its collectives."""
     found: dict[str, Any] = {}
     sent = Sent()
     opened = ExitStack()
@@ -324,7 +325,7 @@ def sizes(training: Training) -> dict[str, Any]:
 
 
 def activations(training: Training) -> int:
-    """Bytes of what the second step's graph saves; of several backwards, of the largest."""
+    """Return the bytes saved by the second step's graph; the largest of several backwards."""
     saved: list[dict[int, int]] = []
     models: list[Any] = []
 
@@ -346,9 +347,9 @@ def activations(training: Training) -> int:
 
 
 def peak(training: Training) -> int:
-    """The most bytes that the CPU allocator had given out at once, in the second step.
+    """Return the largest memory that the CPU allocator held in the second step, in bytes.
 
-    Without oneDNN: on a processor that has no bf16 it multiplies copies in float32.
+    oneDNN is off: on a processor without bf16, it multiplies float32 copies.
     """
     marks: list[Any] = []
 
@@ -374,7 +375,7 @@ def peak(training: Training) -> int:
 
 
 def counted(training: Training) -> dict[str, Any]:
-    """All of that, of this rank."""
+    """Return all measurements of this rank."""
     found = {}
     for count in (sizes, activations, peak):
         result = count(training)

@@ -1,9 +1,10 @@
-"""What ranks have of a sharded model's gradients, put together, and what PyTorch puts together.
+"""Compare the gradients of a sharded model, put together from all ranks, with PyTorch's.
 
     torchrun --nproc-per-node 4 -m tests.support.processes.whole_gradients FSDP2 HSDP
 
-Printed as JSON by rank 0, by way: of each parameter the norm and the largest element of the
-gradient, and the norm of its values before the step: ours, PyTorch's `full_tensor()`, and rank 0's.
+Rank 0 prints JSON: for each kind of sharding and each parameter, the norm and the largest element
+of the gradient, and the norm of the values before the step. There are three results: the package's,
+that of PyTorch's `full_tensor()`, and rank 0's own.
 """
 
 from __future__ import annotations

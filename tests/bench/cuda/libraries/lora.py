@@ -1,4 +1,4 @@
-"""expects: nothing. PEFT's LoRA on a small GPT-2: all but the adapters is frozen."""
+"""expects: nothing. PEFT's LoRA on a small GPT-2: only the adapters are trained."""
 
 import torch
 from bits import DEVICE, done

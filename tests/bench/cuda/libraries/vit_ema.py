@@ -1,4 +1,4 @@
-"""expects: nothing. timm's ViT with mixup, an average of the weights, and timm's clipping."""
+"""expects: nothing. timm's ViT with mixup, averaged weights, and timm's gradient clipping."""
 
 import timm
 import torch

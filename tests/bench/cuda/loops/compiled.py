@@ -1,4 +1,4 @@
-"""expects: nothing. A transformer's layer, compiled by inductor."""
+"""expects: nothing. A transformer layer, compiled by inductor."""
 
 import torch
 from bits import DEVICE, done

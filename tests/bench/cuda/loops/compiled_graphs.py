@@ -1,4 +1,4 @@
-"""expects: nothing. The same with CUDA graphs (mode="reduce-overhead")."""
+"""expects: nothing. A transformer layer compiled with CUDA graphs (mode="reduce-overhead")."""
 
 import torch
 from bits import DEVICE, done

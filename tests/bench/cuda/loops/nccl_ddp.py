@@ -1,4 +1,4 @@
-"""expects: nothing. DistributedDataParallel of one rank, over NCCL, with no_sync."""
+"""expects: nothing. DistributedDataParallel with one rank, over NCCL, with no_sync."""
 
 import os
 

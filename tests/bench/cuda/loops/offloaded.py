@@ -1,4 +1,4 @@
-"""expects: nothing. Checkpointed blocks, and activations that save_on_cpu keeps on the host."""
+"""expects: nothing. Checkpointed blocks, with activations kept on the host by save_on_cpu."""
 
 import torch
 from bits import DEVICE, done

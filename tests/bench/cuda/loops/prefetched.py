@@ -1,4 +1,4 @@
-"""expects: nothing. Batches are copied on a stream of their own, one step ahead."""
+"""expects: nothing. Batches are copied one step ahead, on a stream of their own."""
 
 import torch
 from bits import DEVICE, done

@@ -1,4 +1,4 @@
-"""expects: nothing. A GAN: two optimizers, and what the first loss makes is detached."""
+"""expects: nothing. A GAN with two optimizers; the first loss uses detached samples."""
 
 import torch
 from bits import DEVICE, done

@@ -1,4 +1,4 @@
-"""expects: nonfinite-gradient. One row of the batch is zero, and its norm has no slope there."""
+"""expects: nonfinite-gradient. One row of the batch is zero, where a norm has no derivative."""
 
 import torch
 from bits import DEVICE, done

@@ -1,4 +1,4 @@
-"""expects: not-registered. CLIP's logit_scale gets a gradient, and no optimizer holds it."""
+"""expects: not-registered. CLIP's logit_scale gets a gradient, but belongs to no optimizer."""
 
 import torch
 from bits import DEVICE, done

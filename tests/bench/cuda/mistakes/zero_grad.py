@@ -1,4 +1,4 @@
-"""expects: missing-zero-grad. Nobody calls zero_grad."""
+"""expects: missing-zero-grad. zero_grad is never called."""
 
 import torch
 from bits import DEVICE, done
