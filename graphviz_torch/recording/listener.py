@@ -3,6 +3,7 @@
 A listener implements the callbacks of the events that it needs:
 
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
+    on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py
     on_operator                  an operator below autograd ran; internals/hooks/dispatch.py
     on_collective  on_collective_wait        a collective; internals/hooks/collectives/
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
@@ -124,6 +125,8 @@ class Listener:
     functions: Container[Any] | None = None
     # `on_call_start` gets the calls of `functions` that are also in this container; None: all.
     before: Container[Any] | None = None
+    # True if `on_call_end` gets each access to `.grad` by `zero_grad`.
+    sees_zero_grad: ClassVar[bool] = False
     # `on_operator` gets operators with these names, such as "aten::copy_", if the operator's
     # function here returns True for arguments and result.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}

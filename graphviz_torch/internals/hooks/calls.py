@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from ..dynamo import is_jit_tracing, not_compiled_itself
 from ..frames import active_programs, frame_variables, hide_frame
-from ..functions import METADATA_CALLS, TensorBase
+from ..functions import METADATA_CALLS, READ_GRAD, SET_GRAD, TensorBase
 from ..guards import set_grad_enabled
 from .dispatch import sequence_number
 from .grad_mode import GradModeSwitches
@@ -47,6 +47,7 @@ _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
 _MAX_CACHED_KINDS = 10_000  # the cache is bounded, because a program may create functions forever
 
 
+_ACCESSES = (READ_GRAD, SET_GRAD)
 _IN_PYTHON = {
     name: method
     for name, method in vars(Tensor).items()
@@ -151,6 +152,9 @@ class CallWatch(TorchFunctionMode):
         every = [one for one in listeners if selects(one, None, True)]
         self._every = listener_methods(every, "on_call_end")
         self._raised = listener_methods(listeners, "on_call_error")
+        # True if a listener gets each access to `.grad` by `zero_grad`.
+        accesses = [one for one in listeners if any(selects(one, f, False) for f in _ACCESSES)]
+        self.sees_zero_grad = any(getattr(one, "sees_zero_grad", True) for one in accesses)
         self.program = program
         self._miss = miss
         # Sequence number when listeners last received a call that computes.

@@ -62,6 +62,7 @@ from .dispatch import disable_in_thread, enable_in_thread
 from .modes import FUNCTIONS, arrange, movable
 from .modules import remove_module_hooks, restore_module_hooks
 from .watch import Replacement, Row
+from .zero_grad import hide_zero_grad, show_zero_grad
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
@@ -165,6 +166,7 @@ def _disable_watches() -> None:
         _thread_state.modes = tuple(modes)
         arrange(FUNCTIONS, others)
     disable_in_thread()
+    hide_zero_grad()
     if _thread_state.regions and not _thread_state.regions[-1].keeps_hooks:
         remove_module_hooks()
 
@@ -181,6 +183,7 @@ def _enable_watches() -> None:
         theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
         arrange(FUNCTIONS, list(modes) if theirs == others else [*ours, *others])
     enable_in_thread()
+    show_zero_grad()
     restore_module_hooks()
 
 

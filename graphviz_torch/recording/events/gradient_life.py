@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from types import FrameType
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,9 +40,10 @@ from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import Stepped, Stepping
+from ...internals.hooks.zero_grad import GradientsCleared, ZeroGradWatch
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.weak import Ref
-from ..listener import BackwardEnded, Listener, Resumed
+from ..listener import BackwardEnded, Listener, Resumed, Watches
 from ..program import Program
 
 _CLIPPING = inspect.getfile(clip_grad)
@@ -63,6 +65,7 @@ class GradientLife(Listener):
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
+    watches: ClassVar[Watches] = {"on_gradients_cleared": ZeroGradWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -114,6 +117,12 @@ class GradientLife(Listener):
             self._read(args[0], result, frame)
         else:
             self._write(args[0], args[1], frame)
+
+    def on_gradients_cleared(self, event: GradientsCleared) -> None:
+        if self._fresh and not self.program.steps.is_own_call(event.frame):
+            cleared = {id(p) for _, p in self.program.parameters() if p.grad is None}
+            for key in self._fresh & cleared:
+                self._clear(key, event.frame, by_optimizer=event.by_optimizer)
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         backward, call = event.backward, event.backward.call
@@ -229,7 +238,8 @@ class GradientLife(Listener):
             self._clip(parameter, gradient, frame)
         elif key in self._fresh:
             if code.co_name == "zero_grad" and code.co_filename in _CLEARING:
-                self._clear(key, frame)  # zero_grad is about to set the gradient to None or zeros
+                # `zero_grad` is about to set the gradient to None or zeros.
+                self._clear(key, frame, by_optimizer=code.co_filename == _OPTIMIZER)
             elif code_owner(code.co_filename) == OWN:
                 self._mark_used()
                 self._forget_losses_of(key)  # the program may combine gradients of several losses
@@ -243,7 +253,7 @@ class GradientLife(Listener):
         key = id(parameter)
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
-                self._clear(key, frame)
+                self._clear(key, frame, by_optimizer=frame.f_code.co_filename == _OPTIMIZER)
             else:  # a library that sets a gradient to None has used it before, as ZeRO does
                 self._mark_used()
                 self._forget_losses_of(key)
@@ -263,9 +273,8 @@ class GradientLife(Listener):
         elif run.cleared and not (place in self._lines_used or self._has_cleared):
             self.events.note(DiscardedGradients(), place)
 
-    def _clear(self, parameter: int, frame: FrameType) -> None:
+    def _clear(self, parameter: int, frame: FrameType, *, by_optimizer: bool) -> None:
         if self._clearing is None:
-            by_optimizer = frame.f_code.co_filename == _OPTIMIZER
             self._clearing = self.program.place(frame), by_optimizer
         for run in self._runs.values():
             if not run.cleared and parameter in run.reached:

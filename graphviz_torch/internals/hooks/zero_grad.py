@@ -1,0 +1,84 @@
+"""Watch `zero_grad` of modules and optimizers as one event.
+
+`zero_grad` accesses `.grad` several times for each parameter, and a function mode sees each access.
+The modes of a recording are therefore removed while `zero_grad` runs, if there are no other modes
+and no listener needs the accesses. `torch.compile` does not meet the replaced functions: PyTorch's
+own are restored inside compiled regions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import wraps
+from threading import get_ident
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from ..frames import hide_frame
+from .calls import CallWatch
+from .modes import FUNCTIONS, arrange, function_mode_count, movable
+from .watch import Replacement, Watch
+
+
+class GradientsCleared(NamedTuple):
+    """A `zero_grad` that has returned."""
+
+    by_optimizer: bool  # True for an optimizer's, False for a module's
+    frame: FrameType  # the frame that called it
+
+
+class ZeroGradWatch(Watch):
+    """A watch on the calls of `zero_grad` whose accesses to `.grad` are not seen.
+
+    Args:
+        on_clear: called with the event, in the thread that opened the watch.
+    """
+
+    def __init__(self, on_clear: Callable[[GradientsCleared], object]) -> None:
+        self.on_clear = on_clear
+
+
+def hide_zero_grad() -> None:
+    """Restore PyTorch's `zero_grad` until `show_zero_grad`."""
+    _INSTALLATION.suspend()
+
+
+def show_zero_grad() -> None:
+    """Replace `zero_grad` again, if a watch is open."""
+    _INSTALLATION.refresh()
+
+
+def _wrap(original: Callable[..., None]) -> Callable[..., None]:
+    @wraps(original)
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        modes = movable(FUNCTIONS)
+        known = all(isinstance(mode, CallWatch) and not mode.sees_zero_grad for mode in modes)
+        if not (set_to_none and modes and known) or len(modes) < function_mode_count():
+            original(self, set_to_none)
+            return
+        arrange(FUNCTIONS, [])
+        try:
+            original(self, set_to_none)
+        except BaseException as error:
+            hide_frame(error)
+            raise
+        finally:
+            arrange(FUNCTIONS, modes)
+        event = GradientsCleared(isinstance(self, Optimizer), sys._getframe(1))
+        for watch in _INSTALLATION.watchers:
+            if watch.thread == get_ident():
+                watch.on_clear(event)
+
+    return zero_grad
+
+
+def _rows() -> list[tuple[Any, str, Callable[..., Any]]]:
+    return [(kind, "zero_grad", _wrap) for kind in (Module, Optimizer)]
+
+
+_INSTALLATION = Replacement[ZeroGradWatch](_rows)
+ZeroGradWatch.installation = _INSTALLATION
