@@ -71,7 +71,7 @@ def test_inner_steps_that_a_later_backward_goes_on_with_are_drawn_in_it_alone() 
     assert [graph.step.is_inner_step for graph in recording.graphs] == [True] * 3 + [False]
     source = draw_graph(recording).source
     assert "3 calls of autograd.grad are part of this graph." in source
-    assert "The last of" not in source
+    assert "the last of" not in source
     shown = draw_graph(recording).graph
     assert len(shown.nodes) == len(trace(loss).nodes)
     # Each call of the model is a group of its own: no arrow goes up.
