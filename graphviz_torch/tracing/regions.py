@@ -56,7 +56,7 @@ class RegionCut(NamedTuple):
     inputs: tuple[int, ...] = ()  # inputs of the region upstream of the cut
     results: tuple[int, ...] = ()  # results of the region computed from the cut's result
     shown: bool = True  # True if the cut is shown even if no node outside uses these results
-    outside: tuple[int, ...] = ()  # nodes outside that use them, by their id before inlining
+    outside: tuple[int, ...] = ()  # ids of the outer nodes that use these results, before inlining
 
 
 class RegionEvent(NamedTuple):

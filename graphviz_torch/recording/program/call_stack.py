@@ -79,7 +79,8 @@ class CallStack:
         self._calls: dict[Any, Call] = {}  # by function, only those of torch
         # True if no torch function mode was active at the last call that created nodes.
         self.is_alone = True
-        # Callbacks: an outermost module call begins, it ends, any module call created no node.
+        # Callbacks for the start and the end of an outermost module call, and for the end of any
+        # module call that created no node.
         self.on_outermost_start: list[Callable[[ModuleBegan], None]] = []
         self.on_outermost_end: list[Callable[[ModuleEnded], None]] = []
         self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None

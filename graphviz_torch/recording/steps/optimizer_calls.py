@@ -111,7 +111,7 @@ class OptimizerCalls(Listener):
         groups = optimizer.param_groups
         if record.steps <= _CHECKED_STEPS:
             self._find_scaler_and_schedulers(known, optimizer, event.frame)
-        if self._has_run and len(event.args) < 2:  # no closure, which might run backward
+        if self._has_run and len(event.args) < 2:  # a closure might run backward
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
             known.empty += not any(held.values()) and self._reached.isdisjoint(held)
             self._reached.difference_update(held)

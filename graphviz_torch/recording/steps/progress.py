@@ -45,7 +45,7 @@ class _LargestElements(NamedTuple):
     any_learns: Probe  # the first value of the mask
 
     def has_changed(self, parameter: Tensor) -> Tensor:
-        """Return a boolean tensor: True if an element that learns differs from its sample."""
+        """Return a boolean tensor: True if any element with a non-zero gradient has changed."""
         differ = torch.ne(_elements_at(parameter, self.places), self.values)
         return torch.any(torch.logical_and(differ, self.learns))
 
