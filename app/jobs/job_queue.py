@@ -6,7 +6,7 @@ import threading
 
 
 class Ticket:
-    """A job's place in the queue: the job waits, then may run, until `leave` is called."""
+    """A job's place in the queue: the job waits, and may then run until `leave` is called."""
 
     def __init__(self, jobs: JobQueue, visitor: str) -> None:
         self._jobs, self.visitor = jobs, visitor

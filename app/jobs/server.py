@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 3 << 30  # bytes that a job may allocate in addition to the server's memory
-WAIT = 10  # a job may last so many times its limit of computing time
+WAIT = 10  # largest wall-clock time of a job, relative to its limit of CPU time
 SPENT = b"x"
 MAX_RESULT = 128 << 20  # largest result of a job in bytes
 MAX_MESSAGE = 2_000  # largest number of characters in an error message

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # the first page does not need it
     from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
-# Of a training, only so many steps are checked, because a growing file is checked repeatedly.
+# Only the first and last steps of a training are checked, as a growing file is checked repeatedly.
 FIRST_CHECKED, LAST_CHECKED = 4, 8
 
 

@@ -18,8 +18,8 @@ from .linked import table
 from .selection import name, select, selected_node
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
-_SMALL_GRAPH = 10  # of a graph with at most so many nodes, all gradients are shown at first
-_MAX_VALUES = 4  # a value or gradient of at most so many elements is printed in full
+_SMALL_GRAPH = 10  # largest number of nodes for which all gradients are shown at first
+_MAX_VALUES = 4  # largest number of elements in a value that is printed in full
 _MAX_LINES = 4  # largest number of findings that get a line each
 _MAX_FINDINGS = 50
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}

@@ -17,7 +17,7 @@ from .selection import select, selected_node
 
 _FOLDER = Path(__file__).parent
 MAX_ROWS = 1_000  # largest number of rows that are sent to the browser
-_SHORT_CELL = 15  # a cell of at most so many characters is not wrapped: "cuda:0 → cuda:1"
+_SHORT_CELL = 15  # largest number of characters in a cell that is not wrapped
 
 
 @functools.cache

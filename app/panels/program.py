@@ -12,7 +12,7 @@ from .language import translated
 from .linked import draw_linked
 from .selection import name
 
-_MAX_VALUES = 16  # a gradient of at most so many elements is printed in full
+_MAX_VALUES = 16  # largest number of elements in a gradient that is printed in full
 _MAX_GRADIENTS = 4
 
 

@@ -231,7 +231,7 @@ def _judge_positions(
     Args:
         subject: the recorded call.
         given: the input to change.
-        shift: shift of the targets against this input.
+        shift: number of positions by which the targets are shifted against this input.
         output: index of the output to compare.
         own: whether the output at the first changed position may differ.
     """

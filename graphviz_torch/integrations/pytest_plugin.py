@@ -58,7 +58,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     error: BaseException | None = None
     try:
         return (yield)
-    except AssertionError:  # a failed assertion does not make the step failed
+    except AssertionError:  # a failed assertion is not an error of the step
         raise
     except BaseException as raised:
         error = raised

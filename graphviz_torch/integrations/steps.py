@@ -256,7 +256,7 @@ class LoopSteps(Steps):
 
     @property
     def other_threads(self) -> Mapping[str, int]:
-        """Return names of threads that are not recorded, and their numbers of backward calls."""
+        """Return the number of backward calls in each thread that is not recorded, by its name."""
         return self._step_ends.other_threads
 
     def _on_step_end(self) -> None:

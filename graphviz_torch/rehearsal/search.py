@@ -14,7 +14,7 @@ from .trials import Trial, cost
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
 _MAX_COMBINED = 5  # largest number of plans in a combination, except for all plans together
-_ENOUGH_FITTING = 3  # the search ends when so many combinations fit
+_ENOUGH_FITTING = 3  # number of fitting combinations after which the search ends
 _MAX_TRIES = 8  # number of combinations to try
 # A plan is increased further if the peak is at most this fraction of the previous peak.
 _MIN_REDUCTION = 0.99

@@ -308,7 +308,7 @@ def _host_memory() -> int:
     """Return the machine's memory in bytes, which is the device's memory; 0 on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
+    except (AttributeError, ValueError, OSError):  # as on Windows
         return 0
 
 

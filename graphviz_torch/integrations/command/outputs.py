@@ -261,7 +261,7 @@ class Outputs:
         if shown and any(_is_among(each, self._said) for each in new):
             message += "; see above"
         self._say(message, *self._lines(new) * shown)
-        for path in self._files if self._parsed.hint else ():  # --no-hint: the app runs this
+        for path in self._files if self._parsed.hint else ():  # the app passes --no-hint
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
         for missed in (*errors, *self._judge.mistyped):

@@ -39,7 +39,7 @@ from tests.graph.test_hostile_text import GRAPHS, HOSTILE, obeyed
 from tests.graph.test_hostile_values import leaves
 
 _SECONDS, _MEMORY = 2.0, 500 << 20  # largest processor time in seconds, and bytes of memory
-_ONE_IN = 4  # one in so many readable files is passed to all functions
+_ONE_IN = 4  # every fourth readable file is passed to all functions
 _HANG = 60  # seconds after which a file counts as a hang
 _PIECES = [b"", b"\x00", b'"', b"[", b"{}", b"]", b",", b"\n", b"-", b"9" * 400, b"\xff", b"e999"]
 # Renderers whose text is read by programs, not by people.
