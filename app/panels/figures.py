@@ -114,10 +114,11 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
                 _gradient_row(title, meta, graph.nodes[node_id] if node_id is not None else None)
             )
             nodes.append(node_id)
-    for column in ("value", "NaN, Inf"):  # remove a column that is empty in all rows
-        if not any(row[column][1] if column != "value" else row[column] for row in rows):
+    for column in ("value", "NaN, Inf", "time"):  # remove a column that is empty in all rows
+        cells = [row[column] for row in rows if column in row]
+        if not any(cell[1] if isinstance(cell, tuple) else cell for cell in cells):
             for row in rows:
-                del row[column]
+                row.pop(column, None)
     table(rows, nodes, key=key, place="gradients", label="Gradients", helps=_GRADIENT_HELPS,
           spare=("largest", "zeros", "time"))  # fmt: skip
 

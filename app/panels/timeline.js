@@ -1,6 +1,7 @@
 // Forward and backward on one axis, a lane for each device, an arrow for each copy between lanes.
 const NS = "http://www.w3.org/2000/svg";
-const LANE = 34, TOP = 30, LEFT = 62, RIGHT = 12;
+const LANE = 34, TOP = 30, RIGHT = 12;
+const LONGEST = 14; // characters of a device's name
 const watched = new WeakMap();
 
 function element(name, attributes, text) {
@@ -13,17 +14,18 @@ function element(name, attributes, text) {
 export default function ({ data: [data], parentElement, setTriggerValue }) {
   const place = parentElement.querySelector(".linked");
   const few = data.steps.length + data.copies.length <= 120;
+  const names = data.lanes.map((lane) => (lane.length > LONGEST ? `${lane.slice(0, LONGEST - 1)}…` : lane));
+  const left = Math.max(62, 12 + 7 * Math.max(...names.map((name) => name.length)));
   const draw = () => {
     const width = place.clientWidth || 400;
     const height = TOP + data.lanes.length * LANE;
-    const x = (step) => LEFT + 8 + ((step - data.start) / Math.max(1e-9, data.end - data.start)) * (width - LEFT - RIGHT - 16);
+    const x = (step) => left + 8 + ((step - data.start) / Math.max(1e-9, data.end - data.start)) * (width - left - RIGHT - 16);
     const y = (device) => TOP + data.lanes.indexOf(device) * LANE + LANE / 2;
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "group" });
     svg.setAttribute("aria-label", data.label);
-    for (const lane of data.lanes) {
-      svg.append(element("line", { class: "lane", x1: LEFT, x2: width - RIGHT, y1: y(lane), y2: y(lane) }));
-      const name = lane.length > 8 ? `${lane.slice(0, 7)}…` : lane;
-      svg.append(element("text", { x: 0, y: y(lane) + 4 }, name));
+    for (const [at, lane] of data.lanes.entries()) {
+      svg.append(element("line", { class: "lane", x1: left, x2: width - RIGHT, y1: y(lane), y2: y(lane) }));
+      svg.append(element("text", { x: 0, y: y(lane) + 4 }, names[at]));
     }
     for (const { name, from, to } of data.phases) {
       const middle = Math.min((x(from) + x(to)) / 2, width - RIGHT - 30);
@@ -49,7 +51,7 @@ export default function ({ data: [data], parentElement, setTriggerValue }) {
       }
       svg.append(group);
     };
-    const wide = Math.max(1.5, Math.min(9, (width - LEFT - RIGHT) / Math.max(1, data.end - data.start) - 2));
+    const wide = Math.max(1.5, Math.min(9, (width - left - RIGHT) / Math.max(1, data.end - data.start) - 2));
     for (const step of data.steps) {
       const at = { x: x(step.step) - wide / 2, y: y(step.device) - 8, width: wide, height: 16, rx: 1.5 };
       add(step, [element("rect", { ...at, class: step.phase })]);

@@ -292,6 +292,17 @@ def test_run_simulates_cuda_for_a_script_and_reports_that_it_does(
     assert "pass a number from 1 to 32" in capsys.readouterr().err
 
 
+def test_a_copy_in_a_legacy_variable_is_used(cuda: None) -> None:
+    weight = torch.ones(3, requires_grad=True, device="cuda")
+    with record() as recording:
+        loss = torch.zeros((), device="cuda")
+        for _ in range(3):
+            data = torch.autograd.Variable(torch.ones(3).cuda())
+            loss = loss + (weight * data).sum()
+        loss.backward()
+    assert [copy.used for copy in recording.graph.transfers] == [True] * 3
+
+
 def test_the_help_of_a_missing_device_names_the_simulation() -> None:
     with pytest.raises((AssertionError, RuntimeError)), record() as recording:
         (torch.ones(2, requires_grad=True) * 2).cuda()

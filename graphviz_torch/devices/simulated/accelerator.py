@@ -194,9 +194,11 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return _pin(args[0].clone())
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))
-        # No mode is below this one. PyTorch's own dispatch to SimulatedTensor would first import
-        # torch.distributed.tensor, which takes half a second (2.13).
-        if types and all(kind is SimulatedTensor for kind in types):
+        # No mode is below this one, so the operator runs directly: PyTorch's own dispatch to
+        # SimulatedTensor would first import torch.distributed.tensor, half a second (2.13).
+        # A detach is dispatched all the same, because recordings see `Variable(x)` by it alone.
+        direct = func is not torch.ops.aten.detach.default
+        if direct and types and all(kind is SimulatedTensor for kind in types):
             return run(func, args, kwargs)
         return func(*args, **kwargs)
 
