@@ -100,7 +100,8 @@ def as_picture(graph: Graph, findings: Sequence[Finding], format: str) -> bytes:
 
 def as_flow(graphs: tuple[Graph, ...]) -> str:
     """Return the gradient flow diagram of one step, or of two steps side by side, as SVG."""
-    return draw_flow(*graphs).source
+    drawn: str = draw_flow(*graphs).source
+    return drawn
 
 
 def as_json(graph: Graph) -> bytes:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from .dot.picture import Picture
 from .labels import clip
 from .style import COLORS, dark_rules, palette
+
+if TYPE_CHECKING:
+    from .dot.picture import Picture
 
 _LINES = ("operation_line", "input_line", "transfer_line", "output_line", "parameter_line")
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4")
@@ -43,6 +46,8 @@ def line_chart(
     >>> chart.source.count("<circle"), "a &lt; b" in chart.source
     (2, True)
     """
+    from .dot.picture import Picture  # lazily: the view uses this module for SVG text alone
+
     drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}
     every = [point for points in drawn.values() for point in points]
     out = [

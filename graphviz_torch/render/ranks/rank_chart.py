@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ...graph import Collective, GraphLike, graph_of
 from ...graph.collective import align_times, rank_waits
 from ...graph.text import first_items, ranks_text
 from ...graph.units import seconds_text
 from ..chart import svg_escape, svg_line, svg_start, svg_text
-from ..dot.picture import Picture
 from ..style import COLORS
 from .collectives import description
+
+if TYPE_CHECKING:
+    from ..dot.picture import Picture
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
 _MAX_RANKS = 64  # most rows
@@ -43,6 +46,8 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
     >>> "rank 0 waited 3 s for rank 1 in all_reduce" in chart.source
     True
     """
+    from ..dot.picture import Picture  # lazily: the view draws the rows without it
+
     every = list(graphs) if isinstance(graphs, (list, tuple)) else [graphs]
     sent = [each for graph in every for each in graph_of(graph).collectives]
     if not has_times(sent):
