@@ -40,8 +40,8 @@ def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
 
 
 def mime_bundle(value: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """Return the notebook display of `value`, by MIME type; its repr if no display is
-    registered.
+    """Return the notebook display of `value`, by MIME type; if no display is registered, the
+    repr.
     """
     for display in _displays:
         return display(value, include, exclude)

@@ -108,7 +108,7 @@ class GradientStats(NamedTuple):
 
     @property
     def whole_norm(self) -> float:
-        """The norm of all elements, as PyTorch computes it: NaN if any is NaN, else Inf if any is
+        """The norm of all elements, as in PyTorch: NaN if an element is NaN, else Inf if one is
         Inf.
         """
         if self.nan:

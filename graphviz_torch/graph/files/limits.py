@@ -1,4 +1,4 @@
-"""Limits on a file's content, counted before it is parsed, so that no file exhausts the memory.
+"""Limits on a file's content, which is counted before parsing, so that no file exhausts the memory.
 
 `[],` is three bytes of text and less than a hundredth of a byte compressed, but an empty list takes
 64 bytes. The limits are on everything that takes memory or time: bytes of text, lists and objects,

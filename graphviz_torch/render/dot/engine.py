@@ -57,7 +57,7 @@ def _render(context: object, graph: AGraph, format: bytes) -> bytes:
 
 
 def _frames(graph: AGraph) -> Iterator[AGraph]:
-    """Yield the clusters with a title, outer ones first."""
+    """Yield the clusters with a title, outer clusters first."""
     for part in graph.subgraphs():
         if (part.name or "").startswith("cluster") and _frame_attribute(part, "label").startswith(
             "<B>"

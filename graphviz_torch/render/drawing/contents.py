@@ -65,9 +65,9 @@ def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents
 def place_collectives(drawing: Drawing) -> Drawing:
     """Return the drawing with each collective assigned to one element.
 
-    This is the element that shows the node that sends. If there is none, it is the frame, box or
-    node of the collective's module, or the nearest drawn element that contains or represents the
-    module.
+    A collective is assigned to the element that shows its node. If there is none, it is assigned to
+    the frame, box or node of its module, or to the nearest drawn element that contains or
+    represents the module.
     """
     sent: dict[int | None, list[Collective]] = {}
     if not drawing.graph.collectives:

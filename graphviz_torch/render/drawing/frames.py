@@ -94,7 +94,7 @@ def _single_child_modules(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
             inside[number].append(key)
     found: set[int] = set()
     alone: dict[int, str] = {}
-    for number in sorted(tree.framed_groups, reverse=True):  # inner ones first
+    for number in sorted(tree.framed_groups, reverse=True):  # inner groups first
         members = inside[number]
         paths = [[n for n in tree.paths[key] if n not in found] for key in members]
         frames = {tuple(path[path.index(number) + 1 :][:1]) for path in paths}

@@ -66,7 +66,7 @@ class _Opening:
         for node, number in enumerate(self.groups.of):
             if number is not None and node not in folded:
                 counts[number] += 1
-        for part in reversed(self.groups.groups):  # inner ones first
+        for part in reversed(self.groups.groups):  # inner groups first
             if part.parent is not None:
                 counts[part.parent] += counts[part.id]
         return counts
@@ -279,7 +279,7 @@ def weigh(drawing: Drawing) -> Drawing:
         if node.saved and number is not None:
             for saved in node.saved:
                 kept[number] += saved.nbytes
-    for part in reversed(groups):  # inner ones first
+    for part in reversed(groups):  # inner groups first
         if (outer := part.parent) is not None:
             for column in (found, copies, kept):
                 column[outer] += column[part.id]

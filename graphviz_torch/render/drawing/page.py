@@ -86,7 +86,7 @@ class PageEstimate:
         )
 
     def _grow(self, number: int | None) -> None:
-        """Measure again the open groups that contain a group, inner ones first."""
+        """Measure again the open groups that contain a group, inner groups first."""
         groups = self._drawing.groups
         assert groups is not None
         while number is not None and number != self._drawing.start:

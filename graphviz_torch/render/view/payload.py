@@ -366,7 +366,7 @@ def _single_boxes(boxes: Drawing) -> set[int]:
     found = set(boxes.fused)
     visible = [0] * len(groups.groups)
     opens = set(found)  # groups that can be opened, and all groups that contain such a group
-    for part in reversed(groups.groups):  # inner ones first
+    for part in reversed(groups.groups):  # inner groups first
         hidden = [i for i in part.nodes if i in folded]
         visible[part.id] += len(part.nodes) - len(hidden)
         one = visible[part.id] == 1 and part.id not in opens and part.kind in ("module", "call")
