@@ -316,7 +316,10 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         "DropoutAndRetainedGraphs",
         "OptimizerCalls",
         "Targets",
+        "UnreadArguments",
+        "RedrawnDropouts",
         "Batches",
+        "Accumulation",
         "ClipBounds",
         "SampleCalls",
     ]
