@@ -18,6 +18,7 @@ from .drawing.tree import Box, Open
 _MAX_BOXES = 24
 _MAX_CALLS = 6  # most connected functions on data that are drawn apart; more are drawn as one box
 _MAX_TITLE = 40  # most characters of a title
+_MAX_LINE = 22  # most characters of a title in one line
 _MAX_DATA_BOXES = 4  # beyond this number, data that only enters closed groups is left out
 
 
@@ -29,6 +30,12 @@ class Stub(NamedTuple):
     details: tuple[str, ...]
     is_data: bool
     frames: tuple[int, ...]  # open groups around the box, outermost first
+
+    @property
+    def title_lines(self) -> list[str]:
+        """Return the title in lines; the class of the module begins a line if it is long."""
+        parts = self.title.split(" · ") if len(self.title) > _MAX_LINE else [self.title]
+        return [line for part in parts for line in labels.wrap_name(part).split("\n")]
 
 
 End = int | Stub  # one end of a link: the key of a drawn element, or a box

@@ -273,7 +273,7 @@ def test_make_dot_shows_attributes_and_saved_tensors_as_torchviz_did() -> None:
     short = make_dot(wide, show_attrs=True, max_attr_chars=4).source
     assert "dims = (5, …" in short
     assert "4, 3" not in short.split("dims = ")[1]
-    assert "was not recorded" in make_dot(y, None, False, True).source
+    assert "were not recorded" in make_dot(y, None, False, True).source
     with record() as recording:
         x.pow(2).sum().backward()
     picture = make_dot(recording, show_saved=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .. import wording
 from ..drawing.drawing import Drawing
-from ..labels import wrap_name
 from ..style import palette
 from ..untracked import End, Stub, stubs_of
 from . import markup
@@ -39,7 +38,7 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
     lines = []
     for stub in shown.stubs:
         small = [markup.small(markup.escape(text), colors["muted"]) for text in stub.details]
-        title = markup.escape(wrap_name(stub.title))
+        title = markup.escape("\n".join(stub.title_lines))
         form = 'shape=plain style=""'
         if not stub.is_data:
             form = f'shape=box style="rounded,filled,dashed" fillcolor="{colors["group"]}"'

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from ...graph.collective import by_node
 from ..groups.keys import Keys
+from ..untracked import stubs_of
 from .drawing import Drawing
 from .page import PageEstimate
 from .tree import Box, Leaf, Open
@@ -17,6 +20,8 @@ from .tree import Box, Leaf, Open
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
 _MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little to show more
+_MAX_TRIES = 8  # to find groups that fit together with the data
+_MAX_WIDTH = 810.0  # points of a drawing with its data
 _MAX_LONE_PARAMETERS = 2  # a module with more parameters and no operation in the graph stays closed
 _Waiting = tuple[tuple[float, ...], int, int]  # priority (smallest first), depth, group
 
@@ -32,16 +37,45 @@ def open_groups(drawing: Drawing) -> Drawing:
         folded = drawing.inner.folded
         leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
         return drawing.having(tree=Open(None, tuple(leaves)))
-    opening = _Opening(drawing)
+    closed: set[int] = set()
+    least = math.inf
+    for _ in range(_MAX_TRIES):
+        opening = _Opening(drawing, closed)
+        opened = _open(drawing, opening)
+        wide = _measure(opened, opening)
+        boxes = len(opened.nodes) + len(opened.boxes)
+        if wide < least and (boxes >= _MIN_BOXES or least == math.inf):
+            best, least = opened, wide
+        if wide <= _MAX_WIDTH or drawing.whole or not opening.order or boxes < _MIN_BOXES:
+            break
+        closed.update(opening.order[-1])  # the least interesting ones
+    return best.having(fits=best.fits and not (drawing.whole and least > _MAX_WIDTH))
+
+
+def _open(drawing: Drawing, opening: _Opening) -> Drawing:
     fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
-    keys = Keys(drawing.groups, tree.nodes, tree.boxes, tree.represented_groups)
-    segments_stacked = opening.page is not None and opening.page.segments_stacked
-    return drawing.having(tree=tree, keys=keys, fits=fits, segments_stacked=segments_stacked)
+    keys = Keys(opening.groups, tree.nodes, tree.boxes, tree.represented_groups)
+    stacked = opening.page is not None and opening.page.segments_stacked
+    return drawing.having(tree=tree, keys=keys, fits=fits, segments_stacked=stacked)
+
+
+def _measure(opened: Drawing, opening: _Opening) -> float:
+    """Return the width of the drawing with the boxes for data and calls without a node.
+
+    While groups are opened, these do not count, as the open groups decide which of them are drawn.
+    """
+    graph = opened.graph
+    # The passes of a joined graph share their data, which is between them rather than beside.
+    if opening.page is None or not opened.fits or not graph.untracked or graph.segments:
+        return 0.0
+    return opening.page.add_stubs(stubs_of(opened))[0]
 
 
 class _Opening:
-    def __init__(self, drawing: Drawing) -> None:
+    """The groups that are open on a page; groups in `closed` are not opened."""
+
+    def __init__(self, drawing: Drawing, closed: Set[int]) -> None:
         assert drawing.groups is not None
         self.drawing = drawing
         self.groups = drawing.groups
@@ -54,7 +88,8 @@ class _Opening:
         inner = {self.groups.of[end] for end in ends if end is not None}
         self.cut = {outer for number in inner for outer in self.groups.with_ancestors(number)}
         self.repeated: set[int] = set()  # groups that represent several groups
-        self.passed: set[int] = set()  # groups that stay closed because they did not fit
+        self.order: list[list[int]] = []  # groups that were opened together, by time
+        self.passed = set(closed)  # groups that stay closed because they did not fit
         # for each group, the number of its nodes that have a box when drawn
         self.visible = self._count()
         paged = drawing.limit is None and drawing.options["depth"] is None
@@ -137,6 +172,7 @@ class _Opening:
                     continue
                 self.passed.discard(number)
                 together = [number]
+            self.order.append(together)
             shown += sum([len(self._items(each)) - 1 for each in together])
             for opened in together:
                 for alike in self._open_group(opened):

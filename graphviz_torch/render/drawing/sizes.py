@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .. import labels, wording
+from ..untracked import Stub
 from .drawing import Drawing
 
 Size = tuple[float, float]  # width and height, in points
@@ -32,6 +33,14 @@ class Sizes:
         if size is None:
             size = self._known[key] = self._node(key) if key >= 0 else self._group(~key)
         return size
+
+    def set_stub(self, key: int, stub: Stub) -> None:
+        """Set the size of the box for data, or for a call without a node, under a key."""
+        small = max(map(len, stub.details), default=0)
+        lines = stub.title_lines
+        wide = max(_BOLD * max(map(len, lines)), _NARROW * small)
+        high = _TITLE_HEIGHT * len(lines) + _DETAIL_HEIGHT * len(stub.details) + _MARGIN
+        self._known[key] = wide + (0.0 if stub.is_data else _SIDES), high
 
     def title(self, number: int) -> float:
         """Return the width of a frame's title, in points."""

@@ -22,7 +22,7 @@ from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
 from graphviz_torch.render.wording import omissions
 from tests.support.drawn import Drawn, named
-from tests.support.models import Transformer, tokens
+from tests.support.models import Transformer, known, tokens
 from tests.support.recorded import trained
 from tests.support.zoo import ZOO, UNet
 
@@ -55,6 +55,20 @@ def size(svg: bytes) -> tuple[int, int]:
 @pytest.mark.parametrize("name", [*ZOO, *PROGRAMS])
 def test_a_default_picture_can_be_read_on_a_page(name: str, recordings: dict[str, Any]) -> None:
     svg = draw_graph(step(name, recordings)).pipe("svg")
+    assert isinstance(svg, bytes)
+    width, height = (points * 4 / 3 for points in size(svg))
+    assert min(1, WIDTH / width, HEIGHT / height) * _SMALL_PRINT >= SMALLEST
+
+
+@pytest.mark.parametrize("family", ["StableLm", "GraniteMoe", "VaultGemma", "Falcon"])
+def test_what_stands_beside_a_decoder_leaves_it_readable(family: str) -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 99}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    model, ids = known(f"{family}ForCausalLM", f"{family}Config", **sizes, **heads), tokens(8, 2)
+    with record(model) as recording:
+        model(input_ids=ids, labels=ids).loss.backward()
+    svg = draw_graph(recording).pipe("svg")
     assert isinstance(svg, bytes)
     width, height = (points * 4 / 3 for points in size(svg))
     assert min(1, WIDTH / width, HEIGHT / height) * _SMALL_PRINT >= SMALLEST
