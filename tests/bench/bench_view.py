@@ -241,7 +241,9 @@ def bench_open_all(browser: Browser, graph: Graph, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "--quick", action="store_true", help="no other tools, no graphs above 10,000 nodes"
     )

@@ -73,7 +73,9 @@ def in_jobs(count: int) -> list[float]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("count", type=int, nargs="?", default=50)
     parser.add_argument("--browser", action="store_true")
     options = parser.parse_args()

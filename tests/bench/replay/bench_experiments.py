@@ -50,7 +50,9 @@ def seconds(run: Callable[[], object], times: int = 3) -> float:
 
 def main() -> None:
     """Print the ratios."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--real", action="store_true", help="use models with real sizes")
     parser.add_argument("names", nargs="*", help="names of experiments (default: all)")
     asked = parser.parse_args()
