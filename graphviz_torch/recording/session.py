@@ -227,7 +227,7 @@ class Session:
                 backwards = [live.plain()]
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
-        return found  # outside of `with`: an interrupt there would leave calls hidden
+        return found  # a `return` inside `with` could leave calls hidden after an interrupt
 
     @with_gc_disabled
     def ineffective_calls(self) -> list[Event]:

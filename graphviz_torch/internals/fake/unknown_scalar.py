@@ -45,7 +45,7 @@ def _compute(self: UnknownScalar, *others: Any) -> Any:
 def _deciding(name: str) -> Callable[..., Any]:
     def decide(self: UnknownScalar, *others: Any) -> Any:
         if not _are_numbers(others):
-            return NotImplemented  # the other operand's method is called, as of a tensor or array
+            return NotImplemented  # Python calls the method of the other operand, such as a tensor
         return getattr(float, name)(self.on_decision(), *others)
 
     return decide

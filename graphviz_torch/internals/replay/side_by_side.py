@@ -79,7 +79,8 @@ class ComparisonRun(NamedTuple):
     error: BaseException | None  # exception that the forward raised
     depends: CodePosition | None  # first position whose control flow depends on values that differ
     dependent: bool  # True if there is such a position
-    leaves: str  # function that takes values out of PyTorch there, such as "numpy"; "" if none
+    # Function that takes values out of PyTorch at that position, such as "numpy"; "" if none.
+    leaves: str
     at: int  # number of the operator at that position, or else of the last operator
     unsupported: int  # number of operators that raised on the changed operands
     draws_in_python: bool  # True if `random` or numpy drew numbers

@@ -169,7 +169,7 @@ class Joined:
             keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
             self._keys += keys
             pairs = list(zip(keys, rows, strict=True))
-            if _is_block(group):  # without the gradients whose shape `_in_order` may have changed
+            if _is_block(group):  # gradients whose shape `_in_order` may have changed are left out
                 blocks.append(dict(compress(pairs, whole)))
                 pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
             rest.update(pairs)

@@ -113,8 +113,8 @@ class Tracker:
                 for copy in followed.copies:
                     copy.on_use()
                 trail = followed.trail
-                # A custom Function may have returned the tensor since, with a node of its own. The
-                # tensor is then no longer detached.
+                # If a custom Function has returned the tensor since, the tensor has this Function's
+                # node, and is no longer detached.
                 if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                     found[trail] = None
         return found
