@@ -114,7 +114,7 @@ class Tracker:
                     copy.on_use()
                 trail = followed.trail
                 # If a custom Function has returned the tensor since, the tensor has this Function's
-                # node, and is no longer detached.
+                # node, and is not detached any more.
                 if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                     found[trail] = None
         return found
