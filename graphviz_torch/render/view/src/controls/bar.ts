@@ -44,7 +44,7 @@ export class Bar {
       html("span", { class: "buttons less" }, button("↶", "Back (u)", () => actions.back()), button("↷", "Forward (r)", () => actions.forward())),
       html("span", { class: "space" }),
       extra(
-        button("Open all", "Open as many groups as the picture can show (o)", () => actions.openAll(true)),
+        button("Open all", "Open all groups that the picture has space for (o)", () => actions.openAll(true)),
         button("Close all", "Close all groups (c)", () => actions.openAll(false)),
       ),
       html(
