@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from ..frames import frame_variables
-from ..hooks.modules import remove_module_hooks
+from ..hooks.modules import ModuleWatch
 from . import dynamo_trace
 
 # Names of globals that Dynamo adds to the program.
@@ -71,7 +71,7 @@ def _trace(
         return found[-1]
 
     known = set(frame.f_globals)
-    remove_module_hooks()
+    ModuleWatch.installation.suspend()
     with restored_counters():
         try:
             dynamo_trace.begin_compilation(new_trace, again=True)

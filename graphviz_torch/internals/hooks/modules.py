@@ -67,16 +67,6 @@ class ModuleWatch(Watch):
         self.on_begin, self.on_end, self.first = on_begin, on_end, first
 
 
-def remove_module_hooks() -> None:
-    """Remove our hooks from all modules."""
-    _INSTALLATION.suspend()
-
-
-def restore_module_hooks() -> None:
-    """Register our hooks again, if a watch is open."""
-    _INSTALLATION.refresh()
-
-
 @not_compiled
 def _notify_before(module: Any, args: Any) -> None:
     if not is_dynamo_compiling():

@@ -60,9 +60,9 @@ from ..dynamo import not_compiled_itself, restore_marks
 from .calls import CallWatch
 from .dispatch import disable_in_thread, enable_in_thread
 from .modes import FUNCTIONS, arrange, movable
-from .modules import remove_module_hooks, restore_module_hooks
+from .modules import ModuleWatch
 from .watch import Replacement, Row
-from .zero_grad import hide_zero_grad, show_zero_grad
+from .zero_grad import ZeroGradWatch
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
@@ -166,9 +166,9 @@ def _disable_watches() -> None:
         _thread_state.modes = tuple(modes)
         arrange(FUNCTIONS, others)
     disable_in_thread()
-    hide_zero_grad()
+    ZeroGradWatch.installation.suspend()
     if _thread_state.regions and not _thread_state.regions[-1].keeps_hooks:
-        remove_module_hooks()
+        ModuleWatch.installation.suspend()
 
 
 def _enable_watches() -> None:
@@ -183,8 +183,8 @@ def _enable_watches() -> None:
         theirs = [mode for mode in modes if not isinstance(mode, CallWatch)]
         arrange(FUNCTIONS, list(modes) if theirs == others else [*ours, *others])
     enable_in_thread()
-    show_zero_grad()
-    restore_module_hooks()
+    ZeroGradWatch.installation.refresh()
+    ModuleWatch.installation.refresh()
 
 
 def _forget_ended(frame: FrameType | None) -> None:
@@ -420,7 +420,7 @@ def _rows() -> list[Row]:
 
 
 def _begin(*_: object) -> None:
-    remove_module_hooks()
+    ModuleWatch.installation.suspend()
     for watch in _INSTALLATION.watchers[-1:]:
         dynamo_trace.begin_compilation(watch.trace)
 
@@ -428,7 +428,7 @@ def _begin(*_: object) -> None:
 def _end(*_: object) -> None:
     dynamo_trace.end_compilation()
     if not _thread_state.regions or _thread_state.regions[-1].keeps_hooks:
-        restore_module_hooks()
+        ModuleWatch.installation.refresh()
 
 
 def _compilations() -> Any:

@@ -42,16 +42,6 @@ class ZeroGradWatch(Watch):
         self.on_clear = on_clear
 
 
-def hide_zero_grad() -> None:
-    """Restore PyTorch's `zero_grad` until `show_zero_grad`."""
-    _INSTALLATION.suspend()
-
-
-def show_zero_grad() -> None:
-    """Replace `zero_grad` again, if a watch is open."""
-    _INSTALLATION.refresh()
-
-
 def _wrap(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
@@ -76,9 +66,7 @@ def _wrap(original: Callable[..., None]) -> Callable[..., None]:
     return zero_grad
 
 
-def _rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    return [(kind, "zero_grad", _wrap) for kind in (Module, Optimizer)]
-
-
-_INSTALLATION = Replacement[ZeroGradWatch](_rows)
+_INSTALLATION = Replacement[ZeroGradWatch](
+    lambda: [(kind, "zero_grad", _wrap) for kind in (Module, Optimizer)]
+)
 ZeroGradWatch.installation = _INSTALLATION

@@ -16,10 +16,9 @@ from ...graph import Graph
 from ...graph.events import Broadcast, ConstantTerm, LossCall, SelfDifference, UnusedSum
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
-from ...internals.guards import no_autograd
 from ...internals.hooks.calls import Called
-from ...internals.hooks.dispatch import unseen
-from ...internals.hooks.modes import unseen_calls, unseen_operators
+from ...internals.hooks.modes import unseen_operators
+from ...internals.probes import unobserved
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -179,7 +178,7 @@ class PairedTensors(Listener):
             return False
         if known[2] != storage_id(matrix) or not (matrix.is_cpu and has_memory(matrix)):
             return False
-        with unseen_calls(), unseen(), unseen_operators(), no_autograd():
+        with unobserved():
             return not torch.equal(matrix, torch.t(matrix))
 
     def _check_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
