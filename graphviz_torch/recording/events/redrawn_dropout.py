@@ -18,6 +18,7 @@ from ...internals.functions import DROPOUT, TensorBase
 from ...internals.hooks.checkpoints import calling_position, redrawing_segment
 from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.probes import run_unobserved
 from ...internals.tensors.memory import may_be_read
 from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..program import Program
@@ -76,5 +77,5 @@ def _draws(module: torch.nn.Module) -> bool:
 
 def _random_state() -> int:
     """Return a hash of the state of the CPU's random generator."""
-    state = torch.default_generator.get_state()
+    state = run_unobserved(torch.default_generator.get_state)  # it detaches a tensor
     return hash(bytes(TensorBase.numpy(state))) if may_be_read(state) else 0
