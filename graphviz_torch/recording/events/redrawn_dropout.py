@@ -77,5 +77,9 @@ def _draws(module: torch.nn.Module) -> bool:
 
 def _random_state() -> int:
     """Return a hash of the state of the CPU's random generator."""
-    state = run_unobserved(torch.default_generator.get_state)  # it detaches a tensor
+    return run_unobserved(_hash_of_state)
+
+
+def _hash_of_state() -> int:
+    state = torch.default_generator.get_state()
     return hash(bytes(TensorBase.numpy(state))) if may_be_read(state) else 0
