@@ -81,7 +81,7 @@ def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
 
 
 def _open_files(key: str) -> tuple[str, OpenedGraph] | None:
-    """Return the name and the recording of a file; of several ranks' files, of the chosen file."""
+    """Return the name and the recording of the opened file, or of the chosen one of several."""
     files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
     if len(files) < 2:
         return files[0] if files else None

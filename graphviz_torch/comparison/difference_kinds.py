@@ -88,7 +88,7 @@ class DivergencePoint:
         return ""
 
     def _gelu(self) -> str:
-        """Check for GELU by two different formulas."""
+        """Return a text if one graph has the exact GELU and the other its tanh approximation."""
         formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
         if not formula_a or not formula_b or formula_a == formula_b:
             return ""

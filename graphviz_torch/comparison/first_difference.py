@@ -122,7 +122,7 @@ class FirstDifference:
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """The node where the runs diverge, as the only change."""
+        """The node where the runs diverge, in a tuple of one."""
         return self.difference.changed
 
     @property

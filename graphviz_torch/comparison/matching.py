@@ -23,7 +23,7 @@ LEVELS = range(3)  # levels of equality of two nodes, from strict to loose
 
 
 class _GraphIndex:
-    """One of the two graphs, with the edges of each node."""
+    """A graph that is compared with another, with the edges of each of its nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
@@ -121,8 +121,8 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            # Two users of the weight of one name match more certainly than two nodes with equal
-            # hashes.
+            # Two nodes that use weights of the same name match more certainly than two nodes with
+            # equal hashes.
             if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))

@@ -1,8 +1,8 @@
 """Match results of two graphs by value, even if names and structure differ.
 
-A node is matched by structure first, as in `diff`. If its structural match has another result, the
-node is matched with any result of the other graph that has the same elements, in any order. In this
-way a port is matched with its original. The state of a node is one of:
+A node is matched by structure first, as in `diff`. If this match has a different result, the node
+is matched with any result of the other graph that has the same elements, in any order. In this way
+a model that was ported to other code is matched with its original. The state of a node is one of:
 
     equal    its match has the same value
     moved    its match has the same elements in other positions

@@ -125,7 +125,7 @@ def _influence(subject: Subject, sample: int | None, position: int | None, input
     if (unknown := subject.inconclusive("influence", "", run)) is not None:
         raise ValueError(f"{unknown.message} {unknown.where}".rstrip())
     if run.nodes != subject.recorded.count or not subject.recorded.nodes:
-        raise ValueError("the second run created other nodes than the recorded run.")
+        raise ValueError("the second run created different nodes from the recorded run.")
     nodes = subject.recorded.nodes
     shares = {nodes[n]: share for n, share in comparison.shares.items() if n in nodes}
     return subject.graph.annotate(influence=shares)

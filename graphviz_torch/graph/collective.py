@@ -266,4 +266,4 @@ class RankPosition:
     def check(self) -> None:
         """Raise ValueError if `last` is not an index of `calls`."""
         if self.last is not None and not 0 <= self.last < len(self.calls):
-            raise ValueError(f"last={self.last} is not an index of {len(self.calls)} calls.")
+            raise ValueError(f"last={self.last} is not a valid index into {len(self.calls)} calls.")

@@ -153,7 +153,9 @@ def _check(graph: Graph) -> None:
         if node.id != i:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
         if node.order is not None and not 0 <= node.order < _MAX_ORDER:
-            raise ValueError(f"graph.nodes[{i}].order is {node.order}, which is not a position.")
+            raise ValueError(
+                f"graph.nodes[{i}].order is {node.order}, which is not a valid position."
+            )
         for saved in node.saved:
             if saved.nbytes < 0:
                 raise ValueError(f"graph.nodes[{i}].saved has a negative nbytes.")

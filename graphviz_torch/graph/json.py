@@ -80,7 +80,7 @@ def load(
     if not is_training(path, max_bytes):
         graph = read(path, Graph, max_bytes)
         if step is not None:
-            raise ValueError(f"{name} is one graph, not a training: it has no step {step}.")
+            raise ValueError(f"{name} is one graph, not a training run: it has no step {step}.")
         return graph
     steps = read_steps(path, max_bytes, step)
     wanted = steps if step is None else tuple(each for each in steps if each.number == step)

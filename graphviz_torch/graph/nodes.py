@@ -127,7 +127,7 @@ class Node(NamedTuple):
 
     @property
     def is_checkpointed(self) -> bool:
-        """True if the note says that backward runs the node's forward again."""
+        """True if `note` says that backward runs the node's forward again."""
         return any(said.startswith(CHECKPOINTED) for said in self.note.split("; "))
 
     @property

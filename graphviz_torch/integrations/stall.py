@@ -49,7 +49,7 @@ class StallWatch:
         self._thread.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting at the end of the script. After an error in a collective, print who waits.
+        """Stop counting collectives when the script ends. If one failed, print which ranks wait.
 
         Args:
             error: the exception that ended the script, or None.

@@ -239,7 +239,7 @@ class LoopSteps(Steps):
         self._tail = 0  # process id if an optimizer has stepped in this step, else 0
         self._on_fork: Callable[[], object] | None = on_fork
         self.step = 0
-        self._follows = due(1)  # whether the next step is due
+        self._follows = due(1)  # True if the next step is to be recorded
         self.begin(0)
         self._step_ends = StepEnds(self._on_step_end, self._on_optimizer_step)
         self._step_ends.open()

@@ -155,7 +155,9 @@ class Recording:
 
     def __enter__(self) -> Recording:
         if self._entered:
-            raise RuntimeError("a recording is entered once: call record() for every block.")
+            raise RuntimeError(
+                "a recording can be entered only once: call record() again for every block."
+            )
         try:
             self._entered = True
             self._session = Session(self._model, caller_frame(), self._options)

@@ -119,7 +119,7 @@ class _FollowedTensor(Ref):
 
 
 class _Use(NamedTuple):
-    """A use of an entry's result by the call that created the nodes start <= number < end."""
+    """A use of an untracked result by the call that created the nodes start <= number < end."""
 
     start: int
     end: int

@@ -142,4 +142,4 @@ def _find(name: str) -> str:
         own = Path(file).is_relative_to(_PACKAGE) and _PACKAGE.name not in Path(name).parts
         if not own and _path_ends_with(Path(file), name) and (lines := linecache.getlines(file)):
             return "".join(lines)
-    raise FileNotFoundError(f"{name} was not found: pass its path, annotate_source(graph, file).")
+    raise FileNotFoundError(f"{name} was not found. Pass its path: annotate_source(graph, path).")

@@ -75,7 +75,7 @@ def reader(graph: Graph, color_by: ColorBy) -> NumberReader | NameReader:
     names = dict.fromkeys((*_NAMES, "trainable", *_VALUES, *fields))
     known = ", ".join(names if is_shell() else map(repr, names))
     function = "" if is_shell() else ", and a function of a node"
-    raise ValueError(f"{option('color_by', color_by)} is unknown. Known are {known}{function}.")
+    raise ValueError(f"{option('color_by', color_by)} is unknown. Choose from {known}{function}.")
 
 
 _NAMES: dict[str, NameReader] = {
@@ -196,7 +196,7 @@ def _trainable(graph: Graph) -> Callable[[Node], str]:
     An operation has the state of its module's parameters. Frozen parameters are known from a
     recording only: a traced graph contains just trainable ones.
     """
-    found: dict[str, set[bool]] = {}  # by module
+    found: dict[str, set[bool]] = {}  # requires_grad of the parameters, by module
     for parameter in graph.parameters:
         module = parameter.name.rpartition(".")[0]
         found.setdefault(module, set()).add(parameter.requires_grad)

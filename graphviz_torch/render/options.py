@@ -157,7 +157,9 @@ def complete(options: DrawingOptions) -> Settings:
 
 def _check(option: str, value: object, known: tuple[object, ...]) -> None:
     if value not in known:
-        raise ValueError(f"{option}={value!r} is unknown. Known are {', '.join(map(repr, known))}.")
+        raise ValueError(
+            f"{option}={value!r} is unknown. Choose from {', '.join(map(repr, known))}."
+        )
 
 
 def drawing_options(function: _Function) -> _Function:

@@ -122,9 +122,9 @@ def run_metadata(
 ) -> config_pb2.RunMetadata:
     """Return the `RunMetadata`: `built` with the measured times and memory sizes of its nodes.
 
-    The tab computes the time of a scope from the first start to the last end in the scope. The
-    start times are therefore consecutive within each scope, so that the time of a scope is the sum
-    of the times of its nodes. Times are whole microseconds, at least 1.
+    TensorBoard's Graphs tab computes the time of a scope from the first start to the last end in
+    the scope. Within each scope one node therefore starts where another ends, so that the time of a
+    scope is the sum of the times of its nodes. Times are whole microseconds, at least 1.
 
     Args:
         graph: the graph.

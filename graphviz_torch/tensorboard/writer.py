@@ -120,7 +120,7 @@ def _serialize(message: Any) -> bytes:
     if data is None or len(data) > _MAX_BYTES:
         raise ValueError(
             f"TensorBoard would not show this graph: it takes more than {_MAX_BYTES:,} bytes, the "
-            "limit of a protobuf message. Write a part of it."
+            "limit of a protobuf message. Write only a part of the graph."
         )
     return data
 

@@ -418,7 +418,7 @@ def test_one_step_is_loaded_without_decoding_the_others(training: Training, tmp_
     with pytest.raises(ValueError, match="has no step 7, but 0, 1, 2, 3 and 4"):
         load(path, step=7)
     graph = training.graph.save(tmp_path / "graph.json")
-    with pytest.raises(ValueError, match="is one graph, not a training: it has no step 0"):
+    with pytest.raises(ValueError, match="is one graph, not a training run: it has no step 0"):
         load(graph, step=0)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import _functions, comm
 
-# Private: returns the leaves of nested containers in order (2.11 to 2.14).
+# Private API of PyTorch 2.11 to 2.14: returns the leaves of nested containers in order.
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, cuda_block, current_device, is_simulated, simulated_devices

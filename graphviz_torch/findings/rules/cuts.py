@@ -241,7 +241,7 @@ def _by_likelihood(reading: Reading) -> list[Cut]:
 
 
 def _used_by_loss(reading: Reading) -> list[Cut]:
-    """Return the cuts whose result the loss uses, or may use as a Python number.
+    """Return the cuts (tensors detached from the graph) whose result the loss uses or may use.
 
     The argmax for an accuracy is left out, because the loss does not use it.
     """

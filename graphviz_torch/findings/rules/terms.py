@@ -218,8 +218,8 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The other loss trains nothing, although the sum that is logged contains it. Often a function
-    computes the sum, but returns the first loss.
+    A loss of the sum trains nothing, although the sum that is logged contains it. Often a function
+    computes the sum, but returns only one of its losses.
 
     ## Example
 

@@ -338,8 +338,7 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Trainings in which no optimizer steps are not reported, because they may update parameters by
-    hand.
+    A program without any optimizer step is not reported, because it may update parameters by hand.
 
     ## See also
 
@@ -524,8 +523,8 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{count_text(event.count, 'step')}{at(event.stepped)} used the gradients of "
-            f"{count_text(event.backwards, 'backward')}{at(event.where)}, and the others of "
-            f"{event.usual}: {why}.",
+            f"{count_text(event.backwards, 'backward')}{at(event.where)}, and the other steps "
+            f"those of {event.usual}: {why}.",
             cause="uneven accumulation",
             advice=advice,
             where=event.where,

@@ -213,7 +213,7 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
         return
     yield finding(
         "warning",
-        f"The gradient explodes along depth: {_norms_at_ends(reading, chain)}.",
+        f"The gradient explodes with depth: {_norms_at_ends(reading, chain)}.",
         cause="exploding along depth",
         advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalization, and "
         "clip with nn.utils.clip_grad_norm_.",

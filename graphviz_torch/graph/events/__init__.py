@@ -375,9 +375,9 @@ class DiscardedGradients(Occurrence):
 class UnevenAccumulation(Occurrence):
     """Steps with gradients of more or fewer backwards than most. `where` is the backward's line."""
 
-    usual: int = 0  # backwards of most steps
-    backwards: int = 0  # backwards of these steps
-    count: int = 0  # number of these steps
+    usual: int = 0  # backwards in each of most steps
+    backwards: int = 0  # backwards in each of the other steps
+    count: int = 0  # number of the other steps
     stepped: str = ""  # line of the step
 
 

@@ -26,7 +26,7 @@ FORMAT = "graphviz_torch"
 VERSION = 1
 
 _TEXT_CHUNK = 1 << 20
-# compressed bytes read at once; zlib copies the unused ones at each gzip member's end
+# Compressed bytes read at once. Small, because zlib copies the unused ones after each gzip member.
 _PACKED_CHUNK = 1 << 14
 _GZIP = 16 + zlib.MAX_WBITS
 

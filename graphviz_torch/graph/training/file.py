@@ -144,7 +144,7 @@ def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
     """Return True if a file starts with the header of a training.
 
     Raises:
-        ValueError: if the file begins with more empty gzip members than its limits allow.
+        ValueError: if the file begins with too many empty gzip members.
         OSError: as `open` does.
     """
     try:

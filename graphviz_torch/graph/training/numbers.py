@@ -45,7 +45,9 @@ def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -
     found = []
     for a, step in zip(old, changed, strict=True):
         if type(step) is not int and step not in _UNMEASURED:
-            raise ValueError(f"{step!r:.40} is not the difference of two numbers.")
+            raise ValueError(
+                f"{step!r:.40} is not a whole number, which a change between two steps is."
+            )
         found.append(_number(_place(a, digits) + step, digits) if type(step) is int else step)
     return found
 
@@ -75,5 +77,5 @@ def _number(place: int, digits: int) -> float:
     power = exponent + _MIN_EXPONENT - digits + 1
     size = float(f"{mantissa + first}e{power}") if place > 1 else 0.0
     if place < 0 or size > _MAX_NUMBER:
-        raise ValueError(f"{place} is not the position of a number.")
+        raise ValueError(f"{place} is not the code of a number.")
     return -size if place % 2 else size

@@ -181,7 +181,7 @@ def record_recompile(code: CodeType, reason: str, before: int) -> None:
 
 
 def _completed_graph(output: Any, gm: Any) -> tuple[Any, ...]:
-    """Return the arguments of `Trace.on_graph_complete`."""
+    """Return the arguments with which `Trace.on_graph_complete` is called for a finished graph."""
     inputs = [node for node in gm.graph.nodes if node.op == "placeholder"]
     given = [getattr(one, "meta", {}) for one in gm.graph.output_node().args[0]]
     results = [

@@ -203,7 +203,7 @@ class FakeAccelerator:
         return found | {"get_rng_state": lambda *_: torch.get_rng_state()}
 
     def _statistics(self) -> dict[str, int]:
-        """Return the entries of `torch.cuda.memory_stats` that a rehearsal knows.
+        """Return the entries of `torch.cuda.memory_stats` that a rehearsal computes.
 
         All other entries are 0.
         """

@@ -175,7 +175,7 @@ class _Key:
 
     def __init__(self) -> None:
         self._thread = threading.get_ident()
-        # Whether the key was included, and whether it was excluded, before the first watch opened.
+        # Whether the dispatch key was included, and excluded, before the first watch opened.
         self._before: tuple[bool, bool] | None = None
 
     def enable_in_thread(self) -> None:

@@ -59,7 +59,7 @@ class SmallValues(Generic[Key]):
 
     def __init__(self) -> None:
         self._found: dict[Key, Values] = {}
-        self._copies: dict[Key, Probe] = {}  # copies on other devices
+        self._copies: dict[Key, Probe] = {}  # of tensors that are not on the CPU
 
     def see(self, key: Key, tensor: Tensor) -> None:
         """Take the current values of a tensor with at most `MOST_ELEMENTS` elements."""

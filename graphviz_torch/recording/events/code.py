@@ -13,8 +13,8 @@ from ..program import Program
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Yield the user's code objects: those of the frames around the recording, innermost first, of
-    the methods of module classes, and of all functions inside these.
+    """Yield the user's code objects: those of frames around the recording, innermost first, then
+    those of module classes' methods. Code objects of nested functions are included.
 
     Args:
         program: the recorded program.

@@ -77,7 +77,7 @@ class BackwardSnapshot:
 
     Args:
         fns: live nodes, in topological order.
-        losses: readable roots of the backward, each after the root's node.
+        losses: readable roots of the backward, each paired with its node.
     """
 
     def __init__(

@@ -199,7 +199,7 @@ def look_for_steps(
         events: receives the events.
         program: the recorded program, which knows which parameters were updated.
         backwards: the backwards of this step.
-        first: the number of optimizer steps before a line's first backward in the run, by line.
+        first: by line of a backward, the number of optimizer steps before it first ran.
     """
     own, optimized, updated = program.table.every(), None, program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}

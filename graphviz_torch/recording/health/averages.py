@@ -28,7 +28,7 @@ _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$
 _MAX_FRAMES = 4  # frames searched, from the optimizer's step outwards
 _MAX_VALUES = 64  # compared values of one weight
 _MIN_WRITES = 16  # in-place writes without a change of the values, for a report
-_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # steps without a change, for a report
+_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # unchanged steps before a report
 # Types of variables that are not candidates.
 _OTHER_TYPES = frozenset(
     (ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_SURE_STEPS = 20  # consecutive steps without a change of the suspect
+_SURE_STEPS = 20  # consecutive steps in which the suspected parameter did not change
 
 
 class FrozenGroup(NamedTuple):

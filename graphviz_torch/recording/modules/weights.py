@@ -1,4 +1,4 @@
-"""Record for each parameter its metadata, its norm, and whether it got a gradient and a step."""
+"""Record each parameter's metadata and norm, its gradient, and whether an optimizer updated it."""
 
 from __future__ import annotations
 

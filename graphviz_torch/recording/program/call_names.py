@@ -17,7 +17,7 @@ Functions = tuple[tuple[CodeType, int], ...]
 
 
 class Call(NamedTuple):
-    """A call into torch, with the user's functions between the recording and that call."""
+    """A call into torch, with the user's functions on the call stack below `record`."""
 
     name: str  # "cross_entropy"; "matmul" for `Tensor.__matmul__`
     functions: Functions = ()

@@ -266,7 +266,7 @@ class CallStack:
 
     @not_compiled
     def nodes_without_call(self, start: int, frame: FrameType | None) -> None:
-        """Assign nodes with numbers below `start` that no observed call created to a line.
+        """Set the line of nodes with numbers below `start` that no observed call created.
 
         If `frame`, the frame of the next call, is in the forward of a custom Function, the nodes
         get the line that called this Function. If it is in the forward of a PyTorch module, they

@@ -60,8 +60,8 @@ class Options(NamedTuple):
 
     @property
     def light(self) -> bool:
-        """Return True with gradients="finite": the recording only searches non-finite gradients,
-        and does little work per call.
+        """Return True if gradients="finite": the recording looks only for non-finite gradients, and
+        does little work per call.
         """
         return self.gradients == "finite"
 

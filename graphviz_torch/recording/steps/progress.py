@@ -201,7 +201,7 @@ class Progress(Listener):
 
 
 def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElements]:
-    """Yield samples of leaves that have a readable gradient.
+    """Yield a sample of the gradient of each chosen leaf whose gradient can be read.
 
     Args:
         leaves: the leaves to choose from.

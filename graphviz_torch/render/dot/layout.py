@@ -94,7 +94,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
 def check_format(format: str) -> None:
     """Raise ValueError if `format` is not one of FORMATS."""
     if format not in FORMATS:
-        raise ValueError(f"format={format!r} is unknown. Known are {', '.join(FORMATS)}.")
+        raise ValueError(f"format={format!r} is unknown. Choose from {', '.join(FORMATS)}.")
 
 
 def _engine() -> list[str]:

@@ -27,7 +27,7 @@ class _Found:
     links: dict[int, set[_Ends]] = field(
         default_factory=lambda: defaultdict(set)
     )  # first group of a family -> pairs of its groups that edges connect
-    # Key -> step of a loop -> tensors (node id, output_nr) that this step passes to another step.
+    # By key of a loop, then by step: tensors (node id, output_nr) that the step passes to another.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
     # Keys of elements that read a tensor of another step.
     received: dict[int | None, None] = field(default_factory=dict)

@@ -331,8 +331,8 @@ class Drawing:
     def visible_key(self, node: int) -> int | None:
         """Return the key of the node's own box, or of the closed group that contains the node.
 
-        Return None if the node is written inside another, is represented by a node of an identical
-        block, or is not drawn.
+        Return None if the node is a text in another node's box, is represented by a node of an
+        identical block, or is not drawn.
         """
         if node in self.inner.folded:
             return None

@@ -14,7 +14,7 @@ def frame(drawing: Drawing) -> Drawing:
     """Return the drawing with frames around informative open groups only: most runs have none."""
     if drawing.groups is None:
         return drawing
-    # A run means nothing by itself, so it has a frame only if it represents several runs.
+    # A group of consecutive nodes has a frame only if it represents several such groups.
     kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
     runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)

@@ -85,7 +85,7 @@ def _visible(drawing: Drawing) -> list[Group]:
 
 
 def is_torch_call(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is one call of a torch function rather than of the program's own."""
+    """Return True if a group is one call of a torch function, not of a function of the program."""
     if part.kind != "call" or not part.nodes:
         return False
     nodes = drawing.graph.nodes
@@ -137,8 +137,8 @@ def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:
 
 
 def fused_text(drawing: Drawing, unit: FusedNode) -> str:
-    """Return the text of a fused node: its only operation that is no view, or its views, or a
-    count.
+    """Return the text of a fused node: its only operation other than views, else its views, else
+    the number of operations.
     """
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)

@@ -65,7 +65,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
 def _is_asked(drawing: Drawing) -> bool:
     """Return True if the caller set the amount of detail, or the drawing is from left to right.
 
-    Neither has to fit a page.
+    Such a drawing need not fit a page.
     """
     options = drawing.options
     return (

@@ -58,7 +58,7 @@ def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
 
 
 def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
-    """Return a sentence on how many parameters learn nothing, with the reason or a name."""
+    """Return a sentence on how many parameters learn nothing, with the reason or their names."""
     states = states_of(graph)
     parameters = [name for name, state in states.items() if state != "frozen"]
     names = [name for name in parameters if states[name] == "learns_nothing"]

@@ -181,7 +181,7 @@ _LISTS = ("ModuleList", "ModuleDict")  # containers of modules, which are never 
 
 
 def _lists(nodes: Sequence[Node]) -> set[str]:
-    """Return the scopes of lists and dicts of modules, which compute nothing themselves."""
+    """Return the paths of `ModuleList`s and `ModuleDict`s, which compute nothing themselves."""
     found: set[str] = set()
     for scope, classes in {(node.scope, node.module_class) for node in nodes}:
         kinds = classes.split("/")

@@ -170,7 +170,7 @@ def view_payload(
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
-    """Add a column for each influence that at least one node has; return the names of these."""
+    """Add a column for each graph whose nodes have an influence; return their names."""
     known: dict[str, list[float | None]] = {}
     for name, graph in lanes.items():
         values = [node.influence for node in graph.nodes]

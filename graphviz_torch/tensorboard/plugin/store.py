@@ -50,7 +50,7 @@ class Store:
         }
 
     def graph(self, ctx: Any, written: Written) -> Graph:
-        """Return the graph at a position; raise ValueError if it cannot be read."""
+        """Return the graph that was written; raise ValueError if it cannot be read."""
         if written not in self._graphs:
             content = unpack(self._provider.read_blob(ctx, blob_key=written.key))
             while len(self._graphs) >= _MAX_PARSED_GRAPHS:

@@ -304,7 +304,7 @@ CASES: dict[str, Case] = {
         sending(BY_DDP, AVERAGE),
         "warning",
         "The gradients of body.weight, which DistributedDataParallel has averaged in backward, "
-        "are reduced again at train.py:9: 2.0 KiB are sent without need, and without a "
+        "are reduced again at train.py:9: 2.0 KiB are sent needlessly, and without a "
         "division the sum is 2 times the average.",
         [
             sending(AVERAGE, AVERAGE),  # all by hand
@@ -352,7 +352,7 @@ CASES: dict[str, Case] = {
         BACK,
         "info",
         "The result of mm (Shard(0) on tp) is redistributed at train.py:2 and redistributed "
-        "back at train.py:3, without a computation in between: 32 B are sent without need.",
+        "back at train.py:3, without a computation in between: 32 B are sent needlessly.",
         [
             redistributed(SPLIT, "", WHOLE, WHOLE),
             redistributed(SPLIT, "", "", SPLIT, titles="mm Redistribute relu Redistribute"),

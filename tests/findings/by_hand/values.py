@@ -69,7 +69,7 @@ CASES: dict[str, Case] = {
     "exploding-gradient": Case(
         deep(5.0),
         "warning",
-        "The gradient explodes along depth: its norm goes from 1 at mm to 7.8e+04 at mm over 8 "
+        "The gradient explodes with depth: its norm goes from 1 at mm to 7.8e+04 at mm over 8 "
         "nodes.",
         [deep(2.0), deep(1.0)],
     ),

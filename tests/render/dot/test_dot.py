@@ -307,9 +307,9 @@ def test_the_direction_can_be_turned(direction: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"direction": "UP"}, "direction='UP' is unknown. Known are 'TB'"),
+        ({"direction": "UP"}, "direction='UP' is unknown. Choose from 'TB'"),
         ({"theme": "neon"}, "theme='neon' is unknown"),
-        ({"color_by": "size"}, "color_by='size' is unknown. Known are 'device'"),
+        ({"color_by": "size"}, "color_by='size' is unknown. Choose from 'device'"),
         ({"color_by": "time"}, "the graph has no values of this kind. Run a backward"),
         ({"parameters": "hide"}, "parameters='hide' is unknown"),
         ({"marks": {1: "new"}}, "mark='new' is unknown"),

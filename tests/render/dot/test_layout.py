@@ -35,7 +35,7 @@ def test_the_dot_text_needs_no_layout_and_so_no_time() -> None:
 
 
 def test_an_unknown_format_is_refused_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match=r"format='gif2' is unknown\. Known are svg, png, pdf"):
+    with pytest.raises(ValueError, match=r"format='gif2' is unknown\. Choose from svg, png, pdf"):
         layout(SMALL, "gif2")
 
 

@@ -115,7 +115,7 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if not broken.isdisjoint(users) else "info",
             f"{text}, an argument of {node.title}{at(node.where)}, rounds to 0 in {meta.dtype}, "
-            "so a division can still be by 0.",
+            "so a division by 0 is still possible.",
             cause=f"a number that underflows in {meta.dtype}",
             advice="Pass a larger epsilon, such as 1e-4, or compute the divisor in float32.",
             where=node.where,

@@ -134,7 +134,7 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A copy of the log-probabilities that was computed again with the same weights is not detected.
+    Old log-probabilities that are computed a second time with the same weights are not detected.
 
     ## See also
 
@@ -160,7 +160,7 @@ def _ratio(reading: Reading, event: SelfDifference, ratio: Node) -> Finding:
     limited = "" if clamp is None else f", and clamp{at(clamp.where)} never limits it"
     return finding(
         "info",
-        f"The ratio{at(event.where)} is of {name} to its own detached copy: it is always 1"
+        f"The ratio{at(event.where)} compares {name} with its own detached copy, so it is 1"
         f"{limited}.",
         cause="a ratio to itself",
         advice="Do nothing if each batch is sampled by the current policy and used for one "

@@ -170,8 +170,7 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 
 @rule("warning", of=("softmax",))
 def normalization_axis(reading: Reading) -> Iterator[Finding]:
-    """A softmax or a norm is computed over another axis than the one that the next matrix product
-    sums over.
+    """A softmax or a norm is computed over a different axis than the next matrix product sums over.
 
     ## Why it matters
 
@@ -335,8 +334,8 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
 
 @finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
-    """Report vectors whose norm is computed over another axis than the one that their product sums
-    over.
+    """Report vectors whose norm is computed over a different axis from the one that
+    their product sums over.
 
     An example is F.normalize, without `dim`, of a tensor with axes (batch, tokens, features).
     """

@@ -146,8 +146,8 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A later use of the graph by code outside of the recording is not seen, so that the rule may
-    report a graph that is needed.
+    The recording does not see a use of the graph after the recording's end. The rule may therefore
+    report a graph that is still needed.
 
     ## See also
 

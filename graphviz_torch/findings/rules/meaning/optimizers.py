@@ -320,8 +320,8 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "info",
                 f"Group {event.group} of {event.groups} in {event.optimizer}, which "
-                f"steps{at(event.where)}, applies weight decay of {event.decay:g} to {names}, "
-                "while another group has biases and norms without decay.",
+                f"steps{at(event.where)}, applies weight decay of {event.decay:g} to {names}. "
+                "Another group exempts biases and norms from weight decay.",
                 cause="biases and norms that decay",
                 advice="Select these parameters by their number of dimensions (p.ndim < 2) "
                 "rather than by names.",

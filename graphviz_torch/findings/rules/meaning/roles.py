@@ -134,11 +134,11 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
 
 class _Comparison(NamedTuple):
-    """Two results that a loss compares: a prediction and a target, or two sides."""
+    """Two results that a loss compares, such as a prediction and a target."""
 
     title: str
     node: Node
-    sides: tuple[int, int]  # nodes of the two results
+    sides: tuple[int, int]  # nodes of the two compared results
     leaves: tuple[set[int], set[int]]  # nodes of the parameters behind each side
     # Index of the side whose parameters this step does not train; None if there is none.
     target: int | None

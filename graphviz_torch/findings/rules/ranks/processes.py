@@ -233,7 +233,7 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
         + (
             f"a single reduction would send {bytes_text(size)} less."
             if sharded
-            else f"{bytes_text(size)} are sent without need."
+            else f"{bytes_text(size)} are sent needlessly."
         ),
         cause="averaged in every backward",
         advice="Call model.set_requires_gradient_sync(False) before all micro-batches except "
@@ -337,7 +337,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     If FSDP does not reduce gradients after each micro-batch, each rank keeps whole gradients. If
-    memory does not suffice for them, reducing in each backward is right.
+    they do not fit into memory, reduce the gradients in each backward.
 
     ## Not detected
 
@@ -518,8 +518,8 @@ def non_differentiable_all_gather(reading: Reading) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    `torch.distributed.nn.functional.all_gather` is differentiable: it also sends the gradients of
-    other ranks' copies back to those ranks.
+    `torch.distributed.nn.functional.all_gather` is differentiable: in backward, each rank
+    also sends the gradients of the tensors that it received to the ranks they came from.
 
     ## When it is intended
 
@@ -812,7 +812,7 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
                 _severity(size),
                 f"The result of {reading.call(source.id)} ({placement}) is "
                 f"redistributed{at(node.line)} and redistributed back{at(back.line)}, without a "
-                f"computation in between: {bytes_text(size)} are sent without need.",
+                f"computation in between: {bytes_text(size)} are sent needlessly.",
                 cause="redistributed back",
                 advice="Remove both, or let the modules before and after use the same layout "
                 "(output_layouts, input_layouts).",

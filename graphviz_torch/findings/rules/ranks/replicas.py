@@ -400,7 +400,7 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## Not detected
 
     A step that a rank skipped before the last recorded backward is not reported by this rule;
-    `diverged-replicas` reports the weights.
+    the weights then differ between the ranks, which `diverged-replicas` reports.
 
     ## See also
 

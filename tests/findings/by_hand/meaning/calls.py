@@ -64,7 +64,7 @@ CASES: dict[str, Case] = {
         ),
         "info",
         "Group 1 of 2 in o, which steps at train.py:7, applies weight decay of 0.1 to "
-        "body.weight, while another group has biases and norms without decay.",
+        "body.weight. Another group exempts biases and norms from weight decay.",
         [
             idle(ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2),
             idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
