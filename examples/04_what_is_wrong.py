@@ -65,6 +65,6 @@ with suppress(RuntimeError), record(model) as recording:  # the error passes as 
 print(f"{changed.severity}: {changed.message}\n    {changed.advice}")
 assert changed.where == "04_what_is_wrong.py:56", changed.where
 assert changed.message.endswith(
-    "addmm in inner at 04_what_is_wrong.py:55 needs a tensor (f32[8, 4] cpu) as it was, "
-    "and add_ at 04_what_is_wrong.py:56 (gate += 1) changed it in place."
+    "addmm in inner at 04_what_is_wrong.py:55 needs the original values of a tensor (f32[8, 4] "
+    "cpu), but add_ at 04_what_is_wrong.py:56 (gate += 1) changed it in place."
 )

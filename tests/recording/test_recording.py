@@ -221,7 +221,7 @@ def test_nothing_of_the_program_is_held_after_the_block() -> None:
 
 def test_a_recording_is_entered_once_at_a_time() -> None:
     recording = record()
-    with recording, pytest.raises(RuntimeError, match="entered once"):
+    with recording, pytest.raises(RuntimeError, match="entered only once"):
         recording.__enter__()
 
 

@@ -189,7 +189,7 @@ def test_it_is_saved_and_read_again(tmp_path: Path) -> None:
 
 def test_an_input_that_comes_later_is_refused() -> None:
     loop = Graph((), untracked=(Untracked("function", "a", inputs=(0,)),))
-    with pytest.raises(ValueError, match="not before 0"):
+    with pytest.raises(ValueError, match="not below 0"):
         loop.check()
 
 

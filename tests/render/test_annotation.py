@@ -85,7 +85,7 @@ def test_a_file_in_the_current_folder_comes_before_any_other_of_its_name(
 
 def test_what_cannot_be_shown_says_why(tmp_path: Path) -> None:
     graph = Graph((Node(0, "ExpBackward0", (None,), where="not_written.py:3"),), (), ((0, 0),))
-    with pytest.raises(FileNotFoundError, match=r"not_written\.py was not found: pass its path"):
+    with pytest.raises(FileNotFoundError, match=r"not_written\.py was not found\. Pass its path"):
         annotate_source(graph)
     with pytest.raises(ValueError, match=r"no node of this graph was created in .*other\.py"):
         annotate_source(graph, tmp_path / "other.py")

@@ -116,7 +116,8 @@ class PairedTensors(Listener):
     def _check_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
         """Report `x - x.detach()` and `x / x.detach()`."""
         kept = one if one.requires_grad else other
-        same = one.shape == other.shape and storage_id(one) == storage_id(other)
+        same = _is_plain(one) and _is_plain(other) and one.shape == other.shape
+        same = same and storage_id(one) == storage_id(other)
         if same and kept.grad_fn is not None and event.result.grad_fn is not None:
             outer = user_frame(event.frame)
             self.events.note(
@@ -142,15 +143,13 @@ class PairedTensors(Listener):
         else:
             return
         size = row.shape[0]
-        if _is_plain(row) and tuple(column.shape) == (size, size) and size > 1:
+        if not (_is_plain(row) and _is_plain(column)) or size < 2:
+            return
+        if tuple(column.shape) == (size, size):
             if self._is_reduction_of(row, column):
                 self._note_broadcast(func, one, other, result, frame)
             return
-        if (
-            not (_is_plain(one) and _is_plain(other))
-            or size < 2
-            or tuple(column.shape) != (size, 1)
-        ):
+        if tuple(column.shape) != (size, 1):
             return
         if func not in PAIRED and not self._by_accident(column, row):
             return

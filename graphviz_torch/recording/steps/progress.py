@@ -228,7 +228,9 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
         values = _elements_at(leaf, largest.indices)
         # `not <= 0` is also True for NaN gradients, which change the weight.
         learns = torch.logical_not(torch.le(largest.values, 0))
-        yield _LargestElements(Ref(leaf), largest.indices, values, learns, Probe(learns[0]))
+        yield _LargestElements(
+            Ref(leaf), largest.indices, values, learns, Probe(torch.narrow(learns, 0, 0, 1))
+        )
 
 
 def _flat(tensor: Tensor) -> Tensor:

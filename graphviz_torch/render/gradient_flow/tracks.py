@@ -27,8 +27,8 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
         rows: number of rows.
         links: (row of the source, row of the user) of each link.
 
-    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0] # the link that passes row 1 moves to another
-    lane [0, 0, 0, 0]
+    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0]  # the link that passes row 1 has a lane
+    [0, 0, 0, 0]
     """
     uses: dict[int, list[int]] = defaultdict(list)
     for source, target in links:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import Graph, find, record
+from graphviz_torch.internals.probes import Probe
 from graphviz_torch.recording.events.nonfinite import FiniteResults
 from tests.findings.corpus.cases import step
 from tests.support.programs import function
@@ -151,7 +152,7 @@ def test_sums_that_stay_on_a_device_name_the_first_of_each_forward(
     peek: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def on_a_device(self: FiniteResults, number: int, tensor: Tensor) -> None:
-        self._sums.append((number, torch.sum(tensor, dtype=torch.float32)))
+        self._sums.append((number, Probe(torch.sum(tensor, dtype=torch.float32))))
 
     monkeypatch.setattr(FiniteResults, "_look", on_a_device)  # the CPU stands in for a GPU
     x = torch.tensor([-1.0, 4.0], requires_grad=True)

@@ -363,7 +363,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
             "warning",
             f"The gradients of {listing(names)}, which DistributedDataParallel has averaged in "
             f"backward, are reduced again{at(repeated[0].where)}: {bytes_text(size)} are sent "
-            f"without need{large}.",
+            f"needlessly{large}.",
             cause="averaged, and reduced by hand",
             advice="Remove the all_reduce by hand, or train without DistributedDataParallel.",
             where=repeated[0].where,

@@ -19,8 +19,8 @@ CASES: dict[str, Case] = {
     "epsilon-underflow": Case(
         clamped("float16", "1e-08"),
         "info",
-        "1e-08, an argument of clamp at net.py:2, rounds to 0 in float16, so a division can "
-        "still be by 0.",
+        "1e-08, an argument of clamp at net.py:2, rounds to 0 in float16, so a division by 0 "
+        "is still possible.",
         [clamped("float32", "1e-08"), clamped("float16", "1e-04"), clamped("float16", "0")],
     ),
 }

@@ -194,7 +194,7 @@ def attention_over_a_single_score(record: Record, repaired: bool = False) -> Non
 @reported(
     GITHUB + "gabeur/mmt/issues/1",
     cause="F.normalize without dim normalises over dimension 1, the tokens, not the features.",
-    words=r"normal",
+    words=r"\bnorm",
 )
 def embeddings_normalised_over_tokens(record: Record, repaired: bool = False) -> None:
     video, text = nn.Linear(6, 8), nn.Linear(6, 8)
