@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from http.client import HTTPConnection
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -217,13 +218,17 @@ def test_the_replicas_of_data_parallel_stand_from_left_to_right(
 ) -> None:
     chosen = {"source": "A model", "model": "DataParallel", "backward": "1"}
     page = visitor.open(device=f"{count} simulated accelerators", **chosen)
-    middles = []
-    for device in range(count):
-        name = "Sequential ·" if device == 0 else f"Sequential_{device + 1}"
-        shown = page.locator(".graph svg .card, .graph svg .frame")
-        left, _, right, _ = box(shown.filter(has_text=re.compile(f"^{name}")).first)
-        middles.append((left + right) / 2)
-    assert middles == sorted(middles)
+    shown = page.locator(".graph svg .card, .graph svg .frame")
+    expect(shown.filter(has_text=re.compile("^Sequential"))).to_have_count(count)
+    # The first is the model itself, which has no name apart from its class.
+    titles = ["Sequential", *(f"Sequential_{n} · Sequential" for n in range(2, count + 1))]
+    replicas = [
+        box(shown.filter(has=page.get_by_text(title, exact=True)))  # one part, else this fails
+        for title in titles
+    ]
+    for (_, top, right, bottom), (left, other_top, _, other_bottom) in pairwise(replicas):
+        assert right < left
+        assert (top, bottom) == pytest.approx((other_top, other_bottom), abs=1)
 
 
 @pytest.mark.parametrize(
