@@ -61,7 +61,7 @@ def main() -> None:
         show(findings, 99)
     if chosen.names:
         return
-    for name in ("before", "after", "blind", "tuning", "holdout", "recent"):
+    for name in ("before", "after", "blind", "tuning", "holdout", "recent", "unseen"):
         scores, misled = [], 0
         for row in rows(name):
             findings = cases.play(row.program, row.raises, run=chosen.run)

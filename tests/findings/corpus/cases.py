@@ -52,7 +52,8 @@ class Reported:
         """ "before", "after" or "blind": written before the rules that it hits, kept apart while
         they were written, or written later by one who had not looked at them. Of other rules,
         "tuning" and "holdout": both written before them, the second kept apart. "recent": reported
-        since 2023, of kinds that the other sets lack, and written before any rule for them."""
+        since 2023, of kinds that the other sets lack, and written before any rule for them.
+        "unseen": as "recent", and kept apart while those rules were written."""
         return self.program.__module__.rpartition(".")[2].partition("_")[0]
 
     @property

@@ -32,6 +32,18 @@ NOT_YET = frozenset(
         "helper_that_reads_a_generator_twice",
         "masked_weights_that_decay",
         "teacher_that_keeps_old_statistics",
+        # Of "unseen", when it was scored:
+        "dropout_probability_overwritten_in_eval_mode",
+        "accumulated_loss_that_is_not_divided",
+        "mean_of_means_over_unequal_tokens",
+        "padding_in_copied_labels",
+        "averaged_weights_copied_into_the_trained_model",
+        "resized_embedding_is_no_longer_frozen",
+        "learnable_scales_made_after_the_optimizer",
+        "state_wrapped_again_in_the_equation",
+        "ratio_of_two_dropout_masks",
+        "rollout_stored_with_its_graph",
+        "advantage_of_equal_rewards",
     ]
 )
 FALSE_ALARMS = frozenset[str]()
@@ -82,7 +94,15 @@ def test_what_is_not_reached_is_listed_by_names_that_exist() -> None:
 def test_each_row_has_a_thread_of_its_own_and_a_marked_line() -> None:
     table = list(REPORTED.values())
     assert len({row.address for row in table}) == len(table) >= 232
-    assert {row.set for row in table} == {"before", "after", "blind", "tuning", "holdout", "recent"}
+    assert {row.set for row in table} == {
+        "before",
+        "after",
+        "blind",
+        "tuning",
+        "holdout",
+        "recent",
+        "unseen",
+    }
     assert all(row.address.startswith("https://") for row in table)
     assert all(row.cause.endswith(".") for row in table)
     assert all(1 <= len(row.lines) <= 3 for row in table)

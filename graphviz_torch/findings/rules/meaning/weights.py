@@ -5,6 +5,7 @@ updates.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isclose
 
 from ....graph import Edge, Finding, GradientStats, Parameter
 from ....graph.events import SymmetricRows, UnchangedParameters
@@ -85,7 +86,7 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
             product = next((node for node in products if node.operation in _PRODUCTS), None)
             if head is table or product is None or head.tensor.shape != table.tensor.shape:
                 continue
-            if abs((head.norm or 0) - (table.norm or 0)) > _NORM_TOLERANCE * (table.norm or 0):
+            if not isclose(head.norm or 0, table.norm or 0, rel_tol=_NORM_TOLERANCE):
                 continue
             yield finding(
                 "warning",

@@ -56,7 +56,11 @@ CASES: dict[str, Case] = {
         "warning",
         "v at net.py:4 has the same values as w, but is a separate parameter, so the two differ "
         "more after each step.",
-        [language_model(3.001), language_model(3.0, reads="sin")],
+        [
+            language_model(3.001),
+            language_model(3.0, reads="sin"),
+            language_model(float("nan")),
+        ],
     ),
     "zero-init-pair": Case(
         product(0.0, 0.0),
