@@ -112,7 +112,7 @@ def walk(loss: Tensor) -> tuple[list[Any], list[tuple[int, int, int, int]]]:
 def name_of(node: Any) -> str:
     """Return autograd's name of a node; for a C++ Function, it differs from the type's name."""
     kind = type(node).__name__
-    return node.name() if kind == "CppFunction" else kind
+    return node.name().rpartition("::")[2] if kind == "CppFunction" else kind
 
 
 def shape_of(graph: Graph) -> tuple[list[int], list[tuple[int, int, int, int]]]:
