@@ -93,7 +93,7 @@ else:
 
 
 def _read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
-    if sys.modules.get("torch") is None:  # torch was never imported, so `value` is no tensor
+    if sys.modules.get("torch") is None:  # without an import of torch, `value` is not a tensor
         return None
     from .recording.target import read
 

@@ -68,7 +68,7 @@ def without_dropout(module: Module) -> bool:
 
 
 def _other_order(tensor: Tensor) -> Tensor | None:
-    """Return a tensor with the same values in another memory layout; None if there is no other.
+    """Return a copy of a tensor in a different memory layout; None if it has only one layout.
 
     Images become channels last. In other tensors, the last two dimensions are swapped in memory.
     """

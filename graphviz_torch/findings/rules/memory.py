@@ -524,8 +524,8 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(SavedTensor,), advanced=True)
 def view_retains_storage(reading: Reading) -> Iterator[Finding]:
-    """A small view that is saved for backward keeps a large storage alive, of which nothing else is
-    needed.
+    """A small view that is saved for backward keeps a large storage alive, although nothing else
+    needs it.
 
     ## Why it matters
 

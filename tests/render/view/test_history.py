@@ -116,11 +116,11 @@ def test_a_view_in_a_page_leaves_the_address_alone_and_still_goes_back(opened: O
 def test_keys_work_on_a_fresh_page(opened: Open) -> None:
     page = opened(worked())
     page.keyboard.press("ArrowDown")
-    page.wait_for_selector('.card.selected[data-item="0"]')
+    expect(page.locator('.card.selected[data-item="0"]')).to_be_visible()
     page.keyboard.press("/")
     page.keyboard.type("op:mean")
     page.keyboard.press("Enter")
-    page.wait_for_selector('.card.selected[data-item="4"]')
+    expect(page.locator('.card.selected[data-item="4"]')).to_be_visible()
 
 
 def test_a_question_mark_lists_the_keys_and_they_do_nothing_below_the_list(opened: Open) -> None:

@@ -284,10 +284,10 @@ def everything_frozen(record: Record) -> None:
 
 @reported(
     GITHUB + "pytorch/tutorials/issues/1624",
-    cause="test() leaves the model in eval mode, and the next epoch trains in it.",
+    cause="evaluate() leaves the model in eval mode, and the next epoch trains in it.",
     words=r"eval\b|evaluation mode|train\(\)",
 )
-def test_leaves_eval_mode(record: Record) -> None:
+def evaluation_leaves_eval_mode(record: Record) -> None:
     model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2))
     model.append(nn.Linear(16, 3))
     optimizer = SGD(model.parameters(), lr=1e-3)
@@ -299,7 +299,7 @@ def test_leaves_eval_mode(record: Record) -> None:
             loss.backward()
             optimizer.step()
 
-    def test() -> None:
+    def evaluate() -> None:
         model.eval()  # cause
         with torch.no_grad():
             model(torch.randn(8, 6))
@@ -307,4 +307,4 @@ def test_leaves_eval_mode(record: Record) -> None:
     with record(model):
         for _ in range(2):
             train(torch.randn(8, 6) for _ in range(2))
-            test()
+            evaluate()
