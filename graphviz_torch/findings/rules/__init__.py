@@ -8,6 +8,6 @@ from . import training, paths, cuts, terms, freezing, lost, losses, custom_funct
 from .meaning import axes, roles, weights, targets  # isort: skip # noqa: F401
 from .meaning import arguments, computations, calls  # isort: skip # noqa: F401
 from .meaning import schedulers, optimizers, compiled, arithmetic  # isort: skip # noqa: F401
-from . import silence, values, transfers, memory  # isort: skip # noqa: F401
-from .ranks import processes, steps_and_ranks, replicas  # isort: skip # noqa: F401
+from . import silence, gradient_depth, values, transfers, synchronizations, most_memory, memory  # isort: skip # noqa: F401
+from .ranks import averages, collectives, steps_and_ranks, replicas  # isort: skip # noqa: F401
 from . import watched, perturbed  # isort: skip # noqa: F401

@@ -1,9 +1,4 @@
-"""Rules about copies between devices that are unused, repeated or slow, or that make the program
-wait.
-
-Rules about the forward ignore copies of a model's own parameters, because moving a model once is
-normal.
-"""
+"""Rules about copies between devices that are unused, repeated, slow or tiny."""
 
 from __future__ import annotations
 
@@ -15,6 +10,18 @@ from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
+from ..transfer_groups import (
+    MIN_REPEATS,
+    READS,
+    Numbered,
+    finding_fields,
+    forward_transfers,
+    group_name,
+    is_size_read,
+    name_prefix,
+    times_text,
+    transfer_name,
+)
 from ..words import at, group_by_key, in_code
 
 # Bytes of a large copy: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s of PCIe 3 and 4, as long as
@@ -24,37 +31,9 @@ LARGE_COPY = 1 << 20
 # (CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device").
 TINY_COPY = 4096
 MIN_TINY_COPIES = 16
-# Copies of one tensor that are reported. Two copies may have different purposes.
-MIN_REPEATS = 3
 # If more nodes run on the other device, the copies are not a round trip: the model is divided
 # between devices.
 MAX_ROUND_TRIP_NODES = 8
-
-_READS = ("item", "tolist", "numpy", "cpu", "bool", "__bool__", "float", "int", "print")
-# Calls that read the size of their result from the device, because the size depends on values.
-_SIZE_READS = {
-    "getitem": "Indexing with",
-    "setitem": "Writing to elements selected by",
-    "masked_select": "masked_select() with",
-    "nonzero": "nonzero() of",
-    "where": "where() of",
-    "argwhere": "argwhere() of",
-    "unique": "unique() of",
-    "unique_consecutive": "unique_consecutive() of",
-}
-
-_LIBRARY_ADVICE = {  # advice on reads inside a library, by module
-    "torch.distributions.distribution": "Create the distribution with validate_args=False: it "
-    "then does not check its values.",
-}
-
-# Nodes of DataParallel, which copies the parameters to its replicas in every step.
-_REPLICATED = ("Broadcast", "Gather", "Scatter")
-_REPLICA_ADVICE = (
-    "These are replicas, copied in each forward: DistributedDataParallel keeps one on each device."
-)
-
-Numbered = list[tuple[int, Transfer]]  # transfers with their indices in the graph
 
 
 @rule("warning", of=(Transfer,))
@@ -110,22 +89,22 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
     """
     unused = [
         (i, t)
-        for i, t in _forward(reading)
+        for i, t in forward_transfers(reading)
         if t.used is False and t.kind != "DtoH" and not t.library
     ]
     for _, group in group_by_key(((t.where, t.label, t.target), (i, t)) for i, t in unused):
-        first, name = group[0][1], _name_of(group)
+        first, name = group[0][1], group_name(group)
         call = f"{name}.{_call(first)}"
         yield finding(
             "warning",
-            f"{name} was copied to {first.target}{at(first.where)}{_times(group)}, but the copy "
-            "was never used.",
+            f"{name} was copied to {first.target}{at(first.where)}{times_text(group)}, but the "
+            "copy was never used.",
             cause="the copy was not kept",
             advice=f"Replace {call} with {name} = {call}{at(first.where)}, because a move "
             "returns the copy."
             if any(t.label for _, t in group)
             else f"Assign the result of {_call(first)}{at(first.where)}, or remove the call.",
-            **_fields(group),
+            **finding_fields(group),
         )
 
 
@@ -181,7 +160,7 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
     """
     known = [
         (i, t)
-        for i, t in _forward(reading)
+        for i, t in forward_transfers(reading)
         # The rule device-sync reports repeated reads of one number.
         if _data_key(reading, t) is not None and (t.tensor.shape or t.kind != "DtoH")
     ]
@@ -196,11 +175,11 @@ def repeated_copy(reading: Reading) -> Iterator[Finding]:
         lines = list(dict.fromkeys(t.where for _, t in group if t.where))
         yield finding(
             "warning",
-            f"{_name_of(group)} was copied from {first.source} to {first.target} {len(same)} "
+            f"{group_name(group)} was copied from {first.source} to {first.target} {len(same)} "
             f"times, {bytes_text(extra)} more than one copy needs{at(listing(lines))}.",
             cause="copied repeatedly",
-            advice=f"Move {_name_of(group)} once, before the loop, and use the copy in the loop.",
-            **_fields(group),
+            advice=f"Move {group_name(group)} once, before the loop, and use the copy in the loop.",
+            **finding_fields(group),
         )
 
 
@@ -253,17 +232,17 @@ def round_trip(reading: Reading) -> Iterator[Finding]:
     - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
     """
     outward: dict[tuple[int | None, str, str], tuple[int, Transfer]] = {}
-    for i, t in _forward(reading):
+    for i, t in forward_transfers(reading):
         first = outward.pop((t.data, t.target, t.source), None) if t.data is not None else None
         if first is None:
             outward.setdefault((t.data, t.source, t.target), (i, t))
-        elif t.operation not in _READS or t.operation == "cpu":
+        elif t.operation not in READS or t.operation == "cpu":
             small = (t.nbytes or 0) < LARGE_COPY
             if small and t.library:
                 continue  # a library makes both copies
             yield _round_trip(reading, first, (i, t), 0, "info" if small else "warning")
     nodes = reading.graph.nodes
-    copies = {t.node: (i, t) for i, t in _forward(reading) if t.node is not None}
+    copies = {t.node: (i, t) for i, t in forward_transfers(reading) if t.node is not None}
     for start, first in copies.items():
         if first[1].kind != "DtoH" or start is None:
             continue
@@ -334,7 +313,7 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
     """
     large = [
         (i, t)
-        for i, t in _forward(reading)
+        for i, t in forward_transfers(reading)
         if t.kind == "HtoD" and t.pinned is False and (t.nbytes or 0) >= LARGE_COPY
     ]
     for _, group in group_by_key(((t.where, t.label, t.target), (i, t)) for i, t in large):
@@ -343,12 +322,12 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
             # A single copy may be a part of the setup. Repeated copies at one line move the data of
             # a loop.
             "warning" if first.where and len(group) >= MIN_REPEATS else "info",
-            f"{_name_of(group)} ({bytes_text(moved)}{_times(group)}) was copied to {first.target} "
-            f"from pageable memory{at(first.where)}.",
+            f"{group_name(group)} ({bytes_text(moved)}{times_text(group)}) was copied to "
+            f"{first.target} from pageable memory{at(first.where)}.",
             cause="pageable host memory",
             advice="Use DataLoader(pin_memory=True), or pin_memory() once, and "
-            f'{_prefix(group)}to("{in_code(first.target)}", non_blocking=True).',
-            **_fields(group),
+            f'{name_prefix(group)}to("{in_code(first.target)}", non_blocking=True).',
+            **finding_fields(group),
         )
 
 
@@ -403,7 +382,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
     # training loop's batches, in contrast, alternate with copies at other lines or with calls of
     # modules.
     lines: dict[tuple[str, str, str], list[Numbered]] = {}
-    for key, run in groupby(_forward(reading), _run_key):
+    for key, run in groupby(forward_transfers(reading), _run_key):
         lines.setdefault(key[:3], []).append(list(run))
     for (line, *_), runs in lines.items():
         pieces = [run for run in map(_tiny, runs) if len(run) >= MIN_TINY_COPIES]
@@ -411,7 +390,7 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             continue
         group = pieces[0]
         first = group[0][1]
-        if first.operation in _READS or _is_size(first):
+        if first.operation in READS or is_size_read(first):
             continue
         if len({t.data for _, t in group} - {None}) == 1:
             continue
@@ -432,227 +411,8 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             cause="many tiny copies",
             advice=f"{'Join' if together else 'If one step makes them, join'} them with "
             "torch.stack or torch.cat, and copy once.",
-            **_fields([each for run in pieces for each in run]),
+            **finding_fields([each for run in pieces for each in run]),
         )
-
-
-@rule("warning", of=(Transfer,))
-def device_sync(reading: Reading) -> Iterator[Finding]:
-    """The program reads a value from a device inside a forward or in a loop, and waits for the
-    device.
-
-    ## Why it matters
-
-    GPU kernels run asynchronously. A read makes the program wait until all queued work is done, and
-    the GPU is then idle while the program prepares the next step. A read in every hundredth step
-    has no measurable cost.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record, simulate_accelerator
-
-    with simulate_accelerator() as (gpu,):
-        model = nn.Linear(4, 1).to(gpu)
-        x = torch.randn(8, 4).to(gpu)
-        with record(model) as recording:
-            for _ in range(4):
-                loss = model(x).square().mean()
-                loss.backward()
-                print(loss.item())  # <- reported
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record, simulate_accelerator
-
-    with simulate_accelerator() as (gpu,):
-        model = nn.Linear(4, 1).to(gpu)
-        x = torch.randn(8, 4).to(gpu)
-        with record(model) as recording:
-            for _ in range(4):
-                loss = model(x).square().mean()
-                loss.backward()
-        print(loss.item())
-    ```
-
-    ## When it is intended
-
-    Logging now and then, early stopping, and a check for NaN before the step need the value.
-
-    ## Not detected
-
-    Waiting without a read, such as `torch.cuda.synchronize()`, is not reported.
-
-    ## See also
-
-    - [CUDA semantics: asynchronous execution](https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution)
-    - [Performance tuning guide](https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html)
-    """
-    reads = [
-        (i, t)
-        for i, t in _forward(reading)
-        if t.kind == "DtoH" and not t.non_blocking and (t.operation in _READS or _is_size(t))
-    ]
-    for _, group in group_by_key(
-        ((t.where, t.operation, t.module, t.in_forward, t.library), (i, t)) for i, t in reads
-    ):
-        first = group[0][1]
-        inside = bool(first.in_forward or first.module)
-        known = len(group) + sum(
-            _is_same_read(first, t) for g in reading.before for t in g.transfers
-        )
-        # Reads that a library makes outside of a forward, such as those of a GradScaler, are not
-        # reported.
-        if not inside and (not first.where or known < MIN_REPEATS or first.library):
-            continue
-        by = f" by {first.library}" if first.library else ""
-        place = f"in the forward of {first.module or 'the model'}" if inside else "in a loop"
-        place += f"{at(first.where)}{_times(group)}"
-        if _is_size(first):
-            advice = "If the result may keep its size, multiply by the mask, or use "
-            advice += "torch.where(mask, x, 0)."
-            message = f"{_SIZE_READS[first.operation]} {first.label or 'a tensor'}{by} {place}: "
-            message += "to read the size of its result, each call waits for all queued work of "
-            message += f"{first.source}."
-        else:
-            message = f"{_name_of(group)} is read{by} with {first.operation}() {place}: each read "
-            message += f"waits for all queued work of {first.source}."
-            if not inside:
-                advice = (
-                    "Keep the tensor, and read its value after the loop or once for many steps."
-                )
-            elif first.tensor.shape:
-                advice = f"Compute with the tensor on {first.source} instead of reading it."
-            else:
-                advice = (
-                    "Compute with the tensor: use torch.where or a mask instead of a Python if."
-                )
-        yield finding(
-            "warning" if inside and not by and not _is_size(first) else "info",
-            message,
-            cause="a read waits for the device",
-            advice=_LIBRARY_ADVICE.get(first.library, "") if by else advice,
-            **_fields(group),
-        )
-
-
-@rule("warning", of=(Transfer,))
-def copy_in_backward(reading: Reading) -> Iterator[Finding]:
-    """A copy between devices is a part of the graph, so backward copies the gradient back in every
-    step.
-
-    ## Why it matters
-
-    The backward of a copy is another copy, in the other direction. Both cost time in every step,
-    and wait for the devices.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record, simulate_accelerator
-
-    with simulate_accelerator() as (gpu,), record() as recording:
-        w = torch.randn(4, requires_grad=True)
-        x = torch.randn(8, 4).to(gpu)
-        (x @ w.to(gpu)).sum().backward()  # <- reported
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record, simulate_accelerator
-
-    with simulate_accelerator() as (gpu,), record() as recording:
-        w = torch.randn(4, device=gpu, requires_grad=True)
-        x = torch.randn(8, 4).to(gpu)
-        (x @ w).sum().backward()
-    ```
-
-    ## When it is intended
-
-    A model that is divided between devices, or offloading, needs such copies.
-
-    ## Not detected
-
-    Copies through which no gradient flows are not reported.
-
-    ## See also
-
-    - [CUDA semantics](https://docs.pytorch.org/docs/stable/notes/cuda.html)
-    """
-    nodes = reading.graph.nodes
-    inside = [
-        (i, t)
-        for i, t in enumerate(reading.graph.transfers)
-        # Copies before a cut have nodes that do not run. Copies by saved-tensor hooks belong to
-        # other nodes.
-        if t.node is not None
-        and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
-        and (nodes[t.node].order is not None or not reading.ran)
-        and nodes[t.node].title not in _REPLICATED
-    ]
-    kinds: dict[str, list[tuple[int, Transfer, str]]] = {}
-    for i, t in inside:
-        edges = reading.inputs[t.node or 0]
-        source = edges[0].source if edges else None
-        leaf = "" if source is None else str(nodes[source].leaf)
-        if source is not None and leaf == "parameter" and _is_used_on_own_device(reading, source):
-            leaf = "replica"
-        name = reading.names.get(source) if source is not None else None
-        kinds.setdefault(leaf, []).append((i, t, name or reading.call(t.node or 0)))
-    for kind, group in kinds.items():
-        copies = {t.node: t for _, t, _ in group}
-        names = listing(dict.fromkeys(name for _, _, name in group))
-        moved = bytes_text(sum(t.nbytes or 0 for t in copies.values()))
-        yield finding(
-            "warning" if kind in ("parameter", "replica") else "info",
-            f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "
-            f"inside the graph ({moved}), which backward repeats for the gradient.",
-            cause="a copy with a gradient",
-            advice={
-                "parameter": "Move the model once with model.to(device) before training.",
-                "replica": _REPLICA_ADVICE,
-                "tensor": "Create the leaf, with requires_grad=True, on the device where it is "
-                "used.",
-            }.get(kind, "Keep consecutive modules on one device if memory allows."),
-            where=next((t.where for _, t, _ in group if t.where), ""),
-            nodes=tuple(node for node in copies if node is not None),
-            transfers=tuple(i for i, _, _ in group),
-        )
-
-
-def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
-    """Return True if a parameter is on an accelerator and an operation uses it there."""
-    device = reading.graph.nodes[leaf].device
-    uses = [reading.graph.nodes[edge.target] for edge in reading.users[leaf]]
-    local = (node for node in uses if node.device == device and node.operation != "to_copy")
-    return device != "cpu" and any(local)
-
-
-def _forward(reading: Reading) -> Numbered:
-    """Return the transfers of the forward that rules check, with their indices in the graph.
-
-    Moves of a model and its parameters, DataParallel's copies to replicas, and copies by
-    saved-tensor hooks such as `torch.autograd.graph.save_on_cpu` are left out.
-    """
-    return [
-        (i, t)
-        for i, t in enumerate(reading.graph.transfers)
-        if t.phase == "forward"
-        and t.label not in reading.parameter_names
-        and not t.operation.startswith("Module.")
-        and t.operation not in ("pack", "replicate")
-    ]
 
 
 def _run_key(each: tuple[int, Transfer]) -> tuple[str, str, str, int | None]:
@@ -669,20 +429,6 @@ def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfe
     key = first.data, first.source, first.target
     known = (t for graph in reading.before for t in graph.transfers if t.phase == "forward")
     return [t for t in known if first.data is not None and (t.data, t.source, t.target) == key]
-
-
-def _is_same_read(one: Transfer, other: Transfer) -> bool:
-    """Return True if two transfers are the same read in different steps: the same call at the same
-    line.
-    """
-    keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
-    return keys[0] == keys[1]
-
-
-def _is_size(transfer: Transfer) -> bool:
-    """Return True if only the size of a result was read, as in `x[mask]` or `nonzero`."""
-    integer = transfer.tensor.dtype in ("int32", "int64") and not transfer.tensor.shape
-    return transfer.kind == "DtoH" and integer and transfer.operation in _SIZE_READS
 
 
 def _data_key(reading: Reading, transfer: Transfer) -> object:
@@ -703,7 +449,7 @@ def _round_trip(
     (i, first), (j, last) = outward, back
     node = first.node
     edges = reading.inputs[node] if node is not None else []
-    name = _name(first) if first.label or not edges else reading.call(edges[0].source)
+    name = transfer_name(first) if first.label or not edges else reading.call(edges[0].source)
     return finding(
         "warning" if severity == "warning" else "info",
         f"{name} went from {first.source} to {first.target}{at(first.where)} and came back"
@@ -716,33 +462,7 @@ def _round_trip(
     )
 
 
-def _fields(group: Numbered) -> dict[str, object]:
-    return {
-        "where": group[0][1].where,
-        "nodes": tuple(dict.fromkeys(t.node for _, t in group if t.node is not None)),
-        "transfers": tuple(i for i, _ in group),
-    }
-
-
-def _name_of(group: Numbered) -> str:
-    """Return the first label of the transferred tensors, or a description such as "a f32[8, 4]"."""
-    return _name(next((t for _, t in group if t.label), group[0][1]))
-
-
-def _name(transfer: Transfer) -> str:
-    return transfer.label or f"a {transfer.tensor._replace(device='')}"
-
-
-def _prefix(group: Numbered) -> str:
-    """Return the first label with a dot, such as "x."; "" if no tensor has a label."""
-    return next((f"{t.label}." for _, t in group if t.label), "")
-
-
 def _call(transfer: Transfer) -> str:
     if transfer.operation in ("cuda", "cpu"):
         return f"{transfer.operation}()"
     return f'to("{in_code(transfer.target)}")'
-
-
-def _times(group: Numbered) -> str:
-    return f", {len(group)} times" if len(group) > 1 else ""

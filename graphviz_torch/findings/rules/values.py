@@ -1,12 +1,9 @@
-"""Rules about gradient values: vanishing and exploding gradients, dead ReLUs, the first NaN or
-Inf.
-"""
+"""Rules about values: NaN, Inf, and ReLU layers that output only zeros."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import median
 
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import NonfiniteValue
@@ -15,20 +12,7 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..run_findings import SPOILT
 from ..words import at
-from .cuts import is_weight
 
-# Bounds of a ratio along the longest path: the median norm in the quarter next to the input,
-# divided by the median norm in the quarter next to the last layer. At initialization, the ratio is
-# 0.5 to 40 in GPT-2, Llama, BERT, T5, ViT, ResNet-18 and -50, above 1e-4 in stacks of up to 10
-# Linear + ReLU or Tanh, 1e-6 in 8 sigmoid layers, and 5e4 in 20 ReLU layers with twice He's gain
-# (He et al. 2015, "Delving deep into rectifiers").
-VANISHING_RATIO = 1e-5
-# Severity info: the first weights learn a thousand times slower than the last.
-SHRINKING_RATIO = 1e-3
-EXPLODING_RATIO = 1e3
-_TRANSPOSES = ("t", "transpose", "permute", "view")
-# A path with fewer nodes is not checked. Two Linear layers with an activation and a loss have 7.
-MIN_CHAIN = 8
 # In healthy trained transformers, 97 % of the ReLU outputs may be zero (Li et al. 2022, "The lazy
 # neuron phenomenon"). Only a ReLU that passes less than 0.1 % is called dead.
 DEAD_ELEMENTS = 0.999
@@ -36,7 +20,6 @@ DEAD_UNITS = 0.9
 # In a smaller batch, all rows or elements may be zero by chance.
 MIN_ROWS = 32
 MIN_ELEMENTS = 64
-
 SINCE_EARLIER_BACKWARD = "NaN or Inf in an earlier backward"
 _RELU = ("relu", "threshold", "hardtanh")
 _REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
@@ -65,8 +48,6 @@ _NONFINITE_ADVICE = {
     "where": "torch.where passes 0 * Inf = NaN back through the branch that is not selected: "
     "clamp the input of that branch.",
 }
-
-
 _VALUE_ADVICE = {
     "softmax": "Leave at least one key unmasked in every row, or set fully masked rows to 0 "
     "with torch.where before the softmax.",
@@ -78,148 +59,6 @@ _VALUE_ADVICE = {
     ),
     **dict.fromkeys(("var", "std"), "Pass unbiased=False, or skip groups of a single element."),
 }
-
-
-@rule("warning", of=(GradientStats,))
-def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient shrinks from layer to layer, so the first layers learn slowly or hardly at all.
-
-    ## Why it matters
-
-    In backward, each layer multiplies the gradient by its derivative. If the product becomes tiny,
-    the first layers hardly change, and the model is not better than a model without them.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
-    with record(model) as recording:
-        model(torch.randn(16, 8)).mean().backward()  # <- reported
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    blocks = [nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU()) for _ in range(12)]
-    model = nn.Sequential(*blocks)
-    with record(model) as recording:
-        model(torch.randn(16, 8)).mean().backward()
-    ```
-
-    ## When it is intended
-
-    In the first step of a model whose last layer is initialized with zeros, the gradient is small
-    for a good reason. Later steps of such a model are not reported.
-
-    ## Not detected
-
-    Gradients that are small everywhere, because the loss is divided by a large number for example,
-    are not reported: only the ratio along depth is checked.
-
-    ## See also
-
-    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
-    """
-    chain = _depth(reading)
-    ratio = _growth(reading, chain)
-    if ratio is None or ratio >= SHRINKING_RATIO:
-        return
-    vanishes = ratio < VANISHING_RATIO
-    starved = _fed_only_by(reading, [node for node, _ in chain], len(chain) // 4)
-    names = listing(reading.call(node) for node in starved)
-    slowly = "learns" if len(starved) == 1 else "learn"
-    slowly = f"hardly {slowly}" if vanishes else f"{slowly} slowly"
-    yield finding(
-        # The weights of an unrolled RNN still learn through their other uses.
-        "warning" if starved and vanishes else "info",
-        f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: "
-        f"{_norms_at_ends(reading, chain)}" + (f", and {names} {slowly}." if names else "."),
-        cause="vanishing along depth",
-        advice="Use residual connections, normalization, ReLU or GELU instead of sigmoid or "
-        "tanh, or an initialization that keeps the scale (nn.init.kaiming_normal_).",
-        where=reading.graph.nodes[chain[-1][0]].where,
-        nodes=(*starved, chain[0][0], chain[-1][0]),
-    )
-
-
-@rule("warning", of=(GradientStats,))
-def exploding_gradient(reading: Reading) -> Iterator[Finding]:
-    """The gradient grows from layer to layer, by orders of magnitude in total.
-
-    ## Why it matters
-
-    Steps that are orders of magnitude too large move the weights far away. The loss jumps, and
-    often becomes NaN.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
-    for layer in model:
-        nn.init.normal_(layer.weight)
-    with record(model) as recording:
-        model(torch.randn(16, 64)).mean().backward()  # <- reported
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Sequential(*[nn.Linear(64, 64) for _ in range(12)])
-    for layer in model:
-        nn.init.kaiming_normal_(layer.weight, nonlinearity="linear")
-    with record(model) as recording:
-        model(torch.randn(16, 64)).mean().backward()
-    ```
-
-    ## When it is intended
-
-    Optimizers that normalize gradients, such as Adam, tolerate large gradients. Silence the rule if
-    the training is stable.
-
-    ## Not detected
-
-    Growth inside one layer is not detected. `watch` reports growth in single steps of a training as
-    `gradient-spike`.
-
-    ## See also
-
-    - [torch.nn.init](https://docs.pytorch.org/docs/stable/nn.init.html)
-    - [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
-    """
-    chain = _depth(reading)
-    ratio = _growth(reading, chain)
-    if ratio is None or ratio <= EXPLODING_RATIO:
-        return
-    # In a branch that a small factor scales, the last layers have a smaller gradient than the skip
-    # connection.
-    deepest = median(norm for _, norm in chain[-(len(chain) // 4) :])
-    if deepest <= EXPLODING_RATIO * chain[0][1]:
-        return
-    yield finding(
-        "warning",
-        f"The gradient explodes with depth: {_norms_at_ends(reading, chain)}.",
-        cause="exploding along depth",
-        advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalization, and "
-        "clip with nn.utils.clip_grad_norm_.",
-        where=reading.graph.nodes[chain[-1][0]].where,
-        nodes=(chain[0][0], chain[-1][0]),
-    )
 
 
 @rule("warning", of=_RELU)
@@ -541,61 +380,6 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
         ),
         where=node.where,
         nodes=(origin, *(edge.source for edge in reading.sources(origin))),
-    )
-
-
-def _depth(reading: Reading) -> list[tuple[int, float]]:
-    """Return the longest path from the last layer to a leaf, without the operations of the loss.
-
-    A mean in the loss divides the gradient by the number of samples, and samples that the model
-    already fits have almost no gradient, so norms inside the loss are not comparable.
-    """
-    chain = reading.longest_chain
-    for i, (node, _) in enumerate(chain):
-        if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
-            return chain[i:]
-    return chain
-
-
-def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
-    """Return the ratio of the norms next to the input and next to the last layer; None for a short
-    path.
-
-    The norm next to the input is the median of the deepest quarter of the path, or that of the last
-    operation if it is larger. In a branch beside a skip connection, the gradient may be small,
-    although nodes before the branch get the larger gradient of the skip connection.
-    """
-    quarter = len(chain) // 4
-    if len(chain) < MIN_CHAIN:
-        return None
-    first = median(n for _, n in chain[:quarter])
-    nodes = reading.graph.nodes
-    # Transposes of weights are skipped, because their gradients are not those of activations.
-    end = next(
-        (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
-    )
-    deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
-    return max(deep, last) if deep < 1 else deep
-
-
-def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """Return the nodes of parameters that only the `deep` deepest nodes of a path use, deepest
-    first.
-    """
-    position = {node: i for i, node in enumerate(reversed(chain))}
-    latest = [-1] * len(reading.graph.nodes)
-    for node in reversed(reading.graph.nodes):
-        users = [latest[edge.target] for edge in reading.users[node.id]]
-        latest[node.id] = position.get(node.id, max(users, default=-1))
-    leaves = [node.id for node in reading.graph.nodes if node.leaf == "parameter"]
-    return sorted((i for i in leaves if 0 <= latest[i] < deep), key=latest.__getitem__)
-
-
-def _norms_at_ends(reading: Reading, chain: list[tuple[int, float]]) -> str:
-    (first, start), (last, end) = chain[0], chain[-1]
-    return (
-        f"its norm goes from {start:.2g} at {reading.call(first)} to {end:.2g} at "
-        f"{reading.call(last)} over {len(chain)} nodes"
     )
 
 
