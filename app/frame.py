@@ -24,7 +24,7 @@ def page(name: str) -> Callable[[], None]:
 
 
 def redirect(to: Page, part: str) -> Callable[[], None]:
-    """Return a page for links of earlier versions: it opens a part of another page."""
+    """Return a page that redirects to a part of the page `to`, for links from earlier versions."""
 
     def draw() -> None:
         st.switch_page(to, query_params={**st.query_params, "part": part})
@@ -32,10 +32,10 @@ def redirect(to: Page, part: str) -> Callable[[], None]:
     return draw
 
 
-# Start the job server, if `main.py` has not: it imports torch while the page is drawn.
+# Start the job server, unless `main.py` has started it. The server imports torch meanwhile.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
-# This precedes the navigation: otherwise the browser requests an icon from the network.
+# Set the icon before the navigation: otherwise the browser requests an icon from the network.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")

@@ -1,9 +1,9 @@
 """Serve the app, with headers that forbid framing by other sites and content sniffing.
 
-Run it with `streamlit run app/main.py` or `graphviz-torch app`. All responses get the headers:
-pages, scripts, uploads, media and component files. Pages also get the address of the server. The
-job server is started with the app, and the modules of the first page are imported while the browser
-loads Streamlit's scripts.
+Run it with `streamlit run app/main.py` or `graphviz-torch app`. The headers are added to all
+responses: pages, scripts, uploads, media and component files. Pages also get a script with the
+address of the server. The job server is started with the app, and the modules of the first page are
+imported while the browser loads Streamlit's scripts.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 """`NAME`, the name under which this folder is imported: "app", or a name inside an installed
 package.
 
-Streamlit runs `main.py` and `frame.py` as files, which have no package. Both read `NAME` by
-`runpy`.
+Streamlit runs `main.py` and `frame.py` as files, which have no package and no relative imports.
+Both run this file with `runpy` to get `NAME`.
 """
 
 import sys
@@ -16,7 +16,7 @@ def _package() -> str:
     while (folder / "__init__.py").exists():
         names.insert(0, folder.name)
         folder = folder.parent
-    if len(names) == 1:  # in a checkout: the current folder may have an app.py
+    if len(names) == 1:  # in a checkout, the current folder may contain an app.py
         sys.path[:] = [str(folder), *(each for each in sys.path if each != str(folder))]
     elif str(folder) not in sys.path:
         sys.path.append(str(folder))

@@ -8,23 +8,23 @@
     print(find(recording))                # mistakes, with source lines and advice
     draw_graph(recording)                 # a picture; view(recording) is interactive
 
-Record   `record` a block, `trace` a tensor, `watch` a whole training,
+Record   `record` a block, `trace` a tensor, `watch` a training run,
          `simulate_accelerator` without a GPU, `to_device` with a report of each copy
 Look     `draw_graph`, `draw_flow`, `view`, `summary`, `to_text`, `to_html`, `to_tensorboard`
-Ask      `find` problems by `rules`, `explain` a missing gradient, `diff` two graphs
+Ask      `find` problems, list `rules`, `explain` a missing gradient, `diff` two graphs
 Keep     `save`, `load`
 Values   `Graph`, `Recording`, `Finding`, `Picture`
 
-More is in namespaces:
+More functions are in submodules:
 
     graph          the types inside a Graph: Node, Edge, Transfer, Cut, Training
     compare        first_difference of two runs, compare_models
     experiments    re-run a recorded module with one change: leaks, dependence, precision
     distributed    graphs of several ranks, their collectives and charts
-    rehearsal      memory and traffic of one rank of many, without GPUs
+    rehearsal      memory and traffic of one of many ranks, without GPUs
     devices        move, measure and compare devices; divide a batch
     checkpoint     save and load a model together with its graph
-    export         DOT, Mermaid, NetworkX, Chrome trace, Model Explorer, plain rows
+    export         DOT, Mermaid, NetworkX, Chrome trace, Model Explorer, dicts
     tensorboard    gradients, copies and distributions as scalars and tables
     compat         make_dot, for callers of torchviz
     testing        assertions for tests
@@ -93,7 +93,7 @@ else:
 
 
 def _read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
-    if sys.modules.get("torch") is None:  # without an import of torch, `value` is not a tensor
+    if sys.modules.get("torch") is None:  # without torch, `value` cannot be a tensor
         return None
     from .recording.target import read
 

@@ -1,4 +1,4 @@
-"""Assertions for tests of a model, such as: all gradients flow, nothing is copied between devices.
+"""Assertions for tests of a model, for example that all parameters get gradients.
 
 The message of a failed assertion names the parameter, the cause and the source line.
 """
@@ -144,7 +144,7 @@ def assert_no_findings(
 
     Args:
         graph: a recording or its graph.
-        severity: least severity of a finding that fails: "error", "warning" or "info".
+        severity: lowest severity that makes the assertion fail: "error", "warning" or "info".
 
     Raises:
         AssertionError: with each finding, its advice and its source line.
@@ -161,9 +161,10 @@ def assert_no_findings(
 def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
     """Fail if the outputs for a sample depend on another sample of the batch.
 
-    The model is called once, and then run again with other values for one sample; side effects of
-    further runs are undone. In these runs, batch norm uses its running statistics. Operations that
-    combine samples on purpose do not fail, such as a similarity of all pairs or a graph network.
+    The model is called once. Then it is run again with changed values for one sample, and the side
+    effects of these further runs are undone. In the further runs, batch norm uses its running
+    statistics. Operations that combine samples on purpose, such as the similarities of all pairs or
+    a graph network, are not counted as leaks.
 
     Args:
         model: a module with parameters.
@@ -181,7 +182,8 @@ def assert_no_sample_leak(model: Any, *args: Any, **kwargs: Any) -> None:
     [found] = experiment(recording, "sample")
     if found.finding is not None:
         raise AssertionError(
-            f"{_finding_text(found.finding)}\n    at {found.where}, in {found.module or 'it'}"
+            f"{_finding_text(found.finding)}\n"
+            f"    at {found.where}, in {found.module or 'the model'}"
         )
     if found.holds is None and not found.operation:
         raise ValueError(f"{found.changed}: {found.message}.")

@@ -1,8 +1,8 @@
 """Evaluate a checked program on tensors.
 
 If a result may be large, the program first runs on `meta` tensors, which have shapes but no values.
-A result that is too large is therefore refused before it is allocated. Error messages have the
-wording of the CPU on all devices.
+A result that is too large is therefore refused before it is allocated. On all devices, errors have
+the messages that the CPU's operations raise.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ def _copy_to(value: Any, device: torch.device) -> Any:
 def _cpu_error(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
     """Return the error that the CPU raises for an operation, or `error` if it raises none.
 
-    Users know the wording of the CPU's errors.
+    The CPU's messages are the ones that users know.
     """
 
     def on_cpu(value: Any) -> Any:

@@ -16,7 +16,7 @@ class Function:
     """A torch function: the keyword arguments that a program may pass, and the namespace."""
 
     keywords: tuple[str, ...] = ()
-    home: str = "torch"  # the namespace, as a script writes it before the dot
+    home: str = "torch"  # namespace of the function in a script, such as "F"
 
 
 _DIM = ("dim",)

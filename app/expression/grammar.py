@@ -283,7 +283,7 @@ def _root(value: ast.expr) -> str:
 
 
 def _layer(node: ast.Call) -> str | None:
-    """Return the layer that is created or called, as "Linear" in `nn.Linear(3, 1)`, or None."""
+    """Return the created or called layer, such as "Linear" for `nn.Linear(3, 1)`, or None."""
     function = node.func.func if isinstance(node.func, ast.Call) else node.func
     match function:
         case ast.Attribute(value=ast.Name(id="nn") | ast.Attribute(attr="nn"), attr=name):

@@ -20,7 +20,7 @@ class ScriptText:
 
     @property
     def page_lines(self) -> tuple[tuple[int, str], ...]:
-        """Numbers and texts of the lines that the page shows; also those that run a model."""
+        """Numbers and texts of the lines that the page shows, including those that run a model."""
         lines = self.text.splitlines()
         first, last = self.span
         body = lines[first - 1 : last]
@@ -142,7 +142,7 @@ class _Floats(ast.NodeTransformer):
 
 
 class _PythonWriter(ast.NodeTransformer):
-    """A transformer from the small language to Python: functions get a namespace, names a value."""
+    """A transformer from the small language to Python, which adds namespaces and replaces names."""
 
     def __init__(self, written: dict[str, str]) -> None:
         self.written = written

@@ -24,7 +24,7 @@ def has_small_results(program: Program, inputs: Mapping[str, Tensor]) -> bool:
     most = {name: max(1, value.numel()) for name, value in inputs.items()}
     largest = 0
     for name, expression in program.lines:
-        most[name] = _bound(expression, most)  # subexpressions have no larger bounds
+        most[name] = _bound(expression, most)  # no subexpression has a larger bound
         largest = max(largest, most[name])
     return largest <= SMALL_RESULT
 

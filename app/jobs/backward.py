@@ -63,7 +63,7 @@ def open_own_recording(graph: Graph) -> OpenedGraph:
 def build(
     name: str, found: Sequence[torch.device], seed: int
 ) -> tuple[nn.Module, Callable[[], Tensor]]:
-    """Return a model of the gallery, and a function that computes the model's loss."""
+    """Return a model of the gallery on the given devices, and a function that computes its loss."""
     torch.manual_seed(seed)
     made: tuple[nn.Module, Callable[[], Tensor]] = gallery.module(name).build(found)
     return made

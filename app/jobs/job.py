@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 QUEUE = JobQueue(max(2, os.cpu_count() or 2))
 _POLL_SECONDS = 0.1
-_MAX_START_SECONDS = 120  # longest time until a job's process has begun
+_MAX_START_SECONDS = 120  # time limit for the start of a job's process
 
 
 class JobError(Exception):
@@ -50,9 +50,9 @@ class Queued:
 class Job(Generic[T]):
     """A function call in its own process, which is killed at the end of the `with` block.
 
-    It is also killed at its limit of computing time. On a busy machine, a visitor therefore waits
-    longer instead of getting an error. A job that waits instead of computing is killed after ten
-    times its limit.
+    A job is also killed when its CPU time reaches `seconds`. CPU time is counted, so that on a busy
+    machine a visitor waits longer instead of getting an error. A job that uses no CPU time, because
+    it waits, is killed after ten times `seconds`.
 
     Iterating over the job yields values that the function passes to `report(value)`, `Queued` while
     the job waits in the queue, and None at least every 0.1 s. Afterwards `result` is available.
@@ -64,7 +64,7 @@ class Job(Generic[T]):
     Args:
         function: "module:name"; a module name that begins with a dot is relative to this package.
         arguments: plain values.
-        seconds: limit on computing time, summed over all threads.
+        seconds: limit on CPU time, summed over all threads.
         visitor: id of the visitor. A second job of the same visitor waits until the first one ends.
     """
 

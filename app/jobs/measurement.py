@@ -27,9 +27,9 @@ from .values import SAMPLES, BatchDivision, Measurements, MedianTiming, MoveResu
 
 SIZES = {"matmul": (64, 128, 256, 512, 1024), "elementwise": (64, 256, 1024, 2048)}
 DEFAULT_SIZES = (16, 32, 64, 128, 256)
-MAX_SPREAD = 0.1  # largest interquartile range, divided by the median
-_ROUNDS = (5, 40)  # least and largest number of measurements of one number
-_SECONDS = 8.0  # time for all numbers together
+MAX_SPREAD = 0.1  # measure again while interquartile range / median is larger
+_ROUNDS = (5, 40)  # smallest and largest number of measurements for each median
+_SECONDS = 8.0  # time limit for all medians together
 
 
 def device_rows() -> list[dict[str, str]]:
@@ -86,7 +86,7 @@ def compare(work: str) -> Measurements:
     """Time the same work on one CPU thread, on all CPU threads, and on every GPU.
 
     Each time is measured repeatedly, until the interquartile range is below `MAX_SPREAD` times the
-    median or the time is over. The progress is reported as a fraction.
+    median or the time limit is reached. The progress is reported as a fraction.
     """
     count = os.cpu_count() or 1
     candidates = [("cpu, 1 thread", "cpu", 1)]
@@ -131,7 +131,7 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Me
 
 
 def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
-    """Return the size from which on one device is clearly faster than another, or None.
+    """Return the smallest size from which one device is always clearly faster, or None.
 
     Args:
         timings: all timings.

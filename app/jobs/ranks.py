@@ -78,7 +78,7 @@ def _record_rank(rank: int, name: str, folder: str) -> None:
 
 
 def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
-    """Return findings that compare ranks, and each rank's collectives in the order of its graph."""
+    """Return findings that compare ranks, and each rank's collectives in the order of its calls."""
     talks = [collectives(graph) for graph in graphs]
     rows = []
     for number in range(min(200, max(map(len, talks), default=0))):
@@ -94,7 +94,10 @@ def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
 
 
 def _first_differences(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
-    """Return each rank's first node that differs from rank 0; for rank 0, from another rank."""
+    """Return the first node of each rank that rank 0 does not have; None if there is none.
+
+    For rank 0, it is the first node that another rank does not have.
+    """
     first, *others = graphs
     found: list[int | None] = [None]
     for graph in others:

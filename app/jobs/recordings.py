@@ -1,4 +1,7 @@
-"""Jobs that open, compare and write recordings. Jobs read files, as these may be hostile."""
+"""Jobs that open, compare and write recordings.
+
+Files are read in jobs, because a hostile file can then harm only its own job's process.
+"""
 
 from __future__ import annotations
 

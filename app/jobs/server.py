@@ -58,7 +58,7 @@ class _JobServer:
     def __init__(self, requests: socket.socket, folder: Path) -> None:
         self.requests, self.folder = requests, folder
         self.children: dict[int, _Child] = {}  # by process id
-        self.reading, self.writing = os.pipe()  # the kernel closes it when this process ends
+        self.reading, self.writing = os.pipe()  # the kernel closes this pipe when the server ends
         self.selector = selectors.DefaultSelector()
         self.woken, waker = socket.socketpair()
         for end in (self.woken, waker):
@@ -84,7 +84,8 @@ class _JobServer:
                         self.woken.recv(4096)
                     self.reap()
                     if not self.children and not has_compiler:
-                        # This takes a second, in which the visitor reads the first result.
+                        # The import takes a second, so do it while the visitor reads the first
+                        # result.
                         backward.import_compiler()
                         has_compiler = True
                 elif key.data in self.children:
@@ -104,7 +105,7 @@ class _JobServer:
             threading.Thread(target=_end_with, args=(self.reading, folder), daemon=True).start()
             _work(Connection(handles[0]), folder)
             os._exit(0)
-        # The job also sets its process group; either process may run first.
+        # Both the server and the job set the job's process group, as either may run first.
         with contextlib.suppress(OSError):
             os.setpgid(process, process)
         os.close(handles[0])
@@ -163,7 +164,7 @@ def serve(handle: int, folder: str) -> None:
         folder: the folder that contains the folders of jobs.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the app handles them and ends this process
+        signal.signal(number, signal.SIG_IGN)  # the app handles these signals and ends this process
     import_module(".backward", __package__)  # imports torch, once for all jobs
     with socket.socket(fileno=handle) as requests:
         server = _JobServer(requests, Path(folder))
@@ -177,7 +178,7 @@ def _end_with(handle: int, folder: Path) -> None:
     """In a job's process, wait until the server ends; then remove the folder and kill the job."""
     os.read(handle, 1)
     shutil.rmtree(folder, ignore_errors=True)
-    # This succeeds for the last job, which removes the server's folder.
+    # The server's folder is empty, and is removed, only after the last job has ended.
     with contextlib.suppress(OSError):
         folder.parent.rmdir()
     os.killpg(0, signal.SIGKILL)
@@ -204,7 +205,7 @@ def _work(connection: Connection, folder: Path) -> None:
             text = f"The result has {len(message) >> 20:,} MiB: at most {MAX_RESULT >> 20} MiB."
             message = pickle.dumps(("error", ("ValueError", text)))
     except BaseException as error:
-        # Visitors must not see paths of the server: only names of files are kept.
+        # Visitors must not see the server's paths, so only file names are kept.
         text = _PATH.sub(r"\1", str(error).replace(f"{folder}/", ""))[:MAX_MESSAGE]
         message = pickle.dumps(("error", (type(error).__name__, text)))
     with contextlib.suppress(ConnectionError):
@@ -216,12 +217,12 @@ def _work(connection: Connection, folder: Path) -> None:
 def _limit(seconds: int) -> None:
     import torch
 
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # then SIGXCPU is sent
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU is sent at the limit
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Use one core for each visitor: waiting OpenMP threads would occupy all cores.
     torch.set_num_threads(1)
-    statm = Path("/proc/self/statm")  # other systems than Linux have no limit
-    # With CUDA there is no limit: its context maps far more addresses than it uses.
+    statm = Path("/proc/self/statm")  # exists on Linux only; other systems get no limit
+    # With CUDA there is no limit: a CUDA context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
         used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
         resource.setrlimit(resource.RLIMIT_AS, (used + MAX_BYTES, used + MAX_BYTES))

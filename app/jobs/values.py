@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from graphviz_torch import Finding, Graph
 
-if TYPE_CHECKING:  # the first page does not need it
+if TYPE_CHECKING:  # the first page does not need this import
     from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
-# Only the first and last steps of a training are checked, as a growing file is checked repeatedly.
+# Numbers of steps at the start and end of a file that are searched for findings. The other steps
+# are skipped, because a file that grows is searched repeatedly.
 FIRST_CHECKED, LAST_CHECKED = 4, 8
 
 
@@ -34,7 +35,7 @@ class OpenedGraph:
     graph: Graph
     findings: tuple[Finding, ...]
     payload: str
-    steps: tuple[int, ...] = ()  # numbers of a training's steps; `graph` is the last one
+    steps: tuple[int, ...] = ()  # numbers of the recorded steps; `graph` is the last step
 
 
 @dataclass(frozen=True)
@@ -72,14 +73,14 @@ class GraphComparison:
 class GradientSteps:
     """The gradient's path from the loss to one node."""
 
-    # (node, module, gradient norm, factor against the node before)
+    # (node, module, gradient norm, norm divided by the previous node's norm)
     steps: tuple[tuple[int, str, float | None, float | None], ...]
     sentences: tuple[str, ...]  # where the gradient shrank, grew and ended
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The visitor's settings of a training."""
+    """The visitor's settings for a training run."""
 
     depth: int = 12
     activation: str = "Sigmoid"
@@ -93,7 +94,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a training: its loss and gradient norms."""
+    """One training step: its loss and gradient norms."""
 
     step: int
     loss: float
@@ -102,7 +103,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The result of a training: the graph of its last step, and a zipped TensorBoard run."""
+    """The result of a training run: the graph of the last step, and a zipped TensorBoard run."""
 
     opened: OpenedGraph
     archive: bytes
@@ -117,7 +118,7 @@ class MedianTiming:
     seconds: float  # the median
     low: float  # the first quartile
     high: float  # the third quartile
-    parts: str  # durations by part: "copy to it 1.2 ms, work 3 ms, copy back 0.8 ms"
+    parts: str  # "copy to it 1.2 ms, work 3 ms, copy back 0.8 ms"
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,9 @@ class Measurements:
     """Times of the same work on several devices."""
 
     timings: tuple[MedianTiming, ...]
-    pays: tuple[tuple[str, int | None], ...]  # (device, size from which on it is faster)
+    pays: tuple[
+        tuple[str, int | None], ...
+    ]  # (device, smallest size from which the device is faster)
     absent: tuple[tuple[str, str], ...]  # (device, why it was not timed)
 
 
@@ -197,13 +200,14 @@ class RankComparison:
 
 @dataclass(frozen=True)
 class FitReport:
-    """Memory, operations and collectives of one rank of a rehearsed training."""
+    """Memory, operations and collectives of one rank, from a rehearsal of its training step."""
 
     ranks: int
     rank: int
-    parts: tuple[tuple[str, int], ...]  # ("parameters" and so on, bytes)
+    parts: tuple[tuple[str, int], ...]  # (kind of memory, such as "gradients"; bytes)
     peak_bytes: int
     peak_at: str
     flops: int
-    collectives: tuple[tuple[str, str, int, int, str, str], ...]  # most bytes first
+    # (kind, group, count, bytes, module, line), most bytes first
+    collectives: tuple[tuple[str, str, int, int, str, str], ...]
     chart: str  # an SVG of memory over the step; "" for a rehearsal from a file

@@ -13,7 +13,7 @@ class Round(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         (x,) = ctx.saved_tensors
-        return grad * (x.abs() <= 1), None  # straight through, where |x| <= 1
+        return grad * (x.abs() <= 1), None  # passes the gradient through where |x| <= 1
 
 
 class Quantized(nn.Module):

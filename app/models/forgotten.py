@@ -8,7 +8,7 @@ class Masked(nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = nn.Linear(4, 4)
-        self.mask = torch.tensor([1.0, 0.0, 1.0, 0.0])  # no buffer: model.to() leaves it
+        self.mask = torch.tensor([1.0, 0.0, 1.0, 0.0])  # not a buffer: model.to() does not move it
 
     def forward(self, x):
         return self.linear(x) * self.mask

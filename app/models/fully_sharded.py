@@ -1,4 +1,4 @@
-"""FSDP2: each rank has its own batch, holds half of each layer and gathers it when it runs."""
+"""FSDP2: each rank has its own batch, and stores half of each layer until the layer runs."""
 
 import torch
 from torch import nn

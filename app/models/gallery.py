@@ -23,7 +23,7 @@ DEVICES: dict[str, tuple[int, ...]] = {
 NAMES = tuple(DEVICES)
 
 MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # models for two ranks -> mesh dimension
-LARGE = "large"  # the training that the page "Will it fit?" rehearses
+LARGE = "large"  # the model that the page "Will it fit?" rehearses
 FAILING = "forgotten"  # the model whose forward raises on purpose
 _FOLDER = Path(__file__).parent
 _FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # a line that visitors do not see

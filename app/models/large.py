@@ -1,4 +1,4 @@
-"""Large: 12 blocks, 6.4 billion parameters, on as many ranks as the form says."""
+"""Large: 12 blocks with 6.4 billion parameters, on the number of ranks in the form."""
 
 import torch
 import torch.distributed as dist

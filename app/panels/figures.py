@@ -94,11 +94,7 @@ def _details(finding: Finding) -> str:
 
 
 def draw_gradients(graph: Graph, *, key: str) -> None:
-    """Draw a table with the value and gradient of every leaf, in the model's order, or of every
-    node.
-
-    At first, a small graph shows all nodes, and a larger one its leaves.
-    """
+    """Draw a table with the value and gradient of every leaf, or of every node, as chosen."""
     small = len(graph.nodes) <= _SMALL_GRAPH
     label = translated("Every node, in the order of backward")
     every = st.toggle(label, small, key=f"{key} every")

@@ -1,4 +1,4 @@
-"""The panel "Will it fit?": the memory of one rank of a training, computed without GPUs."""
+"""The panel "Will it fit?": the memory of one rank in a training step, computed without GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 
 def draw_fit() -> None:
-    """Draw the choice of training and cluster, and the memory of one rank."""
+    """Draw the choices of model and cluster, and the memory of one rank."""
     source = st.segmented_control(
         "Training", [SAMPLE, FILE], default=SAMPLE, required=True, key="fit", bind="query-params"
     )
@@ -70,9 +70,7 @@ def _draw_file(ranks: int, tp: int, gib: float) -> None:
 
 
 def _needs(found: FitReport, memory: float) -> str:
-    """Return a text about the device memory or number of ranks with which the training would
-    fit.
-    """
+    """Return a text with the device memory or number of ranks that the training needs."""
     sizes = dict(found.parts)
     states = min(sum(sizes[name] for name in _STATES), found.peak_bytes)
     rest = found.peak_bytes - states
@@ -92,7 +90,7 @@ def _needs(found: FitReport, memory: float) -> str:
 
 
 def _draw(found: FitReport, gib: float) -> None:
-    """Draw whether the rank fits, its kinds of memory, and its collectives."""
+    """Draw whether the rank fits, its memory by kind, and its collectives."""
     left = gib * GIB - found.peak_bytes
     rank = f"Rank {found.rank:,} of {found.ranks:,}"
     at = text.escape(found.peak_at)

@@ -1,8 +1,8 @@
 """The language of the lesson: English, or Chinese after the visitor has switched.
 
-`chinese.json` has the Chinese of each text that `translated` is given, `chinese_view.json` that of
-each text on buttons and labels of the graph's view, and `chinese_rules.json` that of the summary
-of each rule whose page is in Chinese too.
+The Chinese texts are in three files: `chinese.json` for arguments of `translated`,
+`chinese_view.json` for buttons and labels of the graph's view, and `chinese_rules.json` for the
+summaries of rules whose pages are translated.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def draw_switch() -> None:
 
 
 def translated(text: str) -> str:
-    """Return a text of ours in the visitor's language; in English if it has no Chinese yet."""
+    """Return one of the app's English texts in the visitor's language, if it is translated."""
     return chinese().get(text, text) if _is_chinese() else text
 
 

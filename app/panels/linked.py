@@ -49,8 +49,8 @@ def draw_linked(
             node = value["node"]
             select(key, node if isinstance(node, int) else None)
 
-    # In a tuple, the data do not make Streamlit import pandas, which takes a second: of a dict, it
-    # checks whether a value is a data frame.
+    # The dict is put into a tuple, because Streamlit imports pandas to check whether a value of a
+    # dict is a data frame, and this import takes a second.
     drawn = ({**data, "selected": selected_node(key)},)
     _component(name)(data=drawn, key=widget, on_picked_change=on_picked)
 

@@ -62,7 +62,7 @@ def result(
 
 
 def _key(argument: Any) -> Any:
-    """Return a cache key for an argument. Of a graph it is the `id`, since comparing takes long.
+    """Return a cache key for an argument. A graph's key is its `id`: comparing graphs takes long.
 
     The graph is kept alive with the result, so that its `id` is not reused.
     """

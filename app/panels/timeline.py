@@ -13,7 +13,7 @@ from .linked import draw_linked
 from .selection import name
 from .text import size
 
-_MAX_STEPS = 600  # of a longer timeline, steps are left out
+_MAX_STEPS = 600  # largest number of steps in a timeline; others are left out
 _MAX_COPIES = 200
 _OFFSET = 0.4  # offset of a copy outside of the graph, in steps
 

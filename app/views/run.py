@@ -114,7 +114,7 @@ def draw() -> None:
     if made is not None and made.script:
         title, icon = translated("The same as a script"), ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
-            if part.open:  # only now does the browser load its code viewer
+            if part.open:  # the browser loads the code viewer only when this is drawn
                 st.code(made.script, language=None, line_numbers=True)
 
 

@@ -1,4 +1,4 @@
-"""The page Training: charts of the loss and of each layer's gradient norm during a training."""
+"""The page Training: charts of the loss and of each layer's gradient norm at each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..panels.selection import follow
 SECONDS = 300
 FLOOR = 1e-12  # drawn instead of 0 on the logarithmic axis
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
-DRAW_SECONDS = 1.0  # least time between drawings, for clicks in slow browsers
+DRAW_SECONDS = 1.0  # minimum time between drawings, so that slow browsers handle clicks
 MAX_STEPS = 3000
 MAX_DEPTH = 24
 ABOUT = (
