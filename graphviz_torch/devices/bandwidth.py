@@ -45,8 +45,8 @@ class Bandwidth:
 
     >>> from graphviz_torch.devices import measure_bandwidth
     >>> print(measure_bandwidth("cpu").table())
-            bytes  in GB/s
-    cpu was not measured: only a CUDA device has pinned memory to compare
+            bytes  (GB/s)
+    cpu was not measured: bandwidth is measured for CUDA devices only
     """
 
     rates: tuple[Rate, ...]
@@ -61,7 +61,7 @@ class Bandwidth:
         """Return a table of the rates in GB/s, with a row for each size."""
         columns = list(dict.fromkeys(map(_name, self.rates)))
         cells = {(rate.nbytes, _name(rate)): f"{rate.gigabytes:.2f}" for rate in self.rates}
-        lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  in GB/s"]
+        lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  (GB/s)"]
         for size in sorted({rate.nbytes for rate in self.rates}):
             row = "".join(f"{cells.get((size, name), ''):>24}" for name in columns)
             lines.append(f"{size:>13,}{row}")
@@ -98,13 +98,13 @@ def measure_bandwidth(
         seconds: minimum time in seconds for measuring one number.
 
     >>> measure_bandwidth("cpu").absent
-    (('cpu', 'only a CUDA device has pinned memory to compare'),)
+    (('cpu', 'bandwidth is measured for CUDA devices only'),)
     """
     present, absent = present_devices([device])
     rates = []
     for found in present:
         if found.type != "cuda":
-            absent.append((device_label(found), "only a CUDA device has pinned memory to compare"))
+            absent.append((device_label(found), "bandwidth is measured for CUDA devices only"))
             continue
         for size in sorted(set(sizes)):
             on_device = torch.empty(size, dtype=torch.uint8, device=found)

@@ -1,10 +1,10 @@
-"""Find out from which size on a GPU pays: time the same work, and its copies, on several devices.
+"""Find the size from which a GPU is faster: time the same work, and its copies, on several devices.
 
 A time is a median of `torch.utils.benchmark` runs after a warm-up. It is measured on the CPU's
 clock, and the device is synchronized before and after each run. `to_device` is the time to copy the
 inputs from pageable memory, `work` the time of the computation, and `to_cpu` the time to copy the
-outputs. Not counted: creating the inputs, and moving a model. A simulated device has no clock and
-is never timed.
+outputs. The creation of the inputs and the move of a model are not counted. A simulated device has
+no clock and is never timed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class DeviceComparison:
         return list(dict.fromkeys(timing.device for timing in self.timings))
 
     def break_even(self, device: str, *, copies: bool = True) -> int | None:
-        """Return the smallest size from which on the device is always faster than the CPU, or None.
+        """Return the smallest size from which the device is always faster than the CPU, or None.
 
         Args:
             device: a device that was timed.
@@ -212,7 +212,7 @@ def compare_devices(
 def present_devices(
     devices: Sequence[torch.device | str],
 ) -> tuple[list[torch.device], list[tuple[str, str]]]:
-    """Return the devices that can be timed; and the others, each with the reason why not."""
+    """Return the devices that can be timed, and (device, reason) for each of the others."""
     present: list[torch.device] = []
     absent: list[tuple[str, str]] = []
     for device in devices:

@@ -1,8 +1,8 @@
 """Walk and rebuild Python containers that contain tensors.
 
-Supported are dicts, lists, tuples, named tuples, sets, deques, dataclasses and namespaces. Dicts
-such as `globals()` also contain names that begin with two underscores, modules, classes and
-functions; these items are skipped.
+The supported containers are dicts, lists, tuples, named tuples, sets, deques, dataclasses and
+namespaces. Dicts such as `globals()` also contain names that begin with two underscores, modules,
+classes and functions; these items are skipped.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def rebuild(thing: Any, values: list[Any]) -> Any:
 def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the path and value of all objects in nested containers that are not containers.
 
-    A container that occurs twice, or that contains itself, is entered once.
+    A container that occurs twice, or that contains itself, is visited only once.
     """
     stack = [(name, tree)]
     entered: set[int] = set()

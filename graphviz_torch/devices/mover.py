@@ -101,7 +101,7 @@ class Loader:
 
 
 class Layout(NamedTuple):
-    """The position of a tensor's elements in its storage; numbers count elements."""
+    """The position of a tensor's elements in its storage; offsets and strides are in elements."""
 
     device: torch.device
     dtype: torch.dtype
@@ -313,7 +313,7 @@ class Mover:
         start = min(p.offset * p.dtype.itemsize for p in layouts) // _ALIGNMENT * _ALIGNMENT
         end = max(p.end * p.dtype.itemsize for p in layouts)
         whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
-        if whole is not None:  # this tensor spans all bytes: copy it, not the bytes
+        if whole is not None:  # one tensor spans all bytes: copy this tensor instead of the bytes
             group.insert(0, group.pop(whole))
             layouts.insert(0, layouts.pop(whole))
             first = _without_grad(group[0][1]).to(self.device)
@@ -338,7 +338,16 @@ class Mover:
         shares: str = "",
         nbytes: int | None = None,
     ) -> torch.Tensor:
-        """Return `new` as a leaf like `old`: with its class, requires_grad and grad."""
+        """Return `new` as a leaf with the class, requires_grad and grad of `old`, and report the
+        move.
+
+        Args:
+            name: name of the tensor in the report.
+            old: the original leaf.
+            new: the moved values.
+            shares: name of the tensor in whose copy this one is contained; "" if there is none.
+            nbytes: number of copied bytes; None computes it from `new`.
+        """
         if isinstance(old, torch.nn.Parameter):
             new = torch.nn.Parameter(new, old.requires_grad)
         new.requires_grad_(old.requires_grad)

@@ -96,14 +96,16 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
     """
     frame = caller_frame()
     if frame is None:
-        raise RuntimeError("move_locals: call it from Python code, whose variables it moves.")
+        raise RuntimeError(
+            "move_locals was not called by a Python function, so there are no variables to move."
+        )
     variables = frame.f_locals
     mover = Mover(find_device(device), numbers)
     before = dict(variables)
     for name, value in mover.move(before).items():
         if value is not before[name]:
             variables[name] = value
-    if sys.version_info < (3, 13):  # `f_locals` is a copy, to be written back
+    if sys.version_info < (3, 13):  # `f_locals` is a copy: write it back to the frame
         ctypes.pythonapi.PyFrame_LocalsToFast(ctypes.py_object(frame), ctypes.c_int(0))
     return mover.report()
 

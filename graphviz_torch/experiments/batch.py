@@ -83,7 +83,8 @@ def _judge_forward(subject: Subject) -> Experiment | None:
     if abs(ratio - 1) < 1e-3:
         message = "the module's loss is the same"
         return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
-    # Three copies must triple it: a logarithm of the batch size may double, but does not triple.
+    # Three copies must triple the loss. If the loss contains a logarithm of the batch size, two
+    # copies may double the loss, but three do not triple it.
     if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
         message = "the module's loss doubles: it is a sum"
         finding_text = f"The loss that the module returns sums over the samples: {_SIZE}"

@@ -1,9 +1,9 @@
 """Compare each operator's result in two runs, and find the operator where a difference begins.
 
-A lane is one sample or one position. In the second run, some lanes have other values. A result
-keeps the lanes apart if it has a dimension along which only these lanes differ. If the size of the
-dimension is a multiple of the number of lanes, a lane may be a block of consecutive rows or each
-n-th row: 6 rows of 3 samples have the shape (3, 2) or (2, 3).
+A lane is one sample or one position. In the second run, the values of some lanes are changed. A
+result keeps the lanes apart if it has a dimension along which only the changed lanes differ. This
+dimension may combine the lanes with another dimension: if 3 samples have 6 rows, each sample is 2
+consecutive rows, or every third row.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Row(NamedTuple):
     number: int
     name: str  # name of the operator, such as "softmax"
     makers: frozenset[int]  # numbers of the operators that computed the operands
-    keeps: bool | None  # whether it keeps the lanes apart; None if no dimension has lanes
+    keeps: bool | None  # whether the result keeps the lanes apart; None if no dimension has lanes
     share: float  # fraction of the result's elements that differ
     change: float  # largest difference, relative to the largest value
     is_integer: bool
     is_random: bool
-    crosses: bool  # True if the result has all pairs of lanes, as a similarity matrix has
-    even: bool  # True if an unchanged operand is all zeros or, for indexing, constant
+    crosses: bool  # True if the result is a matrix of all pairs of lanes, such as similarities
+    even: bool  # True if results are equal because an operand is zero or, for indexing, constant
     square: bool  # True if an unchanged operand has shape (lanes, lanes): an adjacency matrix
     module: str
     classes: str
@@ -109,7 +109,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
         found = False
         others = [d for d in range(differs.dim()) if d != dim]
         along = _any_on_bytes(differs, others)
-        for block in reversed(_divisors(size // count)):  # a lane is mostly a block of rows
+        for block in reversed(_divisors(size // count)):  # usually a lane is one large block
             lanes = _any_on_bytes(along.reshape(-1, count, block), [0, 2]).tolist()
             if all(lane in allowed for lane, is_other in enumerate(lanes) if is_other):
                 return True
@@ -158,7 +158,7 @@ class Comparison:
         allowed: the lanes that may differ.
         in_pairs: whether a matrix of all pairs of lanes counts as keeping the lanes apart, as
             attention scores do.
-        views: whether `shares` also has the fractions for views.
+        views: whether `shares` also contains the fractions of views.
     """
 
     def __init__(
@@ -196,7 +196,8 @@ class Comparison:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
-        # Without lanes, the first operators are measured; with lanes, the first ones that mix them.
+        # Measure the change of the first operators or, if there are lanes, of those where lanes mix
+        # first.
         measures = len(self.rows) < _MAX_MEASURED_OPERATORS
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
@@ -223,7 +224,7 @@ class Comparison:
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
-        """Search upstream of `maker` for operators that mix lanes; return the first, and all.
+        """Return the first operator upstream of `maker` that mixes lanes, and a list of all.
 
         Returns None if no operator mixes lanes.
 
@@ -260,7 +261,7 @@ def row_of(
         compared: the operator, with its results in both runs.
         kept, share, change, crossed: fields of the `Row`: keeps, share, change, crosses.
         count: number of lanes.
-        placed: whether to find the operator's line.
+        placed: whether to find the source line that called the operator.
     """
     place, user_place, functions = compared.lines() if placed else (None, None, ())
     return Row(

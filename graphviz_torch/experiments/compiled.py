@@ -37,7 +37,7 @@ def eager(subject: Subject) -> Iterator[Experiment]:
 
 
 def _part(subject: Subject) -> Divergence | None:
-    """Return the first operation inside whose compiled result differs, or None."""
+    """Return the first operation in a compiled module whose result differs from eager, or None."""
     found: list[tuple[CompiledOperation, float]] = []
 
     def see(inside: CompiledOperation) -> None:

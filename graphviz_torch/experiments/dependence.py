@@ -17,12 +17,13 @@ from .subject import Input, Subject, other_values
 def influence(
     recording: Any, *, sample: int | None = None, position: int | None = None, input: str = ""
 ) -> Graph:
-    """Return the recorded graph with a fraction at each node: how many elements one change reaches.
+    """Return the recorded graph, with the fraction of each node's elements that depend on an input.
 
-    The module is run again with other values for one sample, position or input. `Node.influence`
-    is the fraction of the node's elements that then differ: 0 if none does, 1 if all do, None if
-    the change does not reach the node. `draw_graph` colors nodes by this fraction. Buffers, random
-    numbers and training modes are those of the recorded run, also for batch norm.
+    The module is run again with other values for one sample, position or input. `Node.influence` is
+    the fraction of the node's elements that then differ, from 0 to 1. It is None for nodes outside
+    of the module, and for nodes that do not use a changed value. `draw_graph` colors nodes by this
+    fraction. Buffers, random numbers and training modes, including that of batch norm, are those of
+    the recorded run.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
@@ -32,9 +33,9 @@ def influence(
 
     Raises:
         TypeError: if `recording` is not a recording.
-        ValueError: if not exactly one of `sample`, `position` and `input` is given; if it does not
-            exist; if the recording has no call to run again; or if the second run takes another
-            path through the code.
+        ValueError: if not exactly one of `sample`, `position` and `input` is given; if this sample,
+            position or input does not exist; if the recording has no call to run again; or if the
+            second run takes a different path through the code.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -56,9 +57,9 @@ def influences(recording: Any) -> dict[str, Graph]:
     """Return the graph of `influence` for each sample, position and input.
 
     Keys are "sample 0", "position 0", "input x" and so on. Only the first sixteen samples and
-    positions are included. An input has positions if it has three dimensions, or if it has two and
-    is integer. Each entry takes one forward; entries whose forward cannot be run again are left
-    out.
+    positions are included. An input has positions if it has three dimensions, or two dimensions and
+    an integer dtype. Each entry takes one forward; entries whose forward cannot be run again are
+    left out.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.

@@ -22,25 +22,25 @@ class Divergence(NamedTuple):
     where: str  # the operation's line
     module: str
     change: float  # norm of the difference, relative to the result's norm
-    is_random: bool = False  # whether random numbers were drawn before it
+    is_random: bool = False  # whether random numbers were drawn before this operation
 
 
 class RecordedResults:
-    """Callback that copies the results of calls into torch, up to `budget` bytes in total."""
+    """Callback that stores copies of the results of torch calls, up to `budget` bytes in total."""
 
     def __init__(self, budget: int = 1 << 28) -> None:
         self.made: list[CallResult] = []
         self._budget = budget
 
     def __call__(self, made: CallResult) -> None:
-        """Add a result; without its values if the budget is exceeded."""
+        """Add a result; if the budget is exceeded, only its name and metadata, without values."""
         self._budget -= sum(t.nbytes for t in made.tensors)
         kept = tuple(t.detach().clone() for t in made.tensors) if self._budget >= 0 else ()
         self.made.append(made._replace(tensors=kept))
 
 
 class DivergenceFinder:
-    """Callback that compares the results of calls into torch with those of the first run.
+    """Callback that compares the results of torch calls with the results of the first run.
 
     Args:
         results: the results of the first run.
@@ -90,7 +90,7 @@ def compare_forwards(
     """
     for run in (first, other):
         if run.error is not None:
-            return Experiment(name, changed, None, reason(run.error, "so"))
+            return Experiment(name, changed, None, reason(run.error, "with this change"))
     size = largest_distance(first, other)
     if size is None:
         return Experiment(name, changed, None, "control flow depends on the values")
@@ -173,7 +173,7 @@ def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | N
 
 
 def _node(subject: Subject, part: Divergence) -> int | None:
-    """Return the node of an operation: the only one on its line with its name, else None."""
+    """Return the node of an operation; None unless exactly one node has its name and its line."""
     here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

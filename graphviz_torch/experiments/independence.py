@@ -52,7 +52,7 @@ def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experimen
     """Change sample 0, if `dim` is the dimension of the samples."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
-    count = next((size for size, _ in sizes if size > 1), 0)  # an RNN's state may have 1
+    count = next((size for size, _ in sizes if size > 1), 0)  # an RNN's state may have size 1
     if not count:
         return Experiment("sample", "", None, "no input has two samples")
     return _judge_samples(subject, inputs, dim, count)
@@ -77,7 +77,7 @@ def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) 
     which = "sample 0" if not dim else "sample 0, along dimension 1,"
     changed = f"{which} of {listing(names)} got other values ({count} samples)"
     square = [t.dim() >= 2 and t.shape[0] == t.shape[1] == count for _, t in inputs]
-    # Such an input is, for example, the adjacency matrix of a graph.
+    # An input of shape (samples, samples) may be, for example, the adjacency matrix of a graph.
     if any(square) and len(inputs) > 1:
         message = "an input has a number for each pair of samples, so samples may affect each other"
         return Experiment("sample", changed, None, message)
@@ -142,13 +142,15 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         yield Experiment("positions", "", None, message)
         return
     answers = [(_judge_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
-    # An encoder may read all positions, unlike its decoder. Prefer the input that passes.
+    # Report the input that passes, if any: in an encoder-decoder model, the encoder's input fails,
+    # because an encoder may read all positions.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
     yield answer
     if shift == 1 or answer.holds is not True:
         return
-    # A model that gets labels may shift them itself. Then no output depends on its own label.
+    # A model that gets labels may shift them itself. Then no output depends on the label at the
+    # same position.
     if shift == 0 and _judge_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
@@ -167,7 +169,7 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 
 
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
-    """Return by how many positions the target is shifted, and the index of the loss's output.
+    """Return by how many positions the target is shifted, and the index of the output in the loss.
 
     Returns None if no target is a shifted copy of this input.
     """
@@ -233,7 +235,7 @@ def _judge_positions(
         given: the input to change.
         shift: number of positions by which the targets are shifted against this input.
         output: index of the output to compare.
-        own: whether the output at the first changed position may differ.
+        own: True if an output may depend on the input at its own position.
     """
     count = given.tensor.shape[1]
     first = max(count // 2, 1)

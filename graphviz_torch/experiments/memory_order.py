@@ -63,7 +63,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
 
 
 def without_dropout(module: Module) -> bool:
-    """Return the training mode of a module, but False for dropout: it draws in memory order."""
+    """Return a module's training mode, but False for dropout, whose masks follow memory order."""
     return module.training and "dropout" not in type(module).__name__.lower()
 
 

@@ -17,7 +17,8 @@ from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]
 
-# Name of an experiment -> the function that runs it, in order. Most run at most three forwards.
+# Name of an experiment -> the function that runs it, in the order of the report. Most functions run
+# at most three forwards.
 EXPERIMENTS: dict[str, Make] = {
     "sample": sample,
     "positions": positions,
@@ -31,7 +32,7 @@ EXPERIMENTS: dict[str, Make] = {
 
 
 class Experiments(list[Experiment]):
-    """A list of experiments with their results. Printed, each has two lines.
+    """A list of experiments with their results; `print` shows two lines for each.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -102,7 +103,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
     for name in names or EXPERIMENTS:
         try:
             found += EXPERIMENTS[name](subject)
-        except Exception as error:  # such as an error of a device
+        except Exception as error:  # for example, the device runs out of memory
             found.append(Experiment(name, "", None, reason(error, "again")))
     return found
 
@@ -120,9 +121,9 @@ def subject_of(recording: Any) -> Subject:
         raise TypeError(f"pass the recording that record() returned; this is a {kind}.")
     if recording.first_call is None:
         raise ValueError(
-            "this recording has no call to run again: record with record(experiments=True), call a "
-            "module with parameters, with gradients on, and leave the `with` block first. Calls of "
-            "sharded modules (FSDP), and of tensors without values (meta, fake), are not kept."
+            "this recording has no call to run again: pass record(experiments=True), call a module "
+            "with parameters while gradients are enabled, and end the `with` block first. Calls of "
+            "sharded modules (FSDP) or with tensors without values (meta, fake) are not recorded."
         )
     if (name := recording.first_call.call.unreadable()) != "":
         raise ValueError(f"{name} has no values any more: the forward cannot be run again.")

@@ -57,7 +57,7 @@ def _with_dropout_name(row: Row) -> Row:
 
 
 def _first_dropping_row(rows: Sequence[Row]) -> Row | None:
-    """Return the first operator that drops values, not one that draws samples; or None."""
+    """Return the first random operator that drops values, such as dropout; None if none does."""
     for each in rows:
         if each.is_random and any(
             word in name for name in (each.name, *each.functions) for word in _DROPS

@@ -120,7 +120,7 @@ class Subject:
     def leaks(
         self, run: ComparisonRun, comparison: Comparison, output: int | None = None
     ) -> tuple[Row, list[Row]] | None:
-        """Search for operators that mix lanes (samples or positions); return the first, and all.
+        """Return the first operator that mixes lanes (samples or positions), and a list of all.
 
         Returns None if the outputs differ only in lanes that may differ.
 
@@ -142,7 +142,7 @@ class Subject:
         return None
 
     def inconclusive(self, name: str, changed: str, run: ComparisonRun) -> Experiment | None:
-        """Return an experiment without a conclusion if the run allows none, else None."""
+        """Return an inconclusive experiment if the run failed or took another path, else None."""
         if run.error is not None:
             return Experiment(name, changed, None, reason(run.error, "again"))
         if run.dependent:
@@ -234,7 +234,7 @@ def reason(error: BaseException, how: str) -> str:
 
     Args:
         error: the exception of the forward.
-        how: "again"; or "so", if the forward was changed.
+        how: the end of "cannot be run ...": "again" or "with this change".
     """
     if isinstance(error, SideEffectError):
         return f"its forward {error.does}: it is not run again, and nothing can be concluded"

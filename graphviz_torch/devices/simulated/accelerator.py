@@ -14,8 +14,8 @@ generic backwards. Results of these operators equal the CPU's up to rounding, al
 bit. Sparse and nested tensors stay on the CPU. Three operators fail because they take or return
 sparse tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
 
-A recording lists `tolist` as the operation "cpu". It lists no copy for printing or saving a whole
-tensor, and for `torch.load` onto a simulated CUDA device. If CUDA is simulated,
+A recording lists `tolist` as the operation "cpu". No copy is listed when a whole tensor is printed
+or saved, or when `torch.load` loads onto a simulated CUDA device. If CUDA is simulated,
 `torch.autocast("cuda")` casts as on a GPU; otherwise `torch.autocast(device.type)` raises. Nearly
 all calls of `torch.jit.trace` raise; `torch.jit.script` works.
 """
@@ -184,7 +184,7 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         device = kwargs.get("device")
-        place = place_of(device)  # PyTorch's own Python code may pass "cuda"
+        place = place_of(device)  # `device` may be "cuda" in PyTorch's own Python code
         if is_place(place):
             return run(func, args, kwargs if place is device else {**kwargs, "device": place})
         if self.pins:
@@ -195,8 +195,8 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))
         # No mode is below this one, so the operator runs directly: PyTorch's own dispatch to
-        # SimulatedTensor would first import torch.distributed.tensor, half a second (2.13).
-        # A detach is dispatched all the same, because recordings see `Variable(x)` by it alone.
+        # SimulatedTensor would first import torch.distributed.tensor, half a second (2.13). A
+        # detach is still dispatched, because recordings notice `Variable(x)` only by its detach.
         direct = func is not torch.ops.aten.detach.default
         if direct and types and all(kind is SimulatedTensor for kind in types):
             return run(func, args, kwargs)
@@ -247,12 +247,12 @@ class _Construction(TorchFunctionMode):
         elif func in _INDEXING and isinstance(args[0], SimulatedTensor):
             args = (args[0], indices(args[1]), *args[2:])
         elif func is torch.unravel_index and isinstance(args[0], SimulatedTensor):
-            with self:  # it creates tensors from Python data
+            with self:  # `_unravel_index` creates tensors from Python data
                 return torch.functional._unravel_index(*args, **kwargs).unbind(-1)
         return func(*args, **kwargs)
 
 
-# A warning's line is that of the first caller outside these functions.
+# Frames to skip when a warning is shown with the line of the user's code.
 _OWN_FRAMES: tuple[Any, ...] = (
     _Construction.__torch_function__,
     _Placement.__torch_dispatch__,
@@ -325,7 +325,7 @@ def _attention(
         mask = attn_mask
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, float("-inf"))
-        # Private: the choice of the kernel, and the kernel itself (2.11 to 2.14).
+        # Private API of PyTorch 2.11 to 2.14: the choice of the kernel, and the kernel itself.
         host_mask = None if mask is None else mask.host
         choice = torch._fused_sdp_choice(
             q.host, k.host, v.host, host_mask, dropout_p, is_causal, scale=scale

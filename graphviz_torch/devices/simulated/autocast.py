@@ -1,11 +1,12 @@
 """The casts of `torch.autocast("cuda")` on simulated devices.
 
-PyTorch's C++ code casts the arguments of an operator if they are CUDA tensors; to C++ code,
-simulated tensors are not. Therefore simulated tensors have the dispatch key of CUDA's autocast, and
-while CUDA is simulated, the kernels of this key are the functions below. They cast as PyTorch's
-kernels do, but test for simulated tensors. The lists of operators are PyTorch's
-(`ATen/autocast_mode.h`, 2.8 to 2.14). Only operators that the installed PyTorch casts are replaced.
-After the cast, the CPU's kernel runs; if the CPU has no kernel for float16, PyTorch raises.
+PyTorch's C++ code casts the arguments of an operator only if they are CUDA tensors, and does not
+recognize simulated tensors as such. Therefore simulated tensors have the dispatch key of CUDA's
+autocast, and while CUDA is simulated, the functions below replace the kernels of this key. The
+functions cast as PyTorch's kernels do, but test for simulated tensors. The lists of operators are
+PyTorch's (`ATen/autocast_mode.h`, 2.8 to 2.14). Only operators that the installed PyTorch casts are
+replaced. After the cast, the CPU's kernel runs; if the CPU has no kernel for float16, PyTorch
+raises.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...internals.guards import no_autocast
 from .tensor import AUTOCAST, SimulatedTensor
 
-# Operators whose arguments are cast to the autocast dtype: tensor cores compute them.
+# Operators that run on tensor cores: their arguments are cast to the autocast dtype.
 LOWER = (
     "_convolution _convolution.deprecated convolution conv1d conv2d conv3d conv_tbc "
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input cudnn_convolution "
@@ -30,12 +31,12 @@ LOWER = (
     "rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention"
 )
-# Recurrent operators, whose arguments are cast to the autocast dtype, too: cuDNN computes them.
+# Recurrent operators that cuDNN computes: their arguments are cast to the autocast dtype, too.
 RECURRENT = (
     "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input "
     "rnn_relu.data"
 )
-# Operators whose arguments are cast to float32: they overflow or lose digits in float16.
+# Operators that overflow or lose digits in float16: their arguments are cast to float32.
 FLOAT = (
     "acos asin cosh sinh tan erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt softplus "
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar logsumexp renorm dist pdist cdist "
@@ -66,7 +67,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Replace the autocast kernels of CUDA by the kernels of this module, if that is not done."""
+    """Replace the autocast kernels of CUDA by those of this module, unless already replaced."""
     if _libraries:
         return
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -174,7 +175,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     keeps = lower and value.is_leaf and value.requires_grad and not value._is_view()
     if not keeps or not torch.is_autocast_cache_enabled():
         return value.to(dtype)
-    if id(value) not in _cast_weights:  # PyTorch, too, keeps the cast until the block ends
+    if id(value) not in _cast_weights:  # PyTorch also caches a weight's cast until the block ends
         _cast_weights[id(value)] = value, value.to(dtype)
     return _cast_weights[id(value)][1]
 

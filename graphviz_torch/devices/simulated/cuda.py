@@ -226,7 +226,7 @@ def _replacements() -> dict[str, _Replacement]:
 
 
 def _if_simulated(new: _Replacement) -> Callable[[_Replacement], _Replacement]:
-    """Return a maker: its functions call `new` in threads that simulate CUDA, else the original."""
+    """Return a maker of functions that call `new` if this thread simulates CUDA, else `original`."""
 
     def make(original: _Replacement) -> _Replacement:
         @wraps(original)
@@ -305,7 +305,7 @@ def _statistics(device: Any) -> dict[str, int]:
 
 
 def _host_memory() -> int:
-    """Return the machine's memory in bytes, which is the device's memory; 0 on Windows."""
+    """Return the machine's memory in bytes, for use as the device's memory; 0 on Windows."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # as on Windows

@@ -1,9 +1,9 @@
 """Run `nn.DataParallel` on simulated devices.
 
-The nodes of the graph come from PyTorch's own Scatter, Broadcast and Gather functions. In them,
-only the copies are replaced, which are C++ code of CUDA builds: each tensor is copied by
-`Tensor.to`, which recordings see. Replicas run one after the other instead of in threads, with the
-same values.
+The nodes of the graph come from PyTorch's own Scatter, Broadcast and Gather functions. Only the
+copies inside these functions are replaced, because they are C++ code that exists in CUDA builds
+only. Each tensor is copied by `Tensor.to` instead, which is recorded. Replicas run one after the
+other instead of in threads, with the same values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .device_names import CPU, cuda_block, current_device, is_simulated, simulat
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
-    # Private: the names that DataParallel looks up (2.11 to 2.14).
+    # Private API of PyTorch 2.11 to 2.14: the names that DataParallel looks up.
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     return [
         (module, "_get_available_device_type", _device_type),
@@ -50,7 +50,7 @@ def _are_simulated(devices: Sequence[Any]) -> bool:
 
 
 def _device(device: Any) -> torch.device:
-    """Return the device for a device index; DataParallel numbers the devices of one device type.
+    """Return the device for a device index of DataParallel, which names no device type.
 
     A negative index and None mean the CPU.
     """

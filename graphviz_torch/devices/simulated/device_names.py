@@ -1,9 +1,9 @@
-"""Names of the simulated devices, and which devices a thread simulates.
+"""The devices that a thread simulates, and their names.
 
 In a program, device k is the `torch.device("meta", 64 + k)` that `simulate_accelerator` yields, or
-"cuda:k" if CUDA is simulated. In PyTorch's C++ code, it is its *place*: a device of type "meta"
-with an index from 64 in the first case, from 96 in the second. Every build of PyTorch has the
-device type "meta", and no other code uses these indices.
+"cuda:k" if CUDA is simulated. PyTorch's C++ code sees another device, called the *place* of device
+k: a device of type "meta", with index 64 + k in the first case and 96 + k in the second. Every
+build of PyTorch has the device type "meta", and no other code uses these indices.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import torch
 from ...internals.tensors.metadata import DEVICE_LABELS
 
 CPU = torch.device("cpu")
-MAX_DEVICES = 32  # of each name: a device index is a signed byte
-_FIRST_INDEX = {"sim": 64, "cuda": 96}  # of places; other meta devices have small indices
+MAX_DEVICES = 32  # for each of "sim" and "cuda", because a device index is at most 127
+_FIRST_INDEX = {"sim": 64, "cuda": 96}  # index of the first place; other code uses small ones
 
 
 class SimulatedBlock:
@@ -76,7 +76,7 @@ def cuda_block() -> SimulatedBlock | None:
 @contextmanager
 def register_block(block: SimulatedBlock) -> Iterator[None]:
     """Make the block's devices the simulated devices of this thread."""
-    blocks = _OPEN.blocks  # another thread may leave the block
+    blocks = _OPEN.blocks  # keep the list, because another thread may leave the block
     cuda = [block] * (block.name == "cuda")
     labels = block.labels()
     try:
@@ -87,7 +87,7 @@ def register_block(block: SimulatedBlock) -> Iterator[None]:
     finally:
         blocks[:] = [each for each in blocks if each is not block]
         _CUDA[:] = [each for each in _CUDA if each is not block]
-        if not _CUDA:  # "cuda:0" is a real GPU again; places keep their labels
+        if not _CUDA:  # "cuda:0" is a real GPU again; labels of places can stay
             for device in [device for device in DEVICE_LABELS if device.type == "cuda"]:
                 del DEVICE_LABELS[device]
 

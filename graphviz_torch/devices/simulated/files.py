@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-# Private: returns the leaves of nested containers in order (2.11 to 2.14).
+# Private API of PyTorch 2.11 to 2.14: returns the leaves of nested containers in order.
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, cuda_block, is_place, place_of, program_device, simulated_devices
@@ -24,7 +24,7 @@ from .tensor import LOCATION, SimulatedTensor, become
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
     """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
-    # Private: the names that torch.save and torch.load look up (2.11 to 2.14).
+    # Private API of PyTorch 2.11 to 2.14: the names that torch.save and torch.load look up.
     serialization = importlib.import_module("torch.serialization")
     utils = importlib.import_module("torch._utils")
     return [
@@ -62,7 +62,7 @@ def _restore_location(original: Callable[..., Any]) -> Callable[..., Any]:
         place = place_of(location)
         if not isinstance(place, torch.device):
             return original(storage, location)
-        setattr(storage, LOCATION, str(program_device(place)))  # for _rebuild_tensor
+        setattr(storage, LOCATION, str(program_device(place)))  # read when the tensor is rebuilt
         return storage
 
     return restore

@@ -1,4 +1,4 @@
-"""Count the bytes of the tensors on each simulated device, and the largest number so far."""
+"""Count the current and peak bytes of the tensors on each simulated device."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ and gradient clipping with `foreach=True` or `fused=True` (the CPU's kernels run
 in a DataLoader. `capturable=True` is refused, because it is for CUDA graphs. Other modules have the
 rows for `torch.cuda`, `nn.DataParallel`, autocast and files.
 
-Private: the names in the table (2.11 to 2.14).
+The names in the table are private API of PyTorch 2.11 to 2.14.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _has_accelerator() -> bool:
 
 
 def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept a device index in `nn.Module.to`: torch modes do not see its argument parser."""
+    """Accept a device index in `nn.Module.to`, whose argument parser bypasses torch's modes."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         if cuda_block() is not None:

@@ -11,19 +11,19 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-# Private: hides a simulated tensor's internal operations from other modes (2.11 to 2.14).
+# Private API of PyTorch 2.11 to 2.14: hides a simulated tensor's operations from other modes.
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, error_name, is_place, program_device
 from .memory import count
 
-LOCATION = "_simulated_location"  # attribute of a storage: its device in a file
+LOCATION = "_simulated_location"  # attribute of a storage: the device that the file names
 
 AUTOCAST = "AutocastCUDA"  # the dispatch key that autocast.py implements
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))
 _OWN_ATTRIBUTES = ("host", "place")
-# Operators whose tensors may be on different devices, on a GPU, too.
+# Operators that accept tensors on different devices, as they do for GPUs.
 _CROSS_DEVICE = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
 # Operators that refuse a 0-dim CPU tensor together with tensors on a device.
 _SAME_DEVICE = {"cat", "stack"}
@@ -343,7 +343,7 @@ def _follow(wrapper: SimulatedTensor) -> None:
     host = wrapper.host
     if wrapper.shape == host.shape and wrapper.stride() == host.stride():
         return
-    # Private: changes the wrapper itself, without any Python dispatch (2.11 to 2.14).
+    # Private API of PyTorch 2.11 to 2.14: changes the wrapper itself, without Python dispatch.
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
         wrapper.set_(storage, host.storage_offset(), host.size(), host.stride())
@@ -384,7 +384,8 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    # Private: torch.utils.swap_tensors, but weak references are allowed (2.11 to 2.14).
+    # Private API of PyTorch 2.11 to 2.14: `torch.utils.swap_tensors` without its check that no weak
+    # reference exists.
     torch._C._swap_tensor_impl(tensor, new)
 
 
