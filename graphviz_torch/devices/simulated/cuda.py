@@ -226,7 +226,7 @@ def _replacements() -> dict[str, _Replacement]:
 
 
 def _if_simulated(new: _Replacement) -> Callable[[_Replacement], _Replacement]:
-    """Return a maker of functions that call `new` if this thread simulates CUDA, else `original`."""
+    """Return a maker of functions that call `new` where CUDA is simulated, else `original`."""
 
     def make(original: _Replacement) -> _Replacement:
         @wraps(original)
