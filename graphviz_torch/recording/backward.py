@@ -1,4 +1,4 @@
-"""A finished backward as plain values: no tensors and no autograd nodes."""
+"""Describe a finished backward by plain values, without tensors and autograd nodes."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class BackwardCall(NamedTuple):
     """The arguments of a backward call."""
 
     place: CodePosition | None  # the user's line that called backward
-    callers: list[CodePosition]  # lines of the call stack, innermost first
+    callers: list[CodePosition]  # the user's call stack, innermost line first
     step: int  # number of optimizer steps before the backward
     retains: bool  # retain_graph=True
     creates: bool  # create_graph=True
     accumulates: bool  # True for backward(), False for autograd.grad
-    loss_scale: Probe | None  # the GradScaler's factor
+    loss_scale: Probe | None  # factor by which a GradScaler multiplied the loss
 
 
 @dataclass(frozen=True)
 class Backward:
-    """The graph of one backward; if no backward ran, the graph of the forward."""
+    """The graph of one backward, or of a forward if no backward ran."""
 
     position: int  # index in `Recording.graphs`
     call: BackwardCall
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the leaf tensors that backward reached
-    cut_off: dict[int, int]  # nodes of leaves that backward did not reach, by id() of the tensor
-    parameters: dict[str, int]  # node id by parameter name
-    notes: dict[int, str]  # text by node id
-    ran: tuple[int, ...] | None  # ids of the nodes in the order in which they ran; None: unknown
+    cut_off: dict[int, int]  # for leaves that backward did not reach: id() of the leaf -> node id
+    parameters: dict[str, int]  # parameter name -> node id
+    notes: dict[int, str]  # node id -> reason why the node has no hook
+    ran: tuple[int, ...] | None  # ids of the nodes, in the order in which they ran; None: unknown
     failed: bool = False  # True if backward raised
 
     @cached_property
     def _numbers_ran(self) -> set[int]:
-        """Return the sequence numbers of the nodes that backward ran; all numbers if unknown."""
+        """Return the sequence numbers of the nodes that ran, or of all nodes if that is unknown."""
         if self.ran is None:
             return set(self._by_number)
         return {self.numbers[node] for node in self.ran} - {-1}
@@ -51,13 +51,11 @@ class Backward:
         return {number: i for i, number in enumerate(self.numbers) if number >= 0}
 
     def has_freed(self, number: int) -> bool:
-        """Return True if this backward ran the node with sequence number `number`, and freed the
-        tensors that the node saved.
-        """
+        """Return True if backward ran the node with this sequence number and freed its tensors."""
         return not self.call.retains and self.has_run(number)
 
     def has_run(self, number: int) -> bool:
-        """Return True if this backward ran, or may have run, the node with this sequence number."""
+        """Return True if backward ran the node with this sequence number, or may have run it."""
         return number in self._numbers_ran
 
     def node(self, number: int) -> int | None:

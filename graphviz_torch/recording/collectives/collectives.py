@@ -1,13 +1,14 @@
 """Record the collectives of this rank, each with its line, module and node.
 
-Every collective of `torch.distributed` that this process starts in the block is counted, once per
-dispatch, however many tensors it takes. It may be started by the program, by hooks of modules or
-parameters, by DTensor, or by DDP's reducer. Communication of other libraries, and of threads that
-the program itself starts, is not counted.
+Every collective of `torch.distributed` that this process starts while it is recorded is counted
+once, however many tensors the collective takes. The caller may be the program, a hook of a module
+or parameter, DTensor, or DDP's reducer. Communication by other libraries, and by threads that the
+program itself starts, is not counted.
 
-`Collective.waited_where` is known if Python waits, that is, for functional collectives, which
-DTensor uses, and for `Work` objects. It is unknown if C++ waits, as in DDP's reducer. Durations are
-measured for gloo, on the CPU's clock. On a GPU a stream waits, whose time is not measured here.
+`Collective.waited_where` is known if Python code waits for the result, as for `Work` objects and
+for the functional collectives that DTensor uses. It is unknown if C++ code waits, as in DDP's
+reducer. Durations are measured for gloo only, on the CPU's clock. On a GPU, a CUDA stream waits for
+the result, and the duration of this wait is not measured here.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class _Record:
     run: int  # number of the running backward in the step, from 1 on; 0 if none was running
     node: int | None  # the node that this backward was running
     call: int  # number of the collective's call
-    times: RankTime | None  # durations of the call and of the wait, as far as known
+    times: RankTime | None  # durations of the call and of the wait for its result; None: unknown
     waited: CodePosition | None = None  # the user's line that waited for the result
 
 
@@ -62,10 +63,11 @@ class Collectives(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._records: list[_Record] = []
-        self._pending: dict[int, tuple[Any, _Record]] = {}  # by storage of the pending result
-        # Collectives for which the program may still wait, by number of the call.
+        # Functional collectives whose result is pending, by the storage id of the result.
+        self._pending: dict[int, tuple[Any, _Record]] = {}
+        # Collectives with a `Work` object for which the program may still wait, by call number.
         self._calls: dict[int, _Record] = {}
-        # Created now if this process is a rank, otherwise at the first collective.
+        # In a process that is not a rank yet, the resolver is created at the first collective.
         self._owners: PayloadResolver | None = None
         if program.options.is_distributed:
             self._owners = PayloadResolver(program)
@@ -91,8 +93,8 @@ class Collectives(Listener):
         ids = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ids:
-            # The collective belongs to another recording. A node of this program's graph counts
-            # as this program's even in another thread, because the engine has its own threads.
+            # The collective comes from another thread, and from no node of this program's graph.
+            # The thread alone does not decide, since the engine runs nodes in threads of its own.
             return
         frame, node = sys._getframe(1), ids.get(fn)
         owners = self._owners = self._owners or PayloadResolver(program)
@@ -154,7 +156,7 @@ class Collectives(Listener):
         made = []
         for each in self._records:
             node, owner = _node(each, backward), each.owner
-            # If the parameters are known, `owner.module` is the module that contains all of them.
+            # The node's module is used only if the collective's parameters are unknown.
             at = None if owner.parameters else node
             content = owners.messages.content(each.call) or MessageContent(each.phase, owner.module)
             collective = Collective(
@@ -201,8 +203,8 @@ class Collectives(Listener):
     def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
         """Return the sequence number of the forward node to which a collective belongs.
 
-        This is the last node created before the collective, if that node's Function is running.
-        Returns None otherwise.
+        This is the latest node, if the call into torch that created it, or the forward of its
+        custom Function, is still running. Returns None otherwise.
         """
         program, last = self.program, event.number - 1
         inside = running_function() is not None and last >= program.origins.end
@@ -219,9 +221,10 @@ class Collectives(Listener):
 
 
 def _node(record: _Record, backward: Backward) -> int | None:
-    """Return the node of a collective in this backward's graph; None if it has none.
+    """Return the id of a collective's node in this backward's graph; None if it has no node.
 
-    It is the node that backward was running, or the forward node to which the collective belongs.
+    For a collective that ran in backward, this is the node that backward was running. For others
+    it is the forward node to which the collective belongs.
     """
     if record.run:
         return record.node if record.run == backward.position + 1 else None

@@ -1,6 +1,6 @@
 """Count a rank's collectives by source line, to find where ranks diverge.
 
-The counter works without a recording, and costs so little that it can run for a whole training.
+The counter works without a recording, and is cheap enough to stay on for a whole training run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ...internals.hooks.collectives.watch import (
 )
 from ..program.source_lines import short_names
 
-_MAX_LINES = 1000  # if there are more lines, their collectives are counted without a line
-_MAX_RECENT = 256  # kept collectives for which the program may still wait
+_MAX_LINES = 1000  # collectives of further lines are counted together, without a line
+_MAX_RECENT = 256  # latest collectives that are kept, because the program may still wait for them
 
 
 class _Site(NamedTuple):
-    """A source line that starts collectives of one kind in one group."""
+    """A source line that starts collectives of one kind in one process group."""
 
     kind: CollectiveKind
     group: str
@@ -37,7 +37,8 @@ class _Site(NamedTuple):
 class CollectiveCounter:
     """A context manager that counts the collectives of this process by line, in all threads.
 
-    It keeps no tensor alive. Process groups created inside the block are counted as well.
+    The counter keeps no tensor alive. Collectives of process groups that are created inside the
+    block are counted as well.
 
     >>> with CollectiveCounter() as counter:
     ...     pass
@@ -47,11 +48,11 @@ class CollectiveCounter:
 
     def __init__(self) -> None:
         self.moves = 0  # incremented when a collective or a wait begins or ends
-        self._times: dict[_Site, int] = {}  # number of collectives of each site
+        self._times: dict[_Site, int] = {}  # number of collectives started at each site
         self._groups: dict[str, Group] = {}
-        self._recent: OrderedDict[int, _Site] = OrderedDict()  # by call number
-        self._last: _Site | None = None  # the collective started last
-        self._at: _Site | None = None  # the collective that runs or for which the program waits
+        self._recent: OrderedDict[int, _Site] = OrderedDict()  # call number -> site
+        self._last: _Site | None = None  # site of the collective started last
+        self._at: _Site | None = None  # site of the collective that runs or is waited for
         self._state: RankState = "outside"
         self._watch = CollectiveWatch(
             on_start=self._on_start,
@@ -69,7 +70,10 @@ class CollectiveCounter:
         self._watch.__exit__()
 
     def position(self) -> RankPosition:
-        """Return which collective this rank runs, or ran last. Any thread may call this."""
+        """Return the counts so far, and the collective that this rank runs or ran last.
+
+        Any thread may call this method.
+        """
         at, state = self._at, self._state
         times = list(self._times.items())
         names = short_names({site.file for site, _ in times if site.file})
@@ -113,7 +117,7 @@ class CollectiveCounter:
 
     def _site(self, event: CollectiveStarted) -> _Site:
         frame = user_frame(sys._getframe(2))
-        if frame is None:  # this is a thread of the autograd engine; the main thread waits for it
+        if frame is None:  # in a thread of the autograd engine, for which the main thread waits
             frame = user_frame(sys._current_frames().get(main_thread().ident or 0))
         kind, group = event.kind, event.group.name
         if frame is not None:

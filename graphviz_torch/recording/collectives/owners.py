@@ -1,17 +1,20 @@
 """Find the module and the parameters to which the tensors of a collective or message belong.
 
-The parameters of a collective are found by the code that starts the collective:
+How the parameters of a collective are found depends on the code that starts the collective:
 
-    fully_shard, FSDP   the parameters are in variables of the calling frames
-    DDP's reducer       the tensor is a bucket of gradients: the gradients are those that are ready
-                        and whose sizes add up to the bucket's size
+    fully_shard, FSDP   variables of the calling frames contain the parameters
+    DDP's reducer       the tensor is a bucket of gradients. Its parameters are those whose
+                        gradients are ready and have sizes that add up to the bucket's size
     by hand             the tensor is a parameter, or the `.grad` of a parameter
 
-Pipelines send messages between two ranks, outside of all modules. The tensor of a message shows the
-module, and whether the message belongs to forward or backward:
+Pipelines send messages between two ranks, outside of all modules. The other use of a message's
+tensor shows the module, and whether the message belongs to forward or backward:
 
-    sent       result of a module       forward     gradient of a module's input     backward
-    received   argument of a module     forward     gradient passed to a backward    backward
+    message    tensor                           phase
+    sent       result of a module               forward
+    sent       gradient of a module's input     backward
+    received   argument of a module             forward
+    received   gradient passed to a backward    backward
 
 Tensors are compared by storage. A detached result is therefore recognized, but a copy is not. Only
 the modules that the program calls and their direct children are considered.
@@ -51,7 +54,7 @@ class CollectivePayload(NamedTuple):
 
 
 class PayloadResolver:
-    """A finder of the modules and parameters of collectives, and of the names of groups.
+    """A finder of the modules and parameters of collectives, and of the names of process groups.
 
     Args:
         program: the recorded program, which knows names of modules and parameters.
@@ -61,14 +64,14 @@ class PayloadResolver:
         self._program = program
         # Nodes whose gradients were in earlier buckets of this backward.
         self._bucketed: set[int] = set()
-        self._dimensions: dict[str, str] = {}  # names of mesh dimensions, by group name
-        # The parameter's name, and True for a gradient, by id() of a parameter or gradient.
+        self._dimensions: dict[str, str] = {}  # name of a process group -> its mesh dimension
+        # id() of a parameter or of its `.grad` -> the parameter's name, and True for a `.grad`
         self._names: dict[int, tuple[str, bool]] = {}
-        self._moment = -1  # changes when `_names` may be outdated
+        self._moment = -1  # count of program events when `_names` was filled
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
-        """Handle the start of a backward: no bucket has been sent in it."""
+        """Handle the start of a backward, which has sent no bucket yet."""
         self._bucketed = set()
         self.messages.on_backward_start(event)
 
@@ -102,21 +105,22 @@ class PayloadResolver:
         table = self._program.table
         paths = [(table.path(module), name) for module, name in caller.parameters]
         names = tuple([".".join(filter(None, pair)) for pair in paths if pair[0] is not None])
-        gradients = collective.kind in ("all_reduce", "reduce_scatter")  # if a wrapper issued it
+        # For a collective of a wrapper, the kind shows whether it sends gradients or values.
+        gradients = collective.kind in ("all_reduce", "reduce_scatter")
         if not names and collective.kind != "barrier":
             names, gradients = self._given_by_hand(collective.given)
         if not names and live is not None and node is not None and collective.kind == "all_reduce":
             names, gradients = self._bucket(collective, live, node), True
         if names:
             return CollectivePayload(_common_module(names), names, caller.change, gradients)
-        # When the forward hooks of a module run, the module is no longer on the call stack.
+        # The call stack lacks the module while its forward hooks run, so `caller.module` is used.
         module = None if live is not None or caller.module is None else table.path(caller.module)
         return CollectivePayload(
             self._program.module if module is None else module, (), caller.change
         )
 
     def group(self, group: Group) -> str:
-        """Return the name of a group: its mesh dimension, or its ranks; "" for all ranks."""
+        """Return a process group's mesh dimension, or else its ranks; "" if it has all ranks."""
         if group.name in self._dimensions:
             return self._dimensions[group.name]
         if group.description.startswith("mesh_"):
@@ -124,9 +128,10 @@ class PayloadResolver:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the names of the parameters in `given`, and True if it only has `.grad` tensors.
+        """Return the names of the parameters to which the tensors in `given` belong.
 
-        A parameter is also in `given` if its `.grad` is.
+        A tensor belongs to a parameter if it is the parameter itself or the parameter's `.grad`.
+        The second value is True if all these tensors are `.grad`.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
@@ -141,15 +146,15 @@ class PayloadResolver:
     def _bucket(self, collective: CollectiveIssued, live: LiveGraph, node: int) -> tuple[str, ...]:
         """Return the parameters whose gradients DDP sends in one bucket.
 
-        They are adjacent in the order in which gradients became ready, or in which DDP registered
-        the parameters, and their sizes add up to the bucket's size. Returns () if there are no such
-        parameters.
+        The parameters are adjacent in the order in which gradients became ready, or in which DDP
+        registered the parameters. Their sizes add up to the bucket's size. The result is () if
+        there are no such parameters.
         """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
         numel = sum(TensorBase.numel(tensor) for tensor in collective.given)
         come = [at for at in (*(live.ran.nodes or ()), node) if at in names]
-        registered = list(reversed(names))  # order of DDP's buckets in the first backward
+        registered = list(reversed(names))  # DDP's order in the first backward
         for order in (list(dict.fromkeys(come)), registered):
             order = [at for at in order if at not in self._bucketed]
             if node not in order:
@@ -168,8 +173,9 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
 
 
 def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Return a slice that contains position `member` and whose sizes add up to `total`; an empty
-    slice if there is none.
+    """Return a slice of `sizes` that contains position `member` and adds up to `total`.
+
+    The slice is empty if there is none.
     """
     for first in range(member, -1, -1):
         last, added = member + 1, sum(sizes[first : member + 1])
@@ -184,12 +190,12 @@ def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
 def _common_module(names: Sequence[str]) -> str:
     """Return the path of the innermost module that contains all these parameters."""
     paths = [name.split(".")[:-1] for name in names]
-    # All paths have the prefix that the smallest and the largest path have in common.
+    # The common prefix of the first and the last path in sorted order is a prefix of all paths.
     ends = zip(min(paths), max(paths), strict=False)
     return ".".join([first for first, _ in takewhile(lambda pair: pair[0] == pair[1], ends)])
 
 
-_MAX_MODULE_DEPTH = 2  # the modules that the program calls, and their direct children
+_MAX_MODULE_DEPTH = 2  # depth 1: modules that the program calls; depth 2: their direct children
 
 
 class MessageContent(NamedTuple):
@@ -200,7 +206,7 @@ class MessageContent(NamedTuple):
 
 
 class Messages:
-    """The messages of a recording, with the module and phase to which each belongs.
+    """The messages of a recording, with each message's module and phase.
 
     Args:
         program: the recorded program, which knows the names of modules.
@@ -209,11 +215,13 @@ class Messages:
     def __init__(self, program: Program) -> None:
         self._program = program
         self._depth = 0
-        # For tensors that may be sent, by storage id.
+        # Contents of tensors that the program may send later, by storage id.
         self._contents: dict[int, tuple[Any, MessageContent]] = {}
-        self._taken: dict[int, tuple[Any, int]] = {}  # for received tensors: call, by storage id
-        self._found: dict[int, MessageContent] = {}  # by number of the call
-        # For leaves that will get a `.grad`: the leaf and the module that took it, by id().
+        # Storage id of a received tensor -> weak reference to the storage, and number of the call.
+        self._taken: dict[int, tuple[Any, int]] = {}
+        self._found: dict[int, MessageContent] = {}  # contents of messages, by number of the call
+        # id() of a leaf that requires a gradient -> the leaf, and the path of the module called
+        # with this leaf.
         self._inputs: dict[int, tuple[ref[Tensor], str]] = {}
 
     def content(self, call: int) -> MessageContent | None:
@@ -267,7 +275,7 @@ class Messages:
                 self._give(tensor.grad, MessageContent("backward", path))
 
     def forget(self) -> None:
-        """Forget the messages at the end of a step, except tensors that are still alive."""
+        """Forget the messages of a step and the tensors that were freed."""
         self._found, self._inputs = {}, {}
         self._contents = {k: each for k, each in self._contents.items() if not each[0].expired()}
         self._taken = {k: each for k, each in self._taken.items() if not each[0].expired()}
@@ -283,9 +291,9 @@ class Messages:
         self._contents[storage_id(tensor)] = storage_ref(tensor), content
 
     def _take(self, tensor: Tensor, content: MessageContent) -> None:
-        """Record the use of a received tensor by a module or a backward.
+        """Record that a module or a backward uses a tensor, which may have been received.
 
-        The search for the module ends when a module with a name, or a backward, uses the tensor.
+        The content of a message is final once a backward, or a module with a path, uses the tensor.
         """
         weak, call = self._taken.get(storage_id(tensor), (None, -1))
         if weak is not None and not weak.expired():

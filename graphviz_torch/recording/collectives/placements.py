@@ -1,8 +1,9 @@
 """Record the DTensor placements of each node's outputs.
 
-Placements are read when a call takes or returns a DTensor. They are unknown between two
-redistributions without an observed call, and in a process that torchrun did not start and that
-creates its process group inside the block.
+Placements are read when a call into torch takes or returns a DTensor. A DTensor that no observed
+call takes or returns has no recorded placement, such as the one between two redistributions that
+directly follow each other. Placements are not recorded in a process that torchrun did not start and
+that creates its process group inside the block.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Placements(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._made: dict[int, str] = {}  # placement by sequence number of the tensor's node
-        self._leaves: dict[int, dict[int, str]] = {}  # placement of leaves, by graph and node
+        self._leaves: dict[int, dict[int, str]] = {}  # graph -> node id of a leaf -> placement
 
     def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

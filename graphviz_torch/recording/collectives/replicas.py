@@ -1,14 +1,14 @@
 """Compute checksums of parameters and buffers, to check that ranks have equal copies.
 
-It depends on the tensor which ranks should have equal copies:
+Which ranks should have equal copies depends on the tensor:
 
-    plain      all ranks
-    DDP        all ranks of the wrapper's group, for parameters that the wrapper does not ignore
-    DTensor    the ranks along the mesh dimensions on which the DTensor is replicated
+    plain tensor     all ranks
+    parameter in DDP all ranks of the wrapper's process group, unless the wrapper ignores it
+    DTensor          the ranks along the mesh dimensions on which the DTensor is replicated
 
 Tensors that only one rank has, buffers outside of the state dict, and buffers that DDP broadcasts
-are left out. The first checksums are computed when the first backward begins, later ones at the end
-of each step. They are compared when the graphs of several ranks are gathered.
+are left out. Checksums are computed when the first backward begins and at the end of each step.
+They are compared when the graphs of several ranks are gathered.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
 
-_MAX_CHECKSUMS = 8  # kept checksums of a tensor: the first and the last ones of a long run
+_MAX_CHECKSUMS = 8  # checksums kept per tensor; of a longer run, the first and the last half
 
 
 class _Copy(NamedTuple):
@@ -50,11 +50,11 @@ class Replicas(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Steps and their checksums by name; the first ones are from before the first step.
+        # Number of each step with its checksums by name. The first item precedes the first step.
         self._summed: list[tuple[int, dict[str, int]]] = []
         self._now: tuple[int, dict[str, int]] | None = None
         self._found: dict[str, _Copy] = {}
-        self._last = -1  # position of this step's last backward
+        self._last = -1  # index of this step's last backward
         self._ddp_guarantees: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = (
             None
         )
@@ -95,7 +95,7 @@ class Replicas(Listener):
         return sums.fetch()
 
     def _replicas(self) -> dict[str, _Copy]:
-        """Return by name the tensors of which other ranks should have equal copies."""
+        """Return the tensors of which other ranks should have equal copies, by name."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
         promised, broadcast = self._ddp_guaranteed()
@@ -117,10 +117,10 @@ class Replicas(Listener):
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 
     def _ddp_guaranteed(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
-        """Return the ranks on which DDP keeps a parameter equal, by id() of the parameter, and the
-        id() of each buffer that DDP broadcasts.
+        """Return the parameters that DDP keeps equal, and the buffers that DDP broadcasts.
 
-        The result is cached until the parameters change.
+        The first value has the ranks with equal copies, by id() of the parameter. The second has
+        the id() of each buffer. Both are cached until the parameters change.
         """
         known = frozenset(id(tensor) for _, tensor in self.program.table.listed_parameters())
         if self._ddp_guarantees is None or self._ddp_guarantees[0] != known:
@@ -129,7 +129,7 @@ class Replicas(Listener):
             for wrapper in instances_of(DistributedDataParallel):
                 try:
                     ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
-                except Exception:  # raised if the process group was destroyed
+                except Exception:  # the process group was destroyed
                     continue
                 ignored = wrapper.parameters_to_ignore
                 if not _uses_local_sgd(wrapper):

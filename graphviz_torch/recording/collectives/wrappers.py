@@ -1,10 +1,9 @@
-"""Find forwards that bypass DistributedDataParallel, and gradients that DDP waits for but never
-gets.
+"""Find forwards that bypass a DDP wrapper, and gradients that the wrapper never gets.
 
-Both are reported at the optimizer's step, because before it a program may average gradients by
-hand, or let DDP do so in a later backward. A wrapper is known once its forward is called. When the
-program calls an inner module, the wrapper is searched in the variables of the calling code, and
-otherwise once among all live objects.
+Both are reported only when the optimizer steps. Until then the program may still average the
+gradients by hand, or let DDP average them in a later backward. If the program calls a module inside
+a wrapper whose own forward never ran, the wrapper is searched for in the variables of the calling
+code, and then once among all live objects.
 
     forward of the wrapper        the next backward averages gradients, except under no_sync()
     forward of an inner module    no gradients are averaged
@@ -29,7 +28,7 @@ from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.variables import modules_of
 
-_MAX_METHODS = 4  # frames searched for a wrapper, from the call of an inner module outwards
+_MAX_METHODS = 4  # frames of the user that are searched for a wrapper, innermost first
 
 
 @dataclass(slots=True, eq=False)
@@ -38,18 +37,16 @@ class _Wrapper:
 
     module: DistributedDataParallel
     name: str  # name of the wrapper's variable; "" if unknown
-    parameters: dict[int, Parameter]  # the parameters whose gradients it waits for, by id()
+    parameters: dict[int, Parameter]  # the parameters that the wrapper synchronizes, by id()
     called: bool = False  # True if the wrapper's own forward ran
-    passed: bool = False  # True if only the forward of an inner module ran
-    place: CodePosition | None = None  # the line that called this forward
+    passed: bool = False  # True if the program bypassed the wrapper: only an inner forward ran
+    place: CodePosition | None = None  # the line that called the wrapper or the inner module
     waits: bool = False  # True if the wrapper averages only when all parameters have gradients
     reached: set[int] = field(default_factory=set)  # id() of parameters that backwards reached
 
 
 class Wrappers(Listener):
-    """Listener that reports forwards that bypass a DDP wrapper, and parameters whose gradients the
-    wrapper never gets.
-    """
+    """Listener that reports bypassed DDP wrappers, and parameters without the awaited gradient."""
 
     needs = (
         "every_call",
@@ -113,10 +110,10 @@ class Wrappers(Listener):
     def _wrapper_above(
         self, module: Module, called: FrameType
     ) -> tuple[FrameType, _Wrapper | None]:
-        """Return the wrapper of a module, None if there is none, and the frame that uses it.
+        """Return the frame that uses a module's wrapper, and the wrapper (None if there is none).
 
-        The wrapper is searched in the variables of the calling frames: if `ddp.module.loss(x)`
-        calls `self(x)`, the variable `ddp` is one frame further out.
+        The variables of several calling frames are searched: if `ddp.module.loss(x)` calls
+        `self(x)`, the frame with the variable `ddp` is outside of the frame that calls the module.
         """
         frame: FrameType | None = called
         for _ in range(_MAX_METHODS):
@@ -152,7 +149,7 @@ class Wrappers(Listener):
 
 
 def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
-    """Return the frame that called into the wrapped module from outside, or else `called`."""
+    """Return the innermost frame outside of the wrapped module; `called` if there is none."""
     inside = {id(each) for each in wrapper.modules()}
     frame: FrameType | None = user_frame(called)
     while frame is not None and id(local_variables(frame).get("self")) in inside:
@@ -161,6 +158,6 @@ def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> Frame
 
 
 def _waits_for_all(module: DistributedDataParallel) -> bool:
-    """Return True if the wrapper averages gradients only once all its parameters have one."""
+    """Return True if the wrapper averages only once all of its parameters have a gradient."""
     finds = module.find_unused_parameters or getattr(module, "static_graph", False)
     return module.require_backward_grad_sync and not finds

@@ -14,7 +14,7 @@ from ...tracing.regions import Origin, RegionEvent
 # Reasons for graph breaks that the program requested.
 _MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
 _UNKNOWN = "Failed to trace builtin operator\n  Explanation: Dynamo does not know how to trace "
-# How Dynamo's reason begins, and the kind of code that caused the graph break.
+# The beginning of Dynamo's reason -> the kind of code that caused the graph break.
 _CALLS: tuple[tuple[str, BreakingCall], ...] = (
     (_UNKNOWN + "builtin operator `print`", "print"),
     ("logging.Logger method", "log"),
@@ -41,7 +41,7 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
         event = GraphBreak(reason=sentence(broken.reason), call=call)
         yield RegionEvent(event, (), (), Origin(*innermost(broken.lines), ()))
     if again is not None:
-        # The id of the earlier compilation is removed, as in "0/0: tensor 'x' size mismatch".
+        # Dynamo's reason begins with a compile id, as in "0/0: tensor 'x' size mismatch".
         reason = (again.reason.partition(": ")[2] or again.reason).partition("  #")[0]
         name = function_name(again.code)
         at = again.code.co_filename, again.code.co_firstlineno
@@ -50,21 +50,19 @@ def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterat
 
 
 def breaking_call(reason: str) -> BreakingCall:
-    """Return the kind of code that Dynamo could not compile, given Dynamo's reason; "" if
-    unknown.
-    """
+    """Return the kind of code that Dynamo could not compile, from its reason; "" if unknown."""
     calls: list[BreakingCall] = [what for how, what in _CALLS if reason.startswith(how)]
     return (*calls, "")[0]
 
 
 def function_name(code: CodeType) -> str:
     """Return a function's name as in the source, without the prefix that Dynamo adds."""
-    # Dynamo names the code that follows a graph break "torch_dynamo_resume_in_forward_at_12".
+    # Dynamo renames code after a graph break to "torch_dynamo_resume_in_forward_at_12".
     return re.sub(r"torch_dynamo_resume_in_(\w+)_at_\d+", r"\1", code.co_name)
 
 
 def sentence(reason: str) -> str:
     """Return the first line of Dynamo's reason, without its full stop."""
-    if reason.strip() == "step_unsupported":  # Dynamo gives no further reason
+    if reason.strip() == "step_unsupported":  # Dynamo names no cause
         return "what comes next could not be compiled"
     return reason.strip().partition("\n")[0].strip().rstrip(".")

@@ -1,4 +1,4 @@
-"""Check calls with two tensors inside a compiled region, as events/pairs.py does outside."""
+"""Check calls with two tensors inside a compiled region, with the checks of events/pairs.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ...internals.hooks.calls import Called
 from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairedTensors
 from ..program.events import Events, TensorRecord
 
-# Dynamo's graph contains Python's operator functions. Listeners know the equivalent tensor methods.
+# Functions of Python's `operator` module, as in Dynamo's graph -> the equivalent tensor methods,
+# which the checks know.
 _OPERATORS: dict[Any, Any] = {
     getattr(operator, name): getattr(TensorBase, f"__{name}__")
     for name in ["sub", "add", "mul", "truediv", "eq", "ne", "gt", "lt", "ge", "le", "getitem"]
@@ -23,18 +24,16 @@ _OPERATORS: dict[Any, Any] = {
 
 
 class PairedCall(NamedTuple):
-    """An event of a call inside a region."""
+    """An event caused by a call inside a compiled region."""
 
-    event: Event  # without its line, nodes and operands
+    event: Event  # the event; its line, nodes and operands are not set
     numbers: tuple[int, ...]  # sequence numbers of the nodes that the call created
     operands: tuple[TensorRecord, ...]
     meta: dict[str, Any]  # `meta` of the call's node in Dynamo's graph
 
 
 class Pairs(PairedTensors):
-    """The `PairedTensors` listener for the calls of one graph, which Dynamo traced with fake
-    tensors.
-    """
+    """The `PairedTensors` listener, applied to one graph that Dynamo traced with fake tensors."""
 
     def __init__(self) -> None:
         self._calls = _EventList()
@@ -45,7 +44,7 @@ class Pairs(PairedTensors):
     def call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Add a `PairedCall` to `noted` for each event that one call of the graph causes."""
+        """Check one call of the graph, and add a `PairedCall` to `self.noted` for each event."""
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
@@ -60,7 +59,7 @@ class Pairs(PairedTensors):
 
 
 class _EventList(Events):
-    """Events that are collected in a list, not counted."""
+    """An `Events` that collects each event in a list instead of counting equal ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +79,7 @@ class _EventList(Events):
 
 
 class _NamelessProgram:
-    """A replacement for `Program` without names and lines, which fake tensors do not have."""
+    """A replacement for `Program` that has no names and lines, because fake tensors have none."""
 
     def __init__(self, events: Events) -> None:
         self.events = events

@@ -1,8 +1,9 @@
-"""Trace a region that was compiled before the recording once more, when it first runs.
+"""Find the operations inside compiled regions when the regions run.
 
-Its nodes, lines, modules and cuts are then known as if the region had been compiled during the
-recording. The second trace takes Dynamo's time once per region and process. `RegionWatch` calls the
-methods of `Regions`. Listeners receive a `RegionRan` for each region that ran.
+A region that was compiled before the recording is traced a second time, when it first runs in the
+recording. Its nodes, lines, modules and cuts are then known, too. The second trace runs Dynamo once
+per region and process. `RegionWatch` calls the methods of `Regions`. Listeners receive a
+`RegionRan` for each region that ran.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from .trace import OperationTrace
 
 
 class Regions:
-    """A receiver of the calls of compiled callables, and of the graphs in compiled code.
+    """Callbacks for calls of compiled callables, and for the graphs that compiled code runs.
 
     Args:
         program: the recorded program.
-        tell: called for each region that ran, if its operations are known.
+        on_region: called for each region that ran, if the operations inside are known.
     """
 
-    def __init__(self, program: Program, tell: Callable[[RegionRan], None]) -> None:
-        self._program, self._tell = program, tell
+    def __init__(self, program: Program, on_region: Callable[[RegionRan], None]) -> None:
+        self._program, self._on_region = program, on_region
         self._opens = program.options.opens_regions
         self._trace: OperationTrace | None = None  # trace of the running graph
         self._start = 0  # sequence number of the next node when the running graph began
         self._given: list[Tensor] = []  # arguments of the compiled code
-        # For a compiled callable that called no graph yet: the trails of its arguments, and the
-        # sequence number of the next node when it began.
+        # For a compiled callable that has run no graph yet: the `Trail`s of its arguments, and the
+        # sequence number of the next node when the callable began.
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
@@ -54,8 +55,8 @@ class Regions:
     def on_region_exit(self) -> None:
         """Handle the end of a compiled callable.
 
-        If the callable called no graph, its code was not observed. The last node that it created
-        is then recorded as the user of those arguments that are results of cuts.
+        The operations of a callable that ran no graph were not observed. If arguments of such a
+        callable are results of cuts, the last node that it created is recorded as their user.
         """
         entered, self._entered = self._entered, None
         if entered is not None and self._program.is_here():
@@ -64,12 +65,12 @@ class Regions:
                 self._program.tracker.use(trails, [end - 1])
 
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
-        """Handle that compiled code is about to call a graph.
+        """Prepare for a graph that compiled code is about to run.
 
         Args:
-            frame: the frame of this code.
+            frame: the frame of the compiled code.
             own: True if the graph runs the program's operations one by one, False if a backend
-                compiled it.
+                compiled the graph.
         """
         self._entered = None
         if self._program.is_here() and original_code(frame) is not None:
@@ -86,17 +87,17 @@ class Regions:
                 self._given = tensors(*frame_variables(frame, *_arguments(frame.f_code)))
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
-        """Handle the arguments and the result of a graph."""
+        """Pass on the region of a graph that returned, with the graph's arguments and result."""
         region = None if self._trace is None else self._trace.region
         if region is not None and self._program.in_compiled_graph:
             given = [one for one in args if isinstance(one, Tensor)]
             numbers = self._start, sequence_number()
-            self._tell(RegionRan(region, given, list(result), *numbers))
+            self._on_region(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
         """Handle the end of a graph.
 
-        If inputs of the graph are results of cuts, its nodes are recorded as users of these cuts.
+        If inputs of the graph are results of cuts, the graph's nodes are recorded as their users.
         """
         if not self._program.is_here():
             return

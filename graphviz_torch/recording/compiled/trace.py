@@ -1,9 +1,8 @@
 """Find the autograd nodes inside a compiled region, from the operations that Dynamo traced.
 
 Dynamo runs the operations on fake tensors, which have autograd nodes but no values. The nodes,
-edges and shapes are therefore those of the uncompiled program. Cuts are found as well, although the
-compiler removes the operations in front of a cut. These operations are shown as nodes of the region
-that do not run.
+edges and shapes are therefore those of the uncompiled program. The operations upstream of a cut are
+found as well. The compiler removes these, so they are shown as nodes that do not run.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from .breaks import compilation_events
 from .pairs import PairedCall, Pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
-# Dynamo's name → eager name.
+# Name of a node in Dynamo's trace -> name of the same node in eager mode.
 _RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}
 
 
@@ -45,7 +44,7 @@ class _Operation(NamedTuple):
     end: int
     meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
     function: str = ""  # name of the custom Function that the operation applied, if any
-    order: list[int] | None = None  # argument position of each operand in the program
+    order: list[int] | None = None  # for each operand, its position among the call's arguments
 
 
 class _Cut(NamedTuple):
@@ -56,7 +55,7 @@ class _Cut(NamedTuple):
     before: list[GradFn]  # the nodes that created the operands
     meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
     after: list[int]  # sequence numbers of the nodes that used the result
-    results: list[int]  # positions of the graph's outputs that were computed from the result only
+    results: list[int]  # indices of graph outputs computed from the result without a node between
 
 
 class OperationTrace:
@@ -65,10 +64,10 @@ class OperationTrace:
     def __init__(self) -> None:
         self._operations: list[_Operation] = []
         self._cuts: list[_Cut] = []
-        self._behind: dict[int, list[_Cut]] = {}  # cuts upstream of a tensor, by id()
-        # The id() of each graph input from which a tensor was computed, by id() of the tensor.
+        self._behind: dict[int, list[_Cut]] = {}  # id() of a tensor -> the cuts upstream of it
+        # id() of a tensor -> id() of the graph inputs from which the tensor was computed
         self._from: dict[int, frozenset[int]] = {}
-        # The node that had created a tensor when an operation first used the tensor, by id().
+        # id() of a tensor -> its node at its first use, which an in-place change may replace later
         self._inputs: dict[int, GradFn] = {}
         self._tensors: list[Tensor] = []  # keeps tensors alive, so that no id() is reused
         self._operands: list[Tensor] = []  # operands of the running operation
@@ -77,7 +76,7 @@ class OperationTrace:
         self._pairs = Pairs()
         self._metas: list[dict[str, Any]] = []  # `meta` of all operations
         self._region: Region | None = None
-        # The id(), path and class of each module that ran; None if the graph ends at a graph break.
+        # id(), path and class of each module that ran; None if the graph ends at a graph break
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
@@ -105,13 +104,13 @@ class OperationTrace:
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Handle the end of a call, with all its arguments."""
+        """Check the arguments of a call that returned."""
         self._pairs.call(function, meta, args, kwargs, result)
 
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Handle the application of a custom Function as one operation with one node."""
+        """Record the `apply` of a custom Function as one operation with one node."""
         self.on_operation_start(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)
@@ -119,7 +118,7 @@ class OperationTrace:
         self._add_results(self._add(operation), made)
 
     def on_operand_order(self, order: list[int]) -> None:
-        """Store the argument position of each operand of the Function that was applied last."""
+        """Store, for the Function applied last, each operand's position among the arguments."""
         if self._operations and self._operations[-1].function:
             self._operations[-1] = self._operations[-1]._replace(order=order)
 
@@ -176,12 +175,15 @@ class OperationTrace:
         return self._region
 
     def expect_node(self, start: int, end: int) -> None:
-        """Assign the region to a node whose sequence number is in this range."""
+        """Expect the node of this region among the nodes start <= sequence number < end."""
         if self._region is not None:
             expect_region(start, end, self._region)
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Assign the region to the class of its compiled node, if there is exactly one class."""
+        """Assign the region to the class of its compiled node.
+
+        Nothing is assigned unless compilation created exactly one class.
+        """
         if len(kinds) == 1 and self._region is not None:
             set_region(kinds[0], self._region)
 
@@ -217,7 +219,7 @@ class OperationTrace:
             elif edge.target in inner:
                 users[edge.source].append((inner[edge.target], edge.input_nr))
         sources = [self._inputs.get(id(tensor)) for tensor in inputs]
-        # An input that only dead code uses gets no entry, because the compiler removes dead code.
+        # An input that only dead code uses has no user, because the compiler removes dead code.
         changed = any(
             s is not None and _maker(t) is not s for t, s in zip(inputs, sources, strict=True)
         )
@@ -243,8 +245,8 @@ class OperationTrace:
 
         Args:
             results: outputs of the graph.
-            ran: True if any output requires a gradient. If none does, the outputs behind a cut are
-                also behind the cuts upstream of that cut.
+            ran: True if any output requires a gradient. If none does, the outputs of a cut are also
+                added to each cut upstream of it.
         """
         for i, one in enumerate(results):
             for cut in self._behind.get(id(one), ()):
@@ -259,7 +261,7 @@ class OperationTrace:
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
     ) -> tuple[tuple[int, ...], ...]:
-        """Return for each output of the graph the inputs from which it was computed."""
+        """Return for each output of the graph the indices of the inputs that it depends on."""
         numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
         needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
         return tuple(
@@ -281,12 +283,12 @@ def _region_cut(
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """Return a cut as plain values, for one of its operands.
+    """Return the part of a cut that concerns one operand, as plain values.
 
     Args:
         cut: the cut.
         fn: the node that created the operand.
-        places: position of each node inside the region.
+        places: index of each node inside the region.
         sources: the nodes that created the graph's inputs.
         live: the nodes that receive a gradient.
     """
@@ -308,7 +310,7 @@ def _region_cut(
 
 
 def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """Return the events about combined tensors: for each line, the event of its last call."""
+    """Return the events of calls with two tensors, from each line the latest of equal events."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:
@@ -324,16 +326,15 @@ def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[Regi
 
 
 def _maker(tensor: Tensor) -> GradFn:
-    """Return the node that created a tensor; for a view taken under no_grad, the node that created
-    its base.
+    """Return the node that created a tensor.
+
+    A view taken under no_grad has no node, so the node of the view's base is returned.
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     return grad_fn_of(tensor if base is None else base)
 
 
 def _sampling_name(meta: Mapping[str, Any]) -> str:
-    """Return "sample" for an operation that the `sample()` of a distribution runs under no_grad;
-    otherwise "".
-    """
+    """Return "sample" if a distribution's `sample()` runs the operation under no_grad; else ""."""
     found = _SAMPLE.search(meta.get("stack_trace") or "")
     return "" if found is None or torch.is_grad_enabled() else "sample"

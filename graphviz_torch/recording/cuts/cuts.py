@@ -1,25 +1,29 @@
 """Record cuts: calls whose operand requires a gradient and whose result does not.
 
-Cuts are `detach`, `detach_`, `.data`, reads into Python (`item`, `tolist`, `numpy`, `float`), calls
-with an integer or boolean result (`argmax`, `long`, the indices of `topk`, comparisons), every call
-under `no_grad` or `inference_mode`, and `all_gather`, which detaches its copy of this rank's input.
+These calls are cuts:
 
-A cut is shown in a graph if a node of the graph uses the cut's result or a tensor computed from it,
-or if the cut hides a parameter that the graph does not reach otherwise. It is unknown how a program
-uses a number that it read into Python. Such a read is therefore shown with the next backward of
-another loss, unless an earlier backward reached the hidden parameter.
+    detach, detach_, .data                           detach on purpose
+    item, tolist, numpy, float                       read values into Python
+    argmax, long, indices of topk, comparisons       return integers or booleans
+    every call under no_grad or inference_mode
+    all_gather                                       copies this rank's input without its gradient
 
-The cost of a call does not depend on the calls before it. A result that requires no gradient gets a
-trail, which refers to the cut of this call and to the trails of the call's operands:
+A cut is shown in a graph if a node of the graph uses the cut's result, or a tensor computed from
+the result. A cut is also shown if it hides a parameter, that is, if the graph reaches the parameter
+in no other way. It is unknown how a program uses a number that it read into Python. Such a read is
+shown with the next backward, unless an earlier backward reached the hidden parameter.
+
+A call costs the same however many calls precede it. A result that requires no gradient gets a
+`Trail`, which refers to the cut that the call makes and to the trails of the call's operands:
 
     call ──► CutRecord (plain)  ◄── Origin (nodes of the operands)  ◄── Trail  ◄── a live tensor
                                                                         │ ◄── a later Trail
                                                                         └──► earlier trails
 
-An Origin lives as long as any tensor computed from the cut's result. If a node used such a tensor,
-or the program read it into Python, the Origin lives until the next backward; then the nodes of the
-operands may be freed. Before a backward, and when a graph is read, `_take` follows the trails from
-used tensors to the cuts. A backward also removes the cuts that it found.
+An `Origin` lives as long as any tensor computed from the cut's result. If a node used such a
+tensor, or the program read it into Python, the `Origin` lives until the next backward. After that
+the nodes of the operands may be freed. Before a backward, and when a graph is read, `_take` follows
+the trails from used tensors to the cuts. A backward also removes the cuts that it found.
 """
 
 from __future__ import annotations
@@ -54,10 +58,10 @@ from .names import READS, caller_of_checkpoint, cut_name, detached_results, take
 from .record import CutRecord, LiveCut, Origin, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
-_Row = tuple[CutRecord, str, int | None]  # a cut, and the label and node id of one operand
+_Row = tuple[CutRecord, str, int | None]  # a cut, the label of one operand, the operand's node id
 _PARAMETER = frozenset((torch.nn.Parameter,))
-_MAX_OPERANDS = 32  # recorded operands of a call; an optimizer passes all parameters at once
-# Kept reads into Python. Each may keep a graph alive until the next backward.
+_MAX_OPERANDS = 32  # operands recorded per call; one call of an optimizer may take all parameters
+# Latest reads into Python that are kept. Each may keep a graph alive until the next backward.
 _MAX_PENDING_READS = 32
 _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped
 
@@ -70,15 +74,15 @@ class Cuts(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._tracker = program.tracker
-        self._rows: dict[int, list[_Row]] = {}  # cuts by graph
-        self._taken: list[LiveCut] = []  # cuts of the graph that is being read
-        self._hidden: list[GradFn] = []  # nodes upstream of cuts in the graph that is being read
+        self._rows: dict[int, list[_Row]] = {}  # index of a graph -> the cuts shown in it
+        self._taken: list[LiveCut] = []  # cuts so far, while a graph is read
+        self._hidden: list[GradFn] = []  # nodes upstream of these cuts that the graph shows
         self._detached: dict[GradFn, Tensor] = {}  # operands of the running detach_()
         self._records: list[CutRecord] = []
-        # Cuts by calls that took only parameters, by function, line and parameters.
+        # Cuts whose operands are all parameters. The key contains function, line and parameters.
         self._parameter_cuts: dict[Any, tuple[Origin, ...]] = {}
         self._reads: dict[Origin, None] = {}  # latest reads into Python
-        self._inside: list[InsideTrails] = []  # this step's cuts inside compiled regions
+        self._inside: list[InsideTrails] = []  # compiled regions with cuts that ran in this step
 
     def on_call_start(self, event: Calling) -> None:
         # After `detach_()` the tensor requires no gradient, so its node is read before the call.
@@ -103,8 +107,8 @@ class Cuts(Listener):
     def on_call_end(self, event: Called) -> None:
         func, _, _, result, frame, start, end = event
         if self.program.in_compiled_graph and not torch.is_grad_enabled():
-            # PyTorch runs compiled graphs under no_grad, so their calls are not cuts. The cuts
-            # inside are known from Dynamo's trace.
+            # PyTorch runs compiled graphs under no_grad. Their calls are therefore not checked
+            # here; the cuts inside are known from Dynamo's trace.
             self._look(event, cuts=False)
             return
         if end == start:
@@ -127,7 +131,7 @@ class Cuts(Listener):
             self._look(event, cuts=not plain)
 
     def on_region_end(self, event: RegionRan) -> None:
-        """Give the results of a compiled region the trails of the cuts inside the region."""
+        """Assign trails to the results of a compiled region that depend on cuts inside."""
         trails = InsideTrails(event)
         for cut, trail in trails.by_cut.items():
             record = inside_record(cut, event, self.program)
@@ -172,8 +176,9 @@ class Cuts(Listener):
         self._lead(made, start, behind if begin == end else {})
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
-        """Return the nodes in front of cuts. After a failure all of them are shown, because every
-        cut may be the reason.
+        """Return the nodes upstream of cuts that the graph has to show.
+
+        After a failure all cuts are shown, because any of them may have caused the failure.
         """
         graph, reached, failed, peek = event
         self._taken = cuts = self._take(failed=failed)
@@ -184,8 +189,8 @@ class Cuts(Listener):
             names = {id(tensor): "" for _, tensor in self.program.table.with_replaced()}
             logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
-            # A read into Python is shown only if it hides a parameter that no earlier backward
-            # reached: otherwise the program probably read the number for a log.
+            # If an earlier backward reached the parameter that a read into Python hides, the
+            # program probably read the number for a log. Such a read is not shown.
             hidden = nodes_with_hidden_parameters(cut_off, graph, names, set())
             hidden += nodes_with_hidden_parameters(logged, graph, names, reached)
         self._hidden = hidden
@@ -199,7 +204,7 @@ class Cuts(Listener):
             for label, fn in operands
             if (live.failed or cut.after or fn in shown) and not cut.in_region
         ]
-        if live.failed:  # the reason may even be a cut whose operands were freed
+        if live.failed:  # a cut whose operands were freed may have caused the failure, too
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
         elif rows:
             # A cut that hides no parameter is shown only if nodes of this graph use its result.
@@ -234,17 +239,17 @@ class Cuts(Listener):
         return replace(graph, cuts=tuple(cuts))
 
     def close(self) -> None:
-        # A tensor that was detached in place and its old node refer to each other.
+        # Breaks a reference cycle of a tensor that was detached in place and the tensor's old node.
         self._tracker.clear()
 
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
     ) -> None:
-        """Record that a call created nodes from results of cuts, or read them into Python.
+        """Record that a call used results of cuts, to create nodes or to read them into Python.
 
         Args:
             behind: the trails of the call's operands.
-            func: the function.
+            func: the called function.
             numbers: the call created the nodes with numbers[0] <= sequence number < numbers[1].
             made: results of the call.
         """
@@ -263,17 +268,17 @@ class Cuts(Listener):
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
     ) -> tuple[Origin, ...]:
-        """Return the Origin of a call's cut in a tuple; () if the call makes none.
+        """Return the `Origin` of the cut that a call makes, in a tuple; () if it makes no cut.
 
         Args:
-            func: the function.
+            func: the called function.
             operands: operands that require a gradient.
             made: results that may be detached.
             frame: the frame of the call.
         """
         key: Any = None
         if _PARAMETER.issuperset(map(type, operands)):
-            # A cut that a loop repeats is recorded once.
+            # If a loop repeats the call, the cut is recorded only once.
             place = self.program.place(frame)
             code, position = (0, 0) if place is None else (id(place[0]), place[1])
             mode = bool(made), torch.is_grad_enabled()
@@ -303,7 +308,8 @@ class Cuts(Listener):
         switch = self.program.switches.innermost if name == "no_grad" else None
         if switch is not None and switch.place is not None:
             name = switch.by
-            # `set_grad_enabled(False)` holds until it is called again; its line is shown.
+            # The effect of `set_grad_enabled(False)` does not end with a block, so the line of this
+            # call is shown instead of the cut's own line.
             if name == "switched_off":
                 place = switch.place
         elif name == "checkpoint":
@@ -331,7 +337,7 @@ class Cuts(Listener):
     def _lead(
         self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
     ) -> None:
-        """Give a trail to the results of a call that require no gradient.
+        """Assign a trail to those results of a call that require no gradient.
 
         Args:
             made: results of the call.
@@ -346,7 +352,7 @@ class Cuts(Listener):
                 self._tracker.lead(tensor, trail)
 
     def on_release(self, event: None) -> None:
-        """Drop references to the nodes of operands; references to leaves are kept."""
+        """Drop the references to nodes that created operands, but not those to leaf operands."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
@@ -364,8 +370,8 @@ class Cuts(Listener):
     def _take(self, *, failed: bool) -> list[LiveCut]:
         """Return the cuts so far, with the live nodes of their operands.
 
-        Calls outside of forward that take only leaves, such as a norm of weights for a log, are
-        left out, except after a failure.
+        Except after a failure, a cut outside of all modules whose operands are leaves is returned
+        without operands if no node used its result. An example is a norm of weights for a log.
         """
         for trail in inwards(self._tracker.used):
             after = trail.after or []
@@ -408,15 +414,16 @@ class Cuts(Listener):
 
 
 def _node_with_constant(results: list[GradFn], start: int) -> int | None:
-    """Return the sequence number of a call's first node that has an operand without a gradient;
-    None if there is none.
+    """Return the first node of a call that has an operand without a gradient.
 
-    For `kl_div(input, target)` this is the product of target and input, although the result of the
-    call is a quotient.
+    Of the nodes that `kl_div(input, target)` creates, this is the product of target and input.
 
     Args:
-        results: nodes of the call's results.
-        start: nodes of the call have at least this sequence number.
+        results: the nodes that created the call's results.
+        start: sequence number of the call's first node.
+
+    Returns:
+        The node's sequence number; None if there is no such node.
     """
     least: int | None = None
     met = set(results)

@@ -1,9 +1,9 @@
 """Record the cuts inside compiled regions, and the use of their results outside.
 
-If a region has an autograd node, its cuts are shown inside the region and connected to the nodes
-that use their results. If the program uses only results of cuts, the region's node is shown in
-front of a cut. If a region has no node, such as an encoder whose result is detached, its cuts are
-shown as ordinary cuts of the region's parameters and inputs.
+A region with an autograd node is shown with its cuts inside, which are connected to the nodes that
+use the cuts' results. If the program uses no other results of the region, its node is shown
+upstream of a cut. A region without a node is not shown: an encoder whose result is detached is an
+example. Its cuts are then shown as ordinary cuts of the region's parameters and inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .record import CutRecord, Origin, leaf_or_maker
 
 
 class InsideTrails:
-    """The trails of the cuts inside a region, which the region's results get.
+    """The `Trail`s that lead from a region's results to the cuts inside the region.
 
     Args:
         event: the region that ran.
@@ -35,7 +35,7 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def lead(self, event: RegionRan, tracker: Tracker) -> None:
-        """Give each result the trails of the inner cuts and of the inputs that it depends on."""
+        """Assign a trail to each result that depends on a cut inside or on a detached input."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:
@@ -48,14 +48,13 @@ class InsideTrails:
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
 ) -> tuple[RegionCut, ...]:
-    """Return the cuts inside a region, each with the nodes outside that used tensors computed from
-    the cut's result.
+    """Return a region's cuts, each with the nodes outside of the region that used its result.
 
     Args:
-        region: the operations inside.
+        region: the operations of the region.
         number: sequence number of the region's node.
         ran: the regions that ran in this step.
-        backward: the backward whose graph contains these nodes.
+        backward: the backward whose graph contains the region and the nodes outside.
     """
     [*found] = (each.by_cut for each in ran if each.start <= number < each.end)
     trails = found[-1] if found else {}
@@ -67,13 +66,13 @@ def used_outside(
 
 
 def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
-    """Return the Origin of a cut inside a region; None if no operand requires a gradient.
+    """Return the `Origin` of a cut inside a region; None if no input requires a gradient.
 
-    If the region has a node, this node is the operand, so that the graph contains the region. If
-    the node was freed, the operands are the region's inputs.
+    The region's node, if there is one, counts as the operand of the cut, so that the region is
+    shown in the graph. The region's inputs are stored as well: they are used if the node was freed.
 
     Args:
-        cut: the cut inside.
+        cut: the cut inside the region.
         event: the region that ran.
         program: the recorded program, which knows lines and modules.
     """
@@ -104,5 +103,5 @@ def _place(cut: RegionCut, program: Program) -> CodePosition | None:
     place = cut.origin.place
     if place is None:
         return None
-    _ = program.stack.files[place[0]]  # adds the file to those whose lines are shown
+    _ = program.stack.files[place[0]]  # registers the file, so that its lines can be shown
     return place_of(*place)

@@ -36,7 +36,7 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
     if func in METADATA_CALLS:
         return ""
     name = name_of(func)
-    if name in ("get", "_get_data_attr"):  # the only property that is called here is `data`
+    if name in ("get", "_get_data_attr"):  # the getter of `Tensor.data`
         name = "data"
     if not made:
         return name if name in READS else ""
@@ -50,15 +50,16 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 
 def takes_only_metadata(func: Any) -> bool:
-    """Return True for functions such as `zeros_like(x)`, which read metadata of x but no values."""
+    """Return True for a function such as `zeros_like`, which reads only its argument's metadata."""
     name = name_of(func)
     return name.endswith("_like") or name.startswith("new_")
 
 
 def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:
-    """Return those results of a call that may be detached from its arguments; None if none is.
+    """Return those results of a call that may be detached from the call's arguments.
 
-    The list is empty if the call returned no tensor, as a read into Python does.
+    The list is empty if the call returned no tensor, as a read into Python does. None means that
+    the call is not a cut.
 
     Args:
         given: arguments of the call, at least one of which requires a gradient.
@@ -66,15 +67,16 @@ def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | 
     """
     if not any(tensor.requires_grad for tensor in made):
         return made
-    # Some results require a gradient; others cannot, such as the indices of topk.
+    # Integer results, such as the indices of topk, cannot require a gradient.
     found = [t for t in made if not (t.requires_grad or torch.is_floating_point(t))]
-    # If there are integers among the arguments, integer results may be computed from these.
+    # With integers among the arguments, the integer results may depend on those alone.
     return found if found and all(torch.is_floating_point(t) for t in given) else None
 
 
 def _switched_off_by(frame: FrameType | None) -> str:
-    """Return the name of a running PyTorch function that disables gradients itself, such as the
-    `sample()` of a distribution; "" if there is none.
+    """Return the name of a running PyTorch function that disables gradients itself.
+
+    An example is the `sample()` of a distribution. Returns "" if no such function is running.
     """
     while frame is not None:
         code = frame.f_code

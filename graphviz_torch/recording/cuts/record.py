@@ -1,4 +1,4 @@
-"""Keep a cut as plain values, apart from the live nodes that created its operands."""
+"""Store a cut as plain values, and separately the live nodes that created its operands."""
 
 from __future__ import annotations
 
@@ -22,22 +22,23 @@ class CutRecord:
 
     how: str
     tensor: TensorMeta
-    labels: list[str]  # variables' names of the operands that require a gradient
+    labels: list[str]  # for each operand that requires a gradient, the name of its variable
     place: CodePosition | None
     module: str
     in_forward: bool
     origin: weakref.ref[Origin]
-    named: bool = True  # True if operands that are parameters may be named
-    in_region: bool = False  # True if the cut is inside a region whose node is the operand
+    named: bool = True  # False if the label of an operand that is a parameter has to be ""
+    in_region: bool = False  # True if the cut is inside a region whose node is alive
     read: str = ""  # name of the call that read the result into Python, if any
-    pending: bool = False  # True if the result was read into Python, so that its use is unknown
+    pending: bool = False  # True if a number was read into Python, whose later use is unknown
     after: list[int] = field(default_factory=list)  # sequence numbers of nodes that use the result
 
     @property
     def name(self) -> str:
         """Return the name of the call that made the cut.
 
-        For `detach()` whose result is only read into Python, this is the read, such as "numpy".
+        For a detached tensor that was only read into Python, this is the call that read it: the
+        name of `x.detach().numpy()` is "numpy".
         """
         return (
             self.read if self.read and not self.after and self.how in DETACHING_CALLS else self.how
@@ -45,14 +46,14 @@ class CutRecord:
 
 
 class LiveCut(NamedTuple):
-    """A cut, with name and live node of each operand, while a graph is read."""
+    """A cut, and the name and live node of each of its operands, while a graph is read."""
 
     cut: CutRecord
     operands: list[tuple[str, GradFn]]
 
 
 class Origin:
-    """The operands of a cut, each given by the node that created it, or by the leaf itself."""
+    """The operands of a cut: for each operand the node that created it, or a leaf itself."""
 
     __slots__ = ("__weakref__", "cut", "operands")
 
@@ -74,8 +75,8 @@ def operand_makers(cuts: Iterable[LiveCut]) -> list[GradFn]:
 def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
     """Return the node that created a tensor, or the tensor itself if it is a leaf.
 
-    A leaf itself is returned, because a reference to its node would count as an owner of the leaf.
-    A view taken under no_grad has no node; the node of the view's base is returned for it.
+    For a leaf, its node is not returned, because a reference to the node would keep the leaf alive.
+    A view taken under no_grad has no node, so the node of the view's base is returned.
     """
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base

@@ -17,7 +17,7 @@ from ..program.events import TensorRecord
 class TensorAttributes(Listener):
     """Listener that reports reads of a non-leaf's `.grad`, and gradients cut off by `x.data = h`.
 
-    Both accesses also show which parameters the program updates without an optimizer.
+    It also notifies `Changes` of both accesses, by which a program may update a parameter by hand.
     """
 
     needs = ("every_call",)
@@ -64,9 +64,9 @@ class TensorAttributes(Listener):
 
 
 def _has_another_leaf(value: Tensor, tensor: Tensor) -> bool:
-    """Return True if a value depends on another leaf than `tensor`.
+    """Return True if a value depends on a leaf that is not `tensor`.
 
-    Otherwise the assignment of the value to `tensor.data` is an update of the tensor by hand.
+    If it does not, assigning the value to `tensor.data` only updates the tensor by hand.
     """
     fns, _ = collect_nodes([value.grad_fn])
     return any(leaf.variable is not tensor for leaf in leaves_of(fns))

@@ -13,8 +13,10 @@ from ..program import Program
 def codes(
     program: Program, classes: Iterable[type] = (), more: Iterable[CodeType] = ()
 ) -> Iterator[CodeType]:
-    """Yield the user's code objects: those of frames around the recording, innermost first, then
-    those of module classes' methods. Code objects of nested functions are included.
+    """Yield the code objects of the user's functions that are involved in a recording.
+
+    These are the functions that are running around the recording, innermost first, and the methods
+    of the classes of the program's modules. Functions nested in them follow.
 
     Args:
         program: the recorded program.
@@ -36,12 +38,12 @@ def codes(
 
 
 def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> CodePosition | None:
-    """Return the position that calls a method of this name; None unless there is exactly one.
+    """Return the position of the only call of a method; None if there is no call or several.
 
     Args:
         codes: the code objects to search.
         method: name of the method.
-        name: name of the variable or attribute whose method is called; "": any.
+        name: name of the variable or attribute whose method is called. "" stands for any name.
     """
     found: set[CodePosition] = set()
     for code in codes:
@@ -55,10 +57,9 @@ def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> 
 
 
 def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
-    """Return the position that assigns an attribute of this name; None unless there is exactly
-    one.
+    """Return the position of the only assignment to an attribute; None if there is not exactly one.
 
-    If the first code object assigns the attribute, the others are ignored.
+    If the first code object assigns to the attribute, the other code objects are ignored.
     """
     lines: list[list[CodePosition]] = []
     for code in codes:
@@ -71,7 +72,7 @@ def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition |
 
 
 def is_made_by_call(frame: FrameType, name: str) -> bool:
-    """Return True if the frame's code assigned the result of a call to this variable."""
+    """Return True if the frame last assigned the result of a call to this local variable."""
     made, before = False, ""
     for step in dis.get_instructions(frame.f_code):
         if step.offset > frame.f_lasti:

@@ -1,9 +1,10 @@
 """Follow parameter gradients from backward until they are used, clipped or cleared.
 
-Reported are gradients that were cleared before any use, a step with gradients of two losses, and
-clipping that has no effect, clips scaled gradients, or runs before ranks average the gradients. A
-read of `.grad` by the program counts as a use. Reads by PyTorch's optimizers, clipping functions
-and GradScaler are recognized by their source files.
+These problems are reported: gradients that are cleared before any use; an optimizer step with the
+gradients of two losses; and clipping that has no effect, that clips scaled gradients, or that
+precedes the averaging of gradients over ranks. A read of `.grad` by the program counts as a use.
+Reads by PyTorch's optimizers, clipping functions and GradScaler are recognized by their source
+files.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 
 @dataclass(slots=True)
 class _LineBackward:
-    """The last backward of a source line, and the use of its gradients so far."""
+    """The last backward that a source line called, and what became of its gradients."""
 
     reached: set[int]  # id() of the parameters that backward reached
     used: bool = False  # True if an optimizer step or the program used one of these gradients
@@ -74,34 +75,36 @@ class GradientLife(Listener):
 
     def _begin(self) -> None:
         self._fresh: set[int] = set()  # id() of parameters with an unused gradient
-        self._used = False  # True if any gradient of these backwards was used
+        self._used = False  # True if a gradient was used since none was unused
         self._stepped: set[int] = set()  # id() of parameters whose gradient a step used
-        self._stepping = False  # True during a step, which may call a closure
+        self._stepping = False  # True during an optimizer step, whose closure may run backward
         self._has_run = False  # True if any backward ran since the last step
         self._scaled = False  # True if the gradients are multiplied by the loss scale
+        # The line that first cleared an unused gradient, and True if an optimizer cleared it.
         self._clearing: tuple[CodePosition | None, bool] | None = None
-        self._clips: set[ClipMoment] = set()  # moments of clipping since the last backward or step
+        self._clips: set[ClipMoment] = set()  # kinds of clipping since the last backward or step
         self._clips_early = False  # True if the program clipped before the first backward
-        self._clipped: set[int] = set()  # storages of gradients clipped since backward or step
+        self._clipped: set[int] = set()  # storage ids of gradients clipped since backward or step
         self._norm_clip: CodePosition | None = None  # the line that called clip_grad_norm_
         self._runs: dict[CodePosition | None, _LineBackward] = {}
         # Lines of backwards whose gradients were used at least once.
         self._lines_used: set[CodePosition | None] = set()
-        # By id() of a parameter with a gradient: the parameter, and the lines of the backwards that
-        # added to the gradient.
+        # id() of a parameter with a gradient -> the parameter, and the lines whose backwards added
+        # to the gradient.
         self._given: dict[int, tuple[Ref, tuple[CodePosition | None, ...]]] = {}
-        # The id() of each parameter that an optimizer has updated since a backward, by the
-        # backward's line.
+        # Line that called backward -> id() of the parameters that an optimizer has updated with
+        # gradients of this backward.
         self._learnt: dict[CodePosition | None, set[int]] = {}
-        # For each parameter that such an optimizer did not update, and whose gradient a later
-        # backward added to: the lines of the first and of the later backward, and True if the later
-        # backward also reached the updated parameters. By id() of the parameter.
+        # Parameters with gradients of two losses. The first loss ran backward, an optimizer updated
+        # other parameters, then the second loss ran backward. id() of the parameter -> the lines of
+        # both backwards, and True if the second backward also reached the updated parameters.
         self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
 
     def on_resume(self, event: Resumed) -> None:
         """Forget earlier gradients, because the program may have used them during the pause.
 
-        This also runs after a CUDA graph was replayed: earlier backwards may have been its warm-up.
+        This method is also called after the replay of a CUDA graph, because earlier backwards may
+        have been the graph's warm-up.
         """
         self._begin()
         self.events.forget(GradientClearing, DiscardedGradients)
@@ -135,7 +138,7 @@ class GradientLife(Listener):
         """Handle a backward that added to gradients.
 
         Args:
-            reached: id() of the parameters with these gradients.
+            reached: id() of the parameters whose gradients backward computed.
             scaled: True if the loss was multiplied by a loss scale.
             place: the line that called backward.
         """
@@ -143,7 +146,7 @@ class GradientLife(Listener):
         self._check_discarded(place)
         if reached:
             self._runs[place] = _LineBackward(reached, used=self._stepping)
-            if not self._stepping:  # during a step, its closure ran backward for this step
+            if not self._stepping:  # a closure's gradients are used by the running step alone
                 self._add(reached, place)
         self._fresh.update(reached)
         self._used = self._used or self._stepping
@@ -154,7 +157,7 @@ class GradientLife(Listener):
         self._forget_clips()
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle tensors that are sent to other ranks: they may be gradients that were clipped."""
+        """Report clipped gradients that a collective averages afterwards."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._check_average(event.given)
 
@@ -177,7 +180,7 @@ class GradientLife(Listener):
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        if used is None:  # an optimizer that updates copies of parameters may use any gradient
+        if used is None:  # an optimizer with copies of parameters may use the gradient of any
             used = set(self._fresh)
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
@@ -194,7 +197,7 @@ class GradientLife(Listener):
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
         for key in reached & known.keys():
             parameter, lines = given.get(key, (None, ()))
-            if parameter is None or parameter() is None:  # the id() was reused
+            if parameter is None or parameter() is None:  # unknown, or the id() of a freed tensor
                 given[key] = Ref(known[key]), (place,)
                 self._mixed.pop(key, None)
                 continue
@@ -246,7 +249,7 @@ class GradientLife(Listener):
             elif code_owner(code.co_filename) == LIBRARY:
                 self._forget_losses_of(key)  # the library may clear the gradient in place
         elif gradient is not None and code_owner(code.co_filename) == OWN and parameter.is_leaf:
-            self._mark_used()  # the backward was run for this gradient, of an input for example
+            self._mark_used()  # the program reads a gradient of a tensor such as an input
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
         """Handle an assignment to `parameter.grad`."""
@@ -254,7 +257,7 @@ class GradientLife(Listener):
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:
                 self._clear(key, frame, by_optimizer=frame.f_code.co_filename == _OPTIMIZER)
-            else:  # a library that sets a gradient to None has used it before, as ZeRO does
+            else:  # a library such as ZeRO uses a gradient before it sets the gradient to None
                 self._mark_used()
                 self._forget_losses_of(key)
 
@@ -264,7 +267,7 @@ class GradientLife(Listener):
             run.used = run.used or not run.cleared
 
     def _check_discarded(self, place: CodePosition | None) -> None:
-        """Report, when a line calls backward again, that its last gradients were cleared unused."""
+        """Report a line that calls backward again after its last gradients were cleared unused."""
         run = self._runs.get(place)
         if run is None or place is None:
             return
@@ -292,7 +295,10 @@ class GradientLife(Listener):
             self._on_all_used()
 
     def _on_all_used(self) -> None:
-        """Report cleared gradients of which none was used, once no unused gradient is left."""
+        """Report gradients that were all cleared before any of them was used.
+
+        Called when every gradient has been used or cleared.
+        """
         if not self._used and self._clearing is not None:
             place, by_optimizer = self._clearing
             clearing = GradientClearing(by_optimizer=by_optimizer)
@@ -311,8 +317,8 @@ class GradientLife(Listener):
         if _max_norm(frame) == math.inf:
             pass  # the call only computes the norm
         elif gradient is None:
-            # Gradients that were cleared after a backward, and a backward that reaches no
-            # parameter, are reported as other events.
+            # Only clipping before backward is reported here. Gradients that were cleared after a
+            # backward, and a backward that reaches no parameter, are reported elsewhere.
 
             if not (self._fresh or self._has_run) and (
                 key not in self._stepped or self._clips_early

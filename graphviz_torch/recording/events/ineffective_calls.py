@@ -1,8 +1,8 @@
 """Find calls in the wrong train/eval mode, and `retain_graph=True` without a second backward.
 
-Reported are functional dropout that drops values in eval mode, an optimizer step with gradients of
-a forward in eval mode, and a backward that retains its graph although no other backward runs
-through this graph.
+These calls are reported: functional dropout that drops values in eval mode; an optimizer step with
+gradients of a forward in eval mode; and a backward that retains its graph, although no other
+backward runs through the graph.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..program import Program
 from .code import codes, find_method_call
 
-_MAX_LINES = 64  # observed lines that call backward
-_MAX_GRAPHS = 4  # latest retained graphs that are kept for one line
+_MAX_LINES = 64  # lines that call backward and are observed
+_MAX_GRAPHS = 4  # latest retained graphs that are compared with later backwards, per line
 
 
 @dataclass(slots=True)
@@ -65,16 +65,15 @@ class DropoutAndRetainedGraphs(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._modes: dict[CodePosition | None, set[bool]] = {}  # `training` of the model, by line
-        self._modules: dict[str, bool] = {}  # result of `_own_mode_decides` by path
+        # Line of a dropout call -> values of the model's `training` at these calls.
+        self._modes: dict[CodePosition | None, set[bool]] = {}
+        self._modules: dict[str, bool] = {}  # path of a module -> result of `_own_mode_decides`
         self._root: weakref.ref[Module] | None = None
-        # By the line that calls backward.
+        # Line that calls backward -> the graphs that it retained.
         self._graphs: dict[CodePosition | None, _RetainedGraphs] = {}
 
     def on_call_end(self, event: Called) -> None:
-        """Record the model's mode at a dropout call that drops values. Report the call if it drops
-        values in both modes.
-        """
+        """Report a dropout call that drops values in train mode and in eval mode."""
         if not _drops(event.func, event.args, event.kwargs or {}):
             return
         path = self.program.module
@@ -90,7 +89,10 @@ class DropoutAndRetainedGraphs(Listener):
             self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
 
     def _own_mode_decides(self, path: str) -> bool:
-        """Return True if the call is made by an nn.Dropout of the model, whose own mode decides."""
+        """Return True if the module at a path is an nn.Dropout of the model.
+
+        The mode of the nn.Dropout, not that of the model, then decides whether values are dropped.
+        """
         modules = self.program.table.modules()
         if not modules:
             return True
@@ -112,7 +114,7 @@ class DropoutAndRetainedGraphs(Listener):
                 del self._graphs[next(iter(self._graphs))]
 
     def on_resume(self, event: Resumed) -> None:
-        self._graphs = {}  # during the pause, another backward may have run through these graphs
+        self._graphs = {}  # an unobserved backward may have run through these graphs in the pause
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._look_at_graphs({backward.call.place for backward in backwards})
@@ -120,7 +122,7 @@ class DropoutAndRetainedGraphs(Listener):
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
         """Report lines that retain graphs through which no other backward runs."""
         for place, known in self._graphs.items():
-            # A single graph is not reported, because the program may still use the last graph.
+            # A single graph is not reported, because the program may still use it.
             if place in places and known.count > 1 and not known.runs_again:
                 self.events.note(UnneededRetainGraph(by=known.by), place, count=known.count)
 
@@ -138,15 +140,17 @@ def _drops(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 class EvalModes(Listener):
     """Listener that reports an optimizer step with gradients of a forward in eval mode.
 
-    A backward in eval mode alone is not reported: an adversarial attack runs one, but the optimizer
-    then steps with gradients of another backward, in train mode.
+    A backward in eval mode is reported only if the optimizer steps with its gradients. An
+    adversarial attack, for example, also runs a backward in eval mode, but the optimizer steps
+    after another backward in train mode.
     """
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Event of the last backward if it was in eval mode, and the sequence numbers of its roots.
+        # The event for the last backward and the sequence numbers of the backward's roots. None if
+        # the model was in train mode.
         self._last: tuple[EvalMode, list[int]] | None = None
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -160,8 +164,8 @@ class EvalModes(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         if self._last is not None:
             mode, numbers = self._last
-            # The frames around the step are searched, because `graphviz-torch run` begins the
-            # recording before the script has frames.
+            # Frames around the step are searched, too: `graphviz-torch run` begins the recording
+            # before the script runs, so the frames around the recording are not the script's.
             frames = user_frames(user_frame(sys._getframe(1)), self.program.frame)
             around = [frame.f_code for frame in frames]
             self.events.note(
@@ -173,15 +177,14 @@ class EvalModes(Listener):
 
 
 def _eval_mode(program: Program) -> EvalMode | None:
-    """Return an event if the model and all its called dropout and batch norm layers are in eval
-    mode; None otherwise.
+    """Return an event if the model, its dropout and its batch norm layers are in eval mode.
 
-    Batch norm layers that a program freezes on purpose are in eval mode, too. Then the model itself
-    is in train mode, and the result is None.
+    Layers that were not called are ignored. The result is None in any other case, also for a model
+    in train mode whose batch norm layers the program froze on purpose.
     """
     table = program.table
     every = table.modules()
-    layers = []  # called layers that compute something else in train mode
+    layers = []  # called layers that would return different results in train mode
     for module, path in every:
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
@@ -200,5 +203,5 @@ def _eval_mode(program: Program) -> EvalMode | None:
 
 
 def _in_train_mode(module: Module) -> bool:
-    """Return True if a module is in train mode, or has lost its `training` attribute."""
+    """Return True if a module is in train mode, or has no `training` attribute."""
     return bool(getattr(module, "training", True))

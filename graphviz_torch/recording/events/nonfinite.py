@@ -1,15 +1,17 @@
-"""Report the first NaN or Inf of each forward; nonfinite_origin.py finds the node that made it.
+"""Report the first NaN or Inf of each forward; nonfinite_origin.py finds the node that computed it.
 
 The saved tensors and the roots of a graph are checked when backward begins, while the nodes are
-alive. On the CPU one reduction over all of them shows whether any element is non-finite; only then
-each tensor is checked.
+alive. On the CPU one reduction over all of these tensors shows whether any element is non-finite.
+Single tensors are checked only if one is.
 
-With `gradients="finite"` the graph is checked only if a forward result was non-finite. Each result
-that has a node is summed when it is computed. On the CPU, the result's elements are read if the sum
-is not finite. On other devices the sums stay on the device until backward, which waits until they
-are copied; NaN, Inf and an overflow of the sum can then not be distinguished. Tensors without
-values (meta, fake), sparse and nested tensors are not checked. The first result with NaN and the
-first result with Inf are both reported, because masks contain -Inf on purpose.
+With `gradients="finite"` a graph is checked only if a forward result was non-finite. Each result
+that has a node is summed when it is computed. On the CPU, the elements of the result are read if
+the sum is not finite. On other devices the sums stay on the device until backward begins, which
+waits for their copy. NaN, Inf and an overflow of the sum cannot be distinguished there. The first
+result with NaN and the first result with Inf are both reported, because masks contain -Inf on
+purpose.
+
+Tensors without values (meta, fake), sparse tensors and nested tensors are not checked.
 """
 
 from __future__ import annotations
@@ -49,8 +51,9 @@ from .nonfinite_origin import BackwardSnapshot, NonfiniteOrigin, read
 def take_snapshot(
     fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
 ) -> BackwardSnapshot | None:
-    """Return a snapshot of a backward's roots and saved tensors; None if all are finite or
-    unreadable.
+    """Return a snapshot of a backward's roots and saved tensors.
+
+    The result is None if all elements are finite, and while a CUDA graph is captured.
 
     Args:
         fns: live nodes, in topological order.
@@ -65,7 +68,7 @@ def take_snapshot(
             if all(is_on_cpu(one) for one in values) and each_finite(values):
                 return None
             if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
-                return None  # our operators would become part of the CUDA graph
+                return None  # the operators of a snapshot would become part of the CUDA graph
         with torch.no_grad():
             return BackwardSnapshot(list(fns), losses)
 
@@ -81,12 +84,12 @@ class _FirstNonfinite:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        # Each with the number of backwards started, and True if the loss was scaled.
+        # Number of backwards started, True if the loss was scaled, and the snapshot.
         self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
         self._in_loss = False
 
     def take_snapshot(self, event: BackwardBegan) -> None:
-        """Keep a snapshot of the graph if its forward made NaN or Inf, or may have."""
+        """Keep a snapshot of the graph if its forward computed NaN or Inf, or may have."""
         live = event.live
         if self._in_loss:
             return
@@ -98,24 +101,24 @@ class _FirstNonfinite:
                 self.note_origins()
 
     def begin_step(self) -> None:
-        """Forget the snapshots and the loss of the last step."""
+        """Forget the snapshots of the last step, and whether its loss was non-finite."""
         self._snapshots, self._in_loss = [], False
 
     def note_origins(self) -> None:
-        """Read the flags that devices computed, and report the origins of NaN and Inf."""
+        """Copy the snapshots from their devices, and report the origins of NaN and Inf."""
         snapshots, self._snapshots = self._snapshots, []
         if snapshots:
             read([found for _, _, found in snapshots])
         for backwards, scaled, found in snapshots:
             origin = None if self._in_loss else found.origin()
-            # Overflow of a scaled loss is not reported, because the GradScaler skips that step.
+            # Inf after a scaled loss is not reported, because the GradScaler skips that step.
             if origin is not None and not (scaled and origin.nan == 0):
                 self._in_loss = origin.in_loss
                 self._note(origin, backwards)
 
     def _note(self, origin: NonfiniteOrigin, backwards: int) -> None:
         event = NonfiniteValue(
-            # If saved tensors cannot be read, it is unknown which node made the NaN of the loss.
+            # If saved tensors cannot be read, the node that computed the NaN is unknown.
             operation=origin.operation if HAS_SAVED_TENSOR_DATA else "",
             nan=origin.nan,
             inf=origin.inf if (origin.nan, origin.inf) != (0, 0) else None,
@@ -154,9 +157,10 @@ class FiniteResults(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._first = _FirstNonfinite(self.events)
-        self._notes: dict[int, str] = {}  # notes of this step, by sequence number of the node
-        self._missing = {"NaN", "Inf"}  # kinds not found so far
-        self._sums: list[tuple[int, Probe]] = []  # sums on other devices, by sequence number
+        self._notes: dict[int, str] = {}  # sequence number of a node -> its note in this step
+        self._missing = {"NaN", "Inf"}  # kinds that this forward has not computed so far
+        # Sequence numbers of nodes, and the sums of their results on devices other than the CPU.
+        self._sums: list[tuple[int, Probe]] = []
         self._seen = False  # True if a result of the current forward was non-finite
 
     def on_call_end(self, event: Called) -> None:
@@ -164,7 +168,7 @@ class FiniteResults(Listener):
         if end == start or not self._missing:
             return
         enabled = torch.is_grad_enabled()
-        set_grad_enabled(False)  # so that our sum creates no node
+        set_grad_enabled(False)  # the sum below must not create a node
         try:
             if type(result) is Tensor and not watched_operators():  # the usual case
                 self._look(end - 1, result)
@@ -181,7 +185,7 @@ class FiniteResults(Listener):
         self._read_sums()
         if self._seen:
             self._first.take_snapshot(event)
-        self._missing, self._seen = {"NaN", "Inf"}, False  # check the next forward again
+        self._missing, self._seen = {"NaN", "Inf"}, False  # search in the next forward again
 
     def on_step_end(self, event: None) -> None:
         self._first.begin_step()
@@ -198,7 +202,7 @@ class FiniteResults(Listener):
     def _read_sums(self) -> None:
         """Read the sums computed on other devices, and add a note for the first non-finite one."""
         sums, self._sums = self._sums, []
-        known = self._seen  # True: a CPU result was non-finite, so these may not be the first ones
+        known = self._seen  # True if a CPU result, which may be an earlier one, was non-finite
         totals = fetch([total for _, total in sums])
         pairs = zip(sums, totals, strict=True)
         bad = [number for (number, _), total in pairs if not all(map(math.isfinite, total))]

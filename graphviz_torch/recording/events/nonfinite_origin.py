@@ -1,11 +1,11 @@
-"""Find the node that made the first NaN or Inf of a forward, and the reason.
+"""Find the node that computed the first NaN or Inf of a forward, and the reason.
 
 When backward begins, while the nodes are alive, a snapshot of the backward's roots and of the saved
-tensors is taken. On the CPU it counts the non-finite elements at once. On other devices it computes
-flags, which are copied when the graphs are built, so that the program does not wait for the device;
-the flags show that there are NaN or Inf, but not how many. Tensors packed by hooks are not
-unpacked. Minus infinity is normal in masks. It is therefore ignored unless a logarithm or a
-division made it.
+tensors is taken. On the CPU, the snapshot counts the non-finite elements at once. On other devices
+it computes flags, which show that there are NaN or Inf, but not how many. The flags are copied when
+the graphs are built, so that the program does not wait for the device. Tensors packed by hooks are
+not unpacked. Negative infinity is normal in masks, and is ignored unless a logarithm or a division
+computed it.
 
     BackwardSnapshot (counts, flags) ─► read() ─► BackwardSnapshot.origin() ─► NonfiniteOrigin
 """
@@ -29,19 +29,19 @@ from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAME
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
 
-# Operations of which a result of -inf is a mistake, and not meant as a mask.
+# Operations whose -inf is not meant as a mask, but is a sign of a mistake.
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "div", "reciprocal", "rsqrt")
 
 
 class NonfiniteOrigin(NamedTuple):
-    """The origin of the first NaN or Inf."""
+    """The node that computed the first NaN or Inf, and the reason."""
 
     number: int  # sequence number of the node
     operation: str
-    nan: int | None  # number of NaN elements; None: at least one
-    inf: int | None  # number of Inf elements; None: at least one
-    reason: str  # "its divisor has 2 zeros"; "" if unknown
-    origin: Origin  # kind of tensor that was non-finite first
+    nan: int | None  # number of NaN elements in the result; None: unknown, but at least one
+    inf: int | None  # number of Inf elements in the result; None: unknown, but at least one
+    reason: str  # for example "its divisor has 2 zeros"; "" if unknown
+    origin: Origin  # whether the node's input, parameter or result was non-finite first
     in_loss: bool  # True if a root of the backward is non-finite
 
 
@@ -49,41 +49,42 @@ class _Counts(NamedTuple):
     nan: int
     inf: int
     minus: int = 0
-    exact: bool = True  # False: 1 means "at least one"
+    exact: bool = True  # False if the other fields are flags, so that 1 means "at least one"
 
 
 class _Node(NamedTuple):
     number: int
     title: str
-    sources: list[int]  # the nodes from which this node takes its inputs
-    parameters: list[int]  # indices of the tensors of the node's parameters
+    sources: list[int]  # indices of the nodes that computed this node's inputs
+    parameters: list[int]  # indices of the tensors that are parameters of the node
     elements: int  # number of elements of the node's input
 
 
 class _Saved(NamedTuple):
     node: int
     name: str
-    maker: int | None  # the node that created the tensor; None for a tensor without a node
+    maker: int | None  # index of the node that created the tensor; None for a tensor without a node
     tensor: int  # index of the tensor
 
 
-_Place = tuple[int, int]  # meaning of a flag: (-1, index of a tensor) or (node, index of a reason)
+# The subject of a flag: (-1, index of a tensor), or (index of a node, index of a reason).
+_Place = tuple[int, int]
 
 
 class BackwardSnapshot:
     """Counts of the non-finite elements in a backward's roots and saved tensors.
 
-    It keeps no node alive.
+    A snapshot keeps no node alive.
 
     Args:
         fns: live nodes, in topological order.
-        losses: readable roots of the backward, each paired with its node.
+        losses: roots of the backward whose elements can be read, each with its node.
     """
 
     def __init__(
         self, fns: Sequence[GradFn], losses: Sequence[tuple[GradFn | None, Tensor]]
     ) -> None:
-        self.flags: list[tuple[Probe, list[_Place]]] = []  # flags that were not copied yet
+        self.flags: list[tuple[Probe, list[_Place]]] = []  # flags that are still on a device
         self._nodes: list[_Node] = []
         self._saved: list[_Saved] = []
         self._reasons: dict[int, list[tuple[int, str]]] = {}
@@ -114,7 +115,12 @@ class BackwardSnapshot:
         self._measure(tensors)
 
     def take(self, places: Iterable[_Place], values: Iterable[int]) -> None:
-        """Store the flags that a device computed, in the order in which they were requested."""
+        """Store flags that a device computed.
+
+        Args:
+            places: the subjects of the flags.
+            values: three flags for each tensor, one flag for each reason.
+        """
         numbers = iter(values)
         for node, i in places:
             if node < 0:
@@ -124,8 +130,8 @@ class BackwardSnapshot:
                 self._reasons[node][i] = next(numbers), self._reasons[node][i][1]
 
     def origin(self) -> NonfiniteOrigin | None:
-        """Return the origin of the first NaN or Inf; None if all is finite."""
-        known: dict[int, _Counts] = {}  # NaN and Inf in a node's results, by node
+        """Return the origin of the first NaN or Inf; None if all elements are finite."""
+        known: dict[int, _Counts] = {}  # index of a node -> NaN and Inf in the node's results
         data: list[_Saved] = []
         for saved in self._saved:
             nan, inf, minus, exact = self._counts[saved.tensor]
@@ -148,13 +154,13 @@ class BackwardSnapshot:
         return self._first(min(bad), known, bool(bad_losses)) if bad else None
 
     def _first(self, first: int, known: Mapping[int, _Counts], in_loss: bool) -> NonfiniteOrigin:
-        """Return the node that made the first NaN or Inf.
+        """Return the node that computed the first NaN or Inf.
 
-        This is the first node with a known non-finite result, or a node before it whose saved
-        tensors or parameters explain the NaN or Inf.
+        This is the first node whose result is known to be non-finite, or an upstream node whose
+        saved tensors or parameters explain the NaN or Inf.
 
         Args:
-            first: the first node with a known non-finite result.
+            first: the first node whose result is known to be non-finite.
             known: NaN and Inf in the results of nodes.
             in_loss: True if a root of the backward is non-finite.
         """
@@ -165,7 +171,7 @@ class BackwardSnapshot:
             weights = self._nodes[node].parameters
             if not reason and any(any(self._counts[i][:3]) for i in weights):
                 origin, reason = "parameter", "one of its parameters already contains NaN or Inf"
-            if reason:  # for an earlier node, the counts of `first` are only a lower bound
+            if reason:  # `made` has the counts of `first`, which are not exact for another node
                 made = made._replace(exact=made.exact and node == first)
                 return self._origin_at(node, made, reason, origin, in_loss)
         return self._origin_at(first, made, "", "operation", in_loss)
@@ -178,7 +184,7 @@ class BackwardSnapshot:
         return NonfiniteOrigin(number, title, nan, inf, reason, origin, in_loss)
 
     def _nodes_before(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
-        """Yield a node and the nodes before it whose results are unknown, latest first."""
+        """Yield a node and the upstream nodes whose results are unknown, latest first."""
         stack, seen = [first], {first}
         while stack:
             stack.sort()
@@ -189,7 +195,7 @@ class BackwardSnapshot:
             stack.extend(dict.fromkeys(fresh))
 
     def _reason(self, node: int, counts: _Counts) -> str:
-        """Return why a node made NaN or Inf; "" if unknown, or if the node made none."""
+        """Return why a node computed NaN or Inf; "" if the reason is unknown."""
         for count, words in self._reasons.get(node, ()):
             if count:
                 return words.format(count, s="" if count == 1 else "s")
@@ -203,14 +209,20 @@ class BackwardSnapshot:
         return ""
 
     def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
-        """Count the elements that explain NaN or Inf: at once on the CPU, later on a device."""
+        """Count the elements that explain NaN or Inf.
+
+        Results on devices other than the CPU are added to `flags`, to be copied later.
+        """
         reasons = self._reasons[node] = []
         for mask, words in masks:
             reasons.append((0, words))
             self._ask(torch.count_nonzero(mask), [(node, len(reasons) - 1)])
 
     def _measure(self, tensors: Sequence[Tensor]) -> None:
-        """Count the non-finite elements of tensors: at once on the CPU, later on a device."""
+        """Count the non-finite elements of tensors.
+
+        Results on devices other than the CPU are added to `flags`, to be copied later.
+        """
         here = [tensor for tensor in tensors if is_on_cpu(tensor)]
         finite = each_finite(here)
         alike: dict[Any, list[int]] = defaultdict(list)
@@ -220,7 +232,7 @@ class BackwardSnapshot:
             elif not finite:
                 self._counts[i] = _counts(tensor)
         for same in alike.values():
-            with suppress(RuntimeError):  # dtypes without max
+            with suppress(RuntimeError):  # raised for dtypes for which PyTorch computes no maximum
                 rows = _flags([tensors[i] for i in same])
                 self._ask(rows, [(-1, i) for i in same])
 
@@ -232,9 +244,9 @@ class BackwardSnapshot:
             self.take(places, probe.values)
 
 
-def read(looks: Sequence[BackwardSnapshot]) -> None:
+def read(snapshots: Sequence[BackwardSnapshot]) -> None:
     """Copy the flags of all snapshots, with one copy from each device."""
-    asked = [(each, *flags) for each in looks for flags in each.flags]
+    asked = [(each, *flags) for each in snapshots for flags in each.flags]
     rows = fetch([probe for _, probe, _ in asked])
     for (each, _, places), values in zip(asked, rows, strict=True):
         each.flags = []
@@ -243,7 +255,11 @@ def read(looks: Sequence[BackwardSnapshot]) -> None:
 
 
 def _saved_with_makers(fn: GradFn) -> Iterator[tuple[str, GradFn | None, Tensor]]:
-    """Yield the readable saved tensors of a node, each as name, node that created it, and value."""
+    """Yield the readable saved tensors of a node.
+
+    Yields:
+        The name, the node that created the tensor (None if there is none), and the tensor.
+    """
     for attribute, name in SAVED_NAMES[type(fn)] if HAS_SAVED_TENSOR_DATA else ():
         try:
             raw: Any = getattr(fn, attribute)
@@ -280,7 +296,8 @@ def _flags(tensors: list[Tensor]) -> Tensor:
 def _masks(title: str, by_name: Mapping[str, Tensor]) -> Iterator[tuple[Tensor, str]]:
     """Yield masks of the elements that make an operation return NaN or Inf, each with a reason.
 
-    The first mask with a True element gives the reason, in which {} is the number of such elements.
+    The first mask with a True element explains the result. In its reason, {} is replaced by the
+    number of True elements.
 
     Args:
         title: name of the operation.

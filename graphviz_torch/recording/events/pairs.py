@@ -27,8 +27,8 @@ from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # kept results of unsqueeze and similar calls; kept sums
-_MIN_SUMS = 2  # unused sums of a line, for a report
+_MAX_INTENDED = 256  # size of each collection: results of unsqueeze and similar calls; sums
+_MIN_SUMS = 2  # a line is reported from this number of unused sums on
 
 
 @dataclass(slots=True)
@@ -51,13 +51,13 @@ class PairedTensors(Listener):
         self.functions = frozenset(_CHECKS)
         # Tensors that have a dimension of size 1 on purpose, by id().
         self._intended_shapes: dict[int, Ref] = {}
-        # Results of a reduction over the rows of a square matrix, with the matrix's storage, by
-        # id() of the result.
+        # id() of a vector that reduces the rows of a square matrix -> the vector, and the storage
+        # of the matrix.
         self._row_reductions: dict[int, tuple[Ref, Any, int]] = {}
-        self._sums: deque[_Sum] = deque(maxlen=_MAX_INTENDED)  # sums of two losses, of this step
-        # By line: the addends of its first sum, and the number of its sums that no backward used;
-        # -1 if a backward used a sum of the line.
+        self._sums: deque[_Sum] = deque(maxlen=_MAX_INTENDED)  # sums of two losses in this step
+        # Line that adds two losses -> the addends of the line's first sum.
         self._addends: dict[CodePosition | None, tuple[TensorRecord, TensorRecord]] = {}
+        # Line -> number of its sums that no backward used; -1 if a backward used one.
         self._unused: dict[CodePosition | None, int] = {}
 
     def on_call_end(self, event: Called) -> None:
@@ -65,11 +65,12 @@ class PairedTensors(Listener):
             _CHECKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
-        """Keep a result that has a dimension of size 1 on purpose, by `x[:, None]`, unsqueeze or
-        keepdim.
+        """Remember a result of `x[:, None]`, unsqueeze, or a reduction.
+
+        Such a result has a dimension of size 1 on purpose, or is a vector that reduces a matrix.
         """
         result = event.result
-        if type(result) is not Tensor:  # max and min return values and indices
+        if type(result) is not Tensor:  # max and min return a pair of values and indices
             result = getattr(result, "values", None)
         if type(result) is not Tensor:
             return
@@ -169,9 +170,7 @@ class PairedTensors(Listener):
             self._note_broadcast(func, one, other, result, frame)
 
     def _is_reduction_of(self, row: Tensor, matrix: Tensor) -> bool:
-        """Return True if `row` was computed by a reduction over the rows of `matrix`, and the
-        matrix is not symmetric.
-        """
+        """Return True if `row` reduces each row of `matrix`, and `matrix` is not symmetric."""
         known = self._row_reductions.get(id(row))
         if known is None or known[0]() is not row or known[1].expired():
             return False
@@ -229,7 +228,7 @@ class PairedTensors(Listener):
         self._sums.clear()
 
     def _check_unused(self, each: _Sum) -> None:
-        """Report a line whose sums no backward used, if a backward used one of two addends."""
+        """Report a line whose sums no backward used, although a backward used one addend."""
         count = self._unused.get(each.place, 0)
         if count < 0 or each.place not in self._addends:
             return
@@ -286,7 +285,7 @@ class PairedTensors(Listener):
 
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Return True for shapes (N, 1) and (N, k): a loss compares a value with k values."""
+    """Return True for shapes (N, 1) and (N, k): the loss compares each value with k values."""
     if not (
         TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
     ):
@@ -319,14 +318,14 @@ ARITHMETIC = _functions_named(
     " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
     *_SPACES,
 )
-# Operations whose result is 0 or 1 if the operands are a tensor and its detached copy.
+# Operations that always return 0 or 1 for a tensor and its detached copy.
 _RATIOS = _functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__", *_SPACES)
 _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.
 PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
-# Losses whose inputs are recorded, because rules check which operation computed them.
+# Losses whose inputs are recorded. Rules check which operations computed these inputs.
 JUDGED = _functions_named("kl_div cross_entropy", functional)
-# The method that checks a call, by function.
+# Function -> the method that checks calls of this function.
 _CHECKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
     TensorBase.__getitem__: PairedTensors.shape,
     **dict.fromkeys(UNSQUEEZE | KEEPING, PairedTensors.shape),

@@ -1,8 +1,8 @@
 """Detect dropout that draws another mask when backward runs the forward again.
 
-A checkpoint has to restore the forward's random state before it runs the forward again. It did not
-do so if the generator has the state that it had when backward began, or the state that another
-second run left. Only the CPU's generator is read.
+A checkpoint has to restore the random state of the first forward before it runs the forward again.
+The state was not restored if the random generator still has the state from the start of backward,
+or from the end of another repeated forward. Only the CPU's generator is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class RedrawnDropouts(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Hashes of the generator's state when the running backward began, and after second runs.
+        # Hashes of the generator's state at the start of backward and after each repeated forward.
         self._states: set[int] = set()
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
@@ -65,7 +65,7 @@ class RedrawnDropouts(Listener):
 
 
 def _checkpoints(node: Any, event: ModuleBegan) -> bool:
-    """Return True if torch.utils.checkpoint runs the module again, and not another node."""
+    """Return True if torch.utils.checkpoint runs the module again, False if another node does."""
     reentrant = getattr(node, "preserve_rng_state", True) is False
     return reentrant or redrawing_segment(event.frame) is not None
 

@@ -1,7 +1,7 @@
-"""Find mistakes in the setup of a training: in parameters, optimizers and leaves.
+"""Find mistakes in how a program sets up parameters, optimizers and leaves.
 
-If a program creates a new leaf from the values of a result, backward ends at the new leaf, and the
-computation of the result gets no gradient.
+An example of a wrong leaf is `torch.tensor(result, requires_grad=True)`: backward ends at the new
+leaf, so the operations that computed `result` get no gradient.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ..program.events import Events
 from ..program.source_lines import last_assignment, source_text
 from .code import codes, find_assignment
 
-# Misspellings of `requires_grad`, and `trainable`, which is Keras's name for it.
+# Misspellings of `requires_grad`, and Keras's name `trainable`.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
 _MAX_HARMLESS_NAMES = 10_000
-_MAX_LINES = 256  # observed lines that call backward
-_OWN_REFERENCES = 3  # our own references to a module: in the table, a variable, an argument
+_MAX_LINES = 256  # lines that call backward and are observed
+_OWN_REFERENCES = 3  # the recording's own references to a module: table, variable, argument
 
 
 _HARMLESS: set[str] = set()  # attribute names that do not look like requires_grad
@@ -61,15 +61,13 @@ def _is_suspect(name: str) -> bool:
 
 
 class TrainingSetup(Listener):
-    """Listener that reports parameters that no optimizer trains or no module has, and attributes
-    without effect.
-    """
+    """Listener that reports untrained or unregistered parameters, and misspelled attributes."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Number of optimizer steps before a line's first backward, by line.
+        # Line that calls backward -> number of optimizer steps before the line's first backward.
         self._first: dict[CodePosition | None, int] = {}
-        # Code of the frames around the first backward, if the recording began before the program.
+        # Code objects around the first backward, if the recording began before the program.
         self._codes: list[CodeType] = []
 
     def on_block_error(self, event: BlockRaised) -> None:
@@ -93,8 +91,7 @@ class TrainingSetup(Listener):
 
 
 def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType]) -> None:
-    """Report attributes of modules and parameters that are meant as `requires_grad` but have no
-    effect.
+    """Report attributes that are meant as `requires_grad` of a parameter but have no effect.
 
     Args:
         events: receives the events.
@@ -105,8 +102,7 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
     for module, path in program.table.modules():
         own = module.__dict__
         suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
-        # A library may set an attribute `requires_grad` rightly. Its False is reported only if a
-        # parameter requires a gradient nevertheless.
+        # `module.requires_grad = False` is no mistake if the module's parameters are frozen, too.
         found = [("", name) for name in suspects if own[name] is False and _learns(module, name)]
         for name, parameter in module._parameters.items():
             written = None if parameter is None else parameter.__dict__
@@ -120,16 +116,16 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
 
 
 def _learns(module: torch.nn.Module, attribute: str) -> bool:
-    """Return True if an attribute set to False has no effect.
+    """Return True if a module learns although this attribute of the module is False.
 
-    A misspelling never has an effect. `module.requires_grad` has none if a parameter of the module
-    requires a gradient nevertheless.
+    A misspelled attribute has no effect, so the result is True. For `requires_grad` it is True if
+    any parameter of the module requires a gradient.
     """
     return attribute != "requires_grad" or any(each.requires_grad for each in module.parameters())
 
 
 def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor]) -> None:
-    """Report parameters that get a gradient, but are in no module of the model and no optimizer.
+    """Report parameters that get a gradient, but are neither in the model nor in an optimizer.
 
     Args:
         events: receives the events.
@@ -143,7 +139,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     known = optimized_parameters()
     lost = {id(p): p for p in strangers if id(p) not in known}
     learns = not known.isdisjoint(own)
-    # The first called module may have no parameters because all its layers are in a plain list.
+    # If all layers are in a plain list, `own` is empty. Otherwise an optimizer has to train `own`.
     if not lost or not (learns or (known and not own)):
         return
     groups: dict[UnregisteredParameters, list[int]] = {}
@@ -151,7 +147,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
         stray = _holder_of(parameter, program)
         if stray is None or (not learns and stray.holder not in _CONTAINERS):
             continue
-        if given or stray.holder != "outside":  # only a given model has an outside
+        if given or stray.holder != "outside":  # without a given model, nothing is outside of it
             groups.setdefault(stray, []).append(key)
     for stray, keys in groups.items():
         place = None
@@ -161,13 +157,13 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
 
 
 def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:
-    """Report plain lists and dicts of layers, which register no parameters, in a model without
-    parameters.
+    """Report plain lists and dicts of layers in a model that has no registered parameters.
 
     Args:
         events: receives the events.
         program: the recorded program, which knows the modules.
-        error: the exception; the model is searched in the variables of its frames.
+        error: an optimizer's exception for an empty parameter list. The variables of the frames in
+            its traceback are searched for the model.
     """
     frames = [] if program.frame is None else [program.frame]
     trace = error.__traceback__
@@ -193,13 +189,14 @@ def look_for_steps(
     backwards: Sequence[Backward],
     first: MutableMapping[CodePosition | None, int],
 ) -> None:
-    """Report repeated backwards whose gradients belong to an optimizer that never stepped.
+    """Report repeated backwards that reach only parameters of an optimizer that never stepped.
 
     Args:
         events: receives the events.
         program: the recorded program, which knows which parameters were updated.
         backwards: the backwards of this step.
-        first: by line of a backward, the number of optimizer steps before it first ran.
+        first: line that calls backward -> number of optimizer steps before its first backward. New
+            lines are added.
     """
     own, optimized, updated = program.table.every(), None, program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}
@@ -223,9 +220,7 @@ def look_for_steps(
 
 
 def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | None:
-    """Return where the program keeps a parameter that is in no module of the model; None if
-    unknown.
-    """
+    """Return where the program keeps a parameter that is not in the model; None if unknown."""
     owner: Any = parameter
     for module, _ in program.table.modules():
         if any(each is parameter for each in module._parameters.values()):
@@ -236,13 +231,13 @@ def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | 
                 return UnregisteredParameters(holder=kind, name=f"{path}.{name}" if path else name)
     owner_name = type(owner).__name__
     if owner is not parameter:
-        del module  # the loop variable is a reference, too
+        del module  # the loop variable would count as a reference
         if sys.getrefcount(owner) <= _OWN_REFERENCES:
             return UnregisteredParameters(holder="forward", name=owner_name)
     frame = program.frame
     values = {} if frame is None else local_variables(frame)
     found = [(n, v) for n, v in values.items() if v is owner or _contains(v, owner)]
-    # Variables that are the parameter itself come last: they may be left from a loop.
+    # Variables that are the parameter itself come last, since a loop may have assigned them.
     for name, variable in sorted(found, key=lambda p: (p[1] is parameter, p[1] is not owner)):
         holder: Holder = "variable" if variable is parameter else "outside"
         return UnregisteredParameters(holder=holder, name=name)
@@ -261,19 +256,18 @@ def _plain_lists(module: torch.nn.Module) -> Iterator[tuple[str, Holder, Iterabl
 def _contains(item: Any, owner: Any) -> bool:
     if item is owner or not isinstance(item, torch.nn.Module):
         return item is owner
-    # Of a layer inside a compiled region, only the parameters are known.
+    # `owner` is a parameter if its layer ran inside a compiled region and is unknown.
     return any(each is owner for each in chain(item.modules(), item.parameters()))
 
 
-_MAX_LEAVES = 256  # kept leaves that the program created
+_MAX_LEAVES = 256  # latest leaves created by the program that are kept
 
 
 class Leaves(Listener):
-    """Listener that reports a backward that starts at a leaf, a parameter that is frozen, and a
-    result that is copied into a parameter.
+    """Listener that reports calls that freeze a parameter, create a leaf, or copy into a parameter.
 
-    These calls create leaves: `x.requires_grad = True`, `x.requires_grad_()`,
-    `torch.tensor(x, requires_grad=True)`.
+    A new leaf is reported if backward reaches it, or if backward starts at it. These calls create
+    leaves: `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
     """
 
     needs = ("every_call",)
@@ -284,7 +278,7 @@ class Leaves(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._leaves: dict[int, tuple[Ref, CodePosition | None, str]] = {}
-        self._makers: dict[CodePosition | None, str] = {}  # the function that each line calls
+        self._makers: dict[CodePosition | None, str] = {}  # line -> function that created a leaf
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, result, frame, _, _ = event
@@ -312,9 +306,7 @@ class Leaves(Listener):
                 del self._makers[next(iter(self._makers))]
 
     def _check_copy(self, args: Sequence[Any], frame: FrameType) -> None:
-        """Report a copy of a result into a parameter, through which no gradient reaches the
-        computation of the result.
-        """
+        """Report a copy of a result into a parameter, through which no gradient flows."""
         target, value = args[0], args[1] if len(args) > 1 else None
         if torch.is_grad_enabled() or not isinstance(target, torch.nn.Parameter):
             return
@@ -354,7 +346,7 @@ class Leaves(Listener):
 
 
 def _called_function(frame: FrameType | None) -> str:
-    """Return the function that the user's line calls, if it makes the call into torch; else ""."""
+    """Return the library function that the user's line called; "" if it called torch directly."""
     name = ""
     while frame is not None and code_owner(frame.f_code.co_filename) != OWN:
         name, frame = frame.f_code.co_name, frame.f_back

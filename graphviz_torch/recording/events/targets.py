@@ -1,9 +1,10 @@
-"""Check the targets of losses: are all of them ignored, equal, or outside of the allowed values?
+"""Find targets of losses that are all ignored, all equal, or not allowed by the loss.
 
-Checked are class indices, the targets of losses that take a sign, a probability or a count, and the
-log-probabilities of kl_div, which must not exceed 0. Regression targets are checked only if the
-last batch of a DataLoader contains them: targets that the program creates, as for an adversarial
-loss, may be constant on purpose. Results on other devices than the CPU are read at the step's end.
+The following are checked: class indices; targets of losses that take a sign, a probability or a
+count; and the log-probabilities of kl_div, which must not exceed 0. Regression targets are checked
+only if the last batch of a DataLoader contains them. Targets that the program itself creates, as
+for an adversarial loss, may be constant on purpose. Results on devices other than the CPU are read
+at the end of the step.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
 _MAX_NODES = 8  # nodes searched upstream of a loss's input
 
 
-# The masks below call torch's functions, because a program may have replaced a tensor's methods.
+# The functions below call torch's functions, because a program may have replaced tensor methods.
 def _is_no_sign(target: Tensor) -> Tensor:
     return torch.ne(torch.abs(target), 1)
 
@@ -52,7 +53,7 @@ def _is_no_share(target: Tensor) -> Tensor:
 
 
 def _is_no_probability(target: Tensor) -> Tensor:
-    """Return a mask of rows that contain a value outside of [0, 1] or sum to more than 1."""
+    """Return a mask of values that are outside of [0, 1] or in a row whose sum exceeds 1."""
     sums = torch.sum(target, min(1, TensorBase.dim(target) - 1), keepdim=True)
     return torch.logical_or(_is_no_share(target), torch.gt(sums, _SUMS_TO))
 
@@ -65,7 +66,7 @@ def _is_above(scores: Tensor) -> Tensor:
     return torch.gt(scores, _ROUNDED)
 
 
-# By loss: the position of the target among the arguments, and a mask of invalid values.
+# Loss -> position of the target among the arguments, and a function that masks invalid values.
 _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.cosine_embedding_loss: (2, _is_no_sign),
     F.margin_ranking_loss: (2, _is_no_sign),
@@ -87,21 +88,21 @@ _NUMBERS = frozenset(
     )
 )
 _KL_DIV = ("input", "target")
-_ROUNDED = 1e-3  # rounding errors may raise a log-probability to this value
-_SUMS_TO = 1.05  # rounding errors of bfloat16 may raise a sample's sum of probabilities to this
+_ROUNDED = 1e-3  # largest log-probability that is explained by rounding errors
+_SUMS_TO = 1.05  # largest sum of probabilities that is explained by rounding errors of bfloat16
 
 
 @dataclass(slots=True)
 class _TargetCheck:
-    """The result of checking one loss call's target, on its device."""
+    """The check of one loss call's target, whose result is still on the target's device."""
 
     event: LossTarget
     place: CodePosition | None
     operand: TensorRecord
-    # Class targets and "constant": number of ignored targets, smallest and largest of the others.
-    # Others: number of invalid values.
+    # If `event.what` is "constant": number of ignored targets, smallest and largest other target.
+    # Otherwise: number of invalid values.
     numbers: Probe
-    # True if class 0 may be the right class of every sample, as in a contrastive loss that puts
+    # True if class 0 may rightly be the target of every sample, as in a contrastive loss that puts
     # the score of the positive pair first.
     first_is_right: bool
 
@@ -154,7 +155,7 @@ class Targets(Listener):
             event: the call of the loss.
             target: the tensor to check.
             what: the problem to search for.
-            outside: returns a mask of invalid values; None: check whether all targets are equal.
+            outside: returns a mask of invalid values. If None, check whether all targets are equal.
         """
         func, args, kwargs = event.func, event.args, event.kwargs or {}
         if (
@@ -210,7 +211,7 @@ class Targets(Listener):
         """Report the problems of the targets that one line passed to a loss.
 
         Args:
-            event: the event, with the problem that was searched for.
+            event: the event to report; its `what` is the problem that was searched for.
             place: the line.
             operand: the target of the last call.
             rows: `_TargetCheck.numbers` of each call.
@@ -242,9 +243,7 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
-    """Return a tensor of three: the number of ignored targets, the smallest and the largest of the
-    others.
-    """
+    """Return the number of ignored targets, the smallest and the largest other target."""
     skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
     least = torch.amin(torch.masked_fill(target, skip, info.max))
@@ -253,16 +252,16 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return a tensor like that of `_classes`: no target is ignored, so its first value is 0."""
+    """Return 0, which is the number of ignored targets, the smallest and the largest target."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
 
 def _are_scores(values: Any) -> bool:
-    """Return True if the input of a loss may be scores of pairs, as in a contrastive loss.
+    """Return True if the input of a loss may consist of scores of pairs, as in a contrastive loss.
 
-    Such scores are concatenated, or products of features, or reshaped from one number per pair. For
-    a tensor without a node the result is True, because its computation is unknown.
+    Such scores are concatenated, are products of features, or are reshaped from one number per
+    pair. For a tensor without a node the result is True, because its computation is unknown.
     """
     if type(values) is not Tensor or values.grad_fn is None:
         return True
@@ -281,7 +280,7 @@ def _are_scores(values: Any) -> bool:
 
 
 def _is_weight(fn: Node) -> bool:
-    """Return True if a node is the AccumulateGrad of a leaf, or the transpose of one."""
+    """Return True if a node is an AccumulateGrad, or the transpose of a leaf."""
     turned = sources_of(fn) if fn.name() in ("TBackward0", "TransposeBackward0") else [fn]
     return any(each.name().endswith("AccumulateGrad") for each in turned)
 

@@ -1,7 +1,7 @@
-"""Find arguments that a function of the program never reads, from the function's bytecode.
+"""Find arguments that a function of the program never reads, by inspecting its bytecode.
 
-Two kinds of arguments are checked: tensors that are passed to an outermost forward, and gradients
-that the backward of a custom Function receives.
+Two kinds of arguments are checked: tensors that the program passes to the forward of an outermost
+module, and gradients that autograd passes to the backward of a custom Function.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MAX_CLASSES = 1024
 
 
 class UnreadArguments(Listener):
-    """Listener that reports arguments that no instruction of the function reads."""
+    """Listener that reports tensor arguments that the called function never reads."""
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Names of the unread arguments, by class of modules or nodes; () if all are read.
+        # Class of a module or node -> names of the unread arguments; () if all are read.
         self._unread: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
@@ -90,7 +90,7 @@ def _codes(kind: Any) -> list[CodeType]:
 
 
 def _code_of(function: Any) -> CodeType | None:
-    """Return the code of a Python function without decorators; None for other objects."""
+    """Return the code of a Python function, or of the function that decorators wrap; else None."""
     function = inspect.unwrap(function) if callable(function) else None
     return function.__code__ if isinstance(function, FunctionType) else None
 
@@ -106,8 +106,9 @@ def _forward_arguments(kind: Any) -> tuple[str, ...]:
 
 
 def _gradients(kind: Any) -> tuple[str, ...]:
-    """Return the names of the gradients that the backward of a custom Function receives, if it
-    reads none of them; otherwise ().
+    """Return the gradient arguments of a custom Function's backward, if it reads none of them.
+
+    Returns () if backward reads any of its gradients.
     """
     code = _code_of(kind._forward_cls.backward)
     if code is None:
@@ -118,7 +119,7 @@ def _gradients(kind: Any) -> tuple[str, ...]:
 
 
 def _read_names(code: CodeType) -> set[str]:
-    """Return the local variables that a function's instructions read."""
+    """Return the names of the local variables that a function reads."""
     read: set[str] = {*code.co_cellvars}
     for step in dis.get_instructions(code):
         if step.opname.startswith(_LOADS):

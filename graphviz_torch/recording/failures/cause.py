@@ -11,7 +11,8 @@ from ..program import Program
 from ..program.source_lines import source_text
 from .node import FailingNode
 
-Computed = tuple[str, int, str]  # variable's name; sequence number and type of the value's node
+# A variable of the program: its name, and the sequence number and type of its value's node.
+Computed = tuple[str, int, str]
 
 
 def explain_failure(
@@ -22,16 +23,15 @@ def explain_failure(
     before: Sequence[Backward],
     program: Program,
 ) -> Failure:
-    """Return the failure with the node that backward could not run, and with the earlier actions
-    that caused the failure.
+    """Return a copy of `failure` with the node that failed and the earlier actions that caused it.
 
     Args:
         failure: the exception that ended the recording.
         run: the backward that raised the exception.
         failing: the node at which this backward failed.
-        computed: the program's variables when it failed.
+        computed: the program's variables when backward failed.
         before: the earlier backwards.
-        program: the recorded program, which knows lines.
+        program: the recorded program, which formats lines.
     """
     line = program.line()
     changes = [
@@ -58,7 +58,7 @@ def explain_failure(
         )
         label = _name(run, last, computed, program)
         found = [Cause("backward", "", _not_none(last, user), label=label)]
-    if not failing.freed:  # an earlier run is a cause only if this graph continues its graph
+    if not failing.freed:  # an earlier backward matters only if this graph continues its graph
         found = [each for each in found if each.in_loop and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 
@@ -66,12 +66,20 @@ def explain_failure(
 def _previous_run(
     run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
 ) -> Cause:
-    """Return as a Cause that another backward ran a node before, with the nodes at which the two
-    graphs diverge.
+    """Return the Cause for a node that an earlier backward already ran.
+
+    It has the last node that the graphs of both backwards share, and the next node downstream.
+
+    Args:
+        run: the backward that failed.
+        node: the node at which it failed.
+        other: the earlier backward.
+        computed: the program's variables when backward failed.
+        program: the recorded program, which formats lines.
     """
     last, user = _last_known(run, node, other.has_run)
-    # Nodes that are newer than those of the other graph belong to a later step of the program. The
-    # path to them may contain older nodes that the other backward did not run.
+    # The next node may be older than the earlier backward, which did not run it. The search goes on
+    # to the first node that is newer.
     newest = max(other.numbers)
     before, later = _last_known(run, last, lambda number: number <= newest)
     return Cause(
@@ -89,14 +97,16 @@ def _not_none(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
-    """Return the last known node on a path from a node towards the outputs, and the next node.
-
-    The next node is None if the path ends at an output.
+    """Follow a path from a node towards the outputs, and return its last node that is known.
 
     Args:
-        run: the backward, whose graph is searched.
+        run: the backward whose graph is searched.
         node: the node at which the path begins.
-        known: returns True if a sequence number belongs to a known node.
+        known: returns True if the node with a sequence number counts as known.
+
+    Returns:
+        The last known node, and the next node on the path. The next node is None if the last known
+        node is an output.
     """
     users: dict[int, list[int]] = {}
     for source, target, _, _ in run.reading.edges:
@@ -114,12 +124,14 @@ def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple
 
 
 def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
-    """Return the program's name for a node's result, or for another result that a node of the same
-    type and line created.
+    """Return the program's name for a node's result; "" if unknown.
+
+    If no variable is the result, the name of another result may be returned, which a node of the
+    same type and line created.
     """
     columns = run.reading.columns
     label: str = columns["label"][node]
-    if label and "," not in label:  # the name of a single output
+    if label and "," not in label:  # a label with a comma names several outputs
         return label
     source = program.source(run.numbers[node])
     for name, number, kind in computed if source else ():

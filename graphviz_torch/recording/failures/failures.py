@@ -1,4 +1,4 @@
-"""Record exceptions: of the last call that raised, of backwards, and of the whole block."""
+"""Record the exceptions of calls into torch, of backwards, and of the recorded block."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Rerun(NamedTuple):
     """A checkpointed segment whose second forward differs from its first."""
 
     position: CodePosition | None  # the line that called checkpoint
-    changes: list[tuple[str, Change]]  # changed buffers and their names, which may be the cause
+    changes: list[tuple[str, Change]]  # names and changes of buffers that may be the cause
 
 
 class _FailedBackward(NamedTuple):
@@ -39,7 +39,7 @@ class _FailedBackward(NamedTuple):
 
     error: Error
     node: FailingNode | None
-    computed: list[Computed]  # the program's variables when backward raised
+    computed: list[Computed]  # the program's variables when backward raised the exception
     rerun: _Rerun | None = None
 
 
@@ -48,19 +48,19 @@ class Failures(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._call: FailedCall | None = None  # the last call that raised, since the last backward
+        self._call: FailedCall | None = None  # the last call that raised since the last backward
         self._block: FailedCall | None = None  # the exception that ended the block
-        self._position = -1  # the graph that shows the exception: the last one
-        self._in_backward = False  # True if the last backward raised the exception
+        self._position = -1  # index of the graph that shows this exception
+        self._in_backward = False  # True if the last backward raised this exception
         self._backwards: list[Backward] = []
-        self._failed: dict[int, _FailedBackward] = {}  # by graph
-        self._inner: FailingNode | None = None  # node of a nested backward
+        self._failed: dict[int, _FailedBackward] = {}  # by index of the graph
+        self._inner: FailingNode | None = None  # the node at which a nested backward failed
 
     def on_call_error(self, event: Raised) -> None:
         """Record the operands of a call that raised, with their names in the user's frames."""
         known = Error.create(event.error)
         if self._call is not None and self._call.error == known:
-            return  # the exception passes an outer call
+            return  # the exception of an inner call propagates through an outer call
         operands = []
         for tensor in tensors((event.args, event.kwargs)):
             label = ""
@@ -90,7 +90,7 @@ class Failures(Listener):
             live, order = event.live, event.live.ran.nodes or []
             fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
             node, computed = None, []
-            # Our own errors are suppressed, so that the user's error propagates.
+            # An error of the search below must not replace the user's error.
             with suppress(Exception):
                 computed = producers_of(live.named)
                 node = find_failing_node(
@@ -109,9 +109,9 @@ class Failures(Listener):
         self._inner = None
 
     def _rerun(self, live: LiveGraph) -> _Rerun:
-        """Return the checkpointed segment that backward was running again when it failed.
+        """Return the checkpointed segment whose forward backward was running again when it failed.
 
-        This is the first segment whose nodes have not all run.
+        This is the first segment with a node that has not run.
         """
         ran = set(live.ran.nodes or ())
         part = next((p for p in live.checkpoints.parts if not p.nodes <= ran), None)
@@ -119,7 +119,7 @@ class Failures(Listener):
         found = [
             (f"{path}.{name}" if path else name, change)
             for module, path in self.program.table.called_modules()
-            # Buffers of PyTorch's modules, such as num_batches_tracked, are not the cause.
+            # Buffers of PyTorch's own modules, such as num_batches_tracked, cannot be the cause.
             if not type(module).__module__.startswith("torch.")
             for name, buffer in module._buffers.items()
             if buffer is not None and (change := changes.last_write(buffer)) is not None
@@ -154,7 +154,7 @@ class Failures(Listener):
         own = self._failed.get(backward.position)
         if backward.position == self._position:
             failed = self._block
-        else:  # the program caught the exception of this backward, if there was one
+        else:  # if this backward raised an exception, the program caught it
             failed = None if own is None else FailedCall(own.error, "backward", backward.call.place)
         if failed is None:
             return graph

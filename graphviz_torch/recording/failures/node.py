@@ -32,7 +32,7 @@ class FailingNode:
 
     node: int
     saved: TensorMeta | None = None  # the node's saved tensor that was changed in place
-    leaf: int | None = None  # node of the leaf that shares memory with `saved`
+    leaf: int | None = None  # id of the node of the leaf that shares memory with `saved`
     changes: list[Change] = field(default_factory=list)  # in-place changes of `saved`
     freed: bool = False  # True if an earlier backward freed the node's saved tensors
 
@@ -48,10 +48,11 @@ def find_failing_node(
 
     Args:
         fns: the live nodes that backward may run, by id.
-        order: ids of the nodes that received gradients, in order; empty if unknown.
+        order: ids of the nodes that received gradients, in order. It is empty if unknown.
         error: the exception that the engine raised.
-        changes: recorded in-place changes.
-        ran_before: returns True if an earlier backward ran the node with an id.
+        changes: the in-place changes that were recorded.
+        ran_before: returns True if an earlier backward ran the node with this id and freed its
+            saved tensors.
     """
     message = str(error)
     if not _is_from_node(error):
@@ -77,9 +78,7 @@ def find_failing_node(
 def find_node_in_checkpoint(
     fns: Mapping[int, GradFn], error: BaseException, changes: Changes
 ) -> FailingNode | None:
-    """Return the node at which the backward of a reentrant checkpoint failed; None if this is not
-    certain.
-    """
+    """Return the node at which a reentrant checkpoint's backward failed; None if not certain."""
     found, said = (
         find_failing_node(fns, [], error, changes, lambda node: False),
         _CHANGED.match(str(error)),
@@ -93,8 +92,16 @@ def find_node_in_checkpoint(
 def _node_of_message(
     fns: Mapping[int, GradFn], order: Sequence[int], said: re.Match[str], changes: Changes
 ) -> FailingNode | None:
-    """Return the node that saved the tensor to which PyTorch's message refers; None unless there is
-    exactly one.
+    """Return the node that saved the tensor to which PyTorch's message refers.
+
+    Args:
+        fns: the live nodes that backward may run, by id.
+        order: ids of the nodes that received gradients, in order.
+        said: the message, with the tensor's version and the expected version as groups.
+        changes: the in-place changes that were recorded.
+
+    Returns:
+        The node; None unless exactly one node fits the message.
     """
     found: dict[int, Tensor] = {}
     for node in _candidates(fns, order):
@@ -112,8 +119,10 @@ def _node_of_message(
 
 
 def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int]:
-    """Yield the nodes that may have failed: first the last node that received gradients, then those
-    that received none, in the engine's order.
+    """Yield the nodes that may have failed, the most likely one first.
+
+    This is the last node that received gradients. The nodes that received none follow, in the order
+    in which the engine would run them.
     """
     ran = set(order)
     yield from order[-1:]
@@ -122,9 +131,9 @@ def _candidates(fns: Mapping[int, GradFn], order: Sequence[int]) -> Iterator[int
 
 
 def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
-    """Yield a node's saved tensors, each after the attribute that unpacks it.
+    """Yield a node's saved tensors, each with the name of the attribute that unpacks the tensor.
 
-    The tensor is None if it was freed. Tensors that hooks packed are left out.
+    A freed tensor is given as None. Tensors that hooks packed are left out.
     """
     for raw_name, name in SAVED_NAMES[type(fn)]:
         attribute = f"_saved_{name}" if name else "saved_tensors"
@@ -139,7 +148,7 @@ def _saved_tensors(fn: GradFn) -> Iterator[tuple[str, Tensor | None]]:
 
 
 def _leaf(fns: Mapping[int, GradFn], tensor: Tensor) -> int | None:
-    """Return the node of the leaf with which a tensor shares memory; None if there is none."""
+    """Return the id of the node of the leaf that shares memory with a tensor; None if none does."""
     for node, fn in fns.items():
         if type(fn).__name__ == "AccumulateGrad" and same_memory(fn.variable, tensor):
             return node
@@ -152,7 +161,7 @@ def _is_freed(fn: GradFn) -> bool:
 
 
 def _error(fn: GradFn, attribute: str) -> str:
-    """Return the message of the error that reading a saved tensor raises; "" if it raises none."""
+    """Return the message of the error raised when a saved tensor is read; "" if there is none."""
     try:
         getattr(fn, attribute)
     except RuntimeError as error:
@@ -161,9 +170,9 @@ def _error(fn: GradFn, attribute: str) -> str:
 
 
 def _is_from_node(error: BaseException) -> bool:
-    """Return True if a node of this backward raised an error, and not a hook or a nested backward.
+    """Return True if a node of this backward, not a hook or a nested backward, raised the error.
 
-    An error from C++ has no Python frame, so it is recognized by its message.
+    An error raised by a C++ node has no frame in the traceback. It is recognized by its message.
     """
     trace = error.__traceback__
     while trace is not None:
@@ -174,7 +183,7 @@ def _is_from_node(error: BaseException) -> bool:
             if trace.tb_frame.f_code is not BackwardCFunction.apply.__code__:
                 return False
             break
-    while trace is not None:  # the frames are searched for a nested backward
+    while trace is not None:  # searches the inner frames for a nested backward
         code, trace = trace.tb_frame.f_code, trace.tb_next
         if code.co_name == "_engine_run_backward" and code.co_filename == _ENGINE:
             return False

@@ -1,4 +1,4 @@
-"""Add a note with the cause and a remedy to an exception that leaves a recording."""
+"""Add a note with the cause and a remedy to an exception that ends a recorded block."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from ...graph.text import printable
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
-    """Add the diagnosis to an exception as a note, or print it on Python 3.10, which shows no
-    notes.
+    """Add the findings about an exception to the exception, as a note.
 
-    An exception that leaves several recordings gets one note. Exceptions that end the program on
-    purpose (SystemExit, KeyboardInterrupt) get none. Errors of this function never reach the user.
+    Python 3.10 does not show notes, so the note is printed to stderr there. An exception that
+    propagates through several recordings gets one note. Exceptions that end the program on purpose
+    (SystemExit, KeyboardInterrupt) get none. This function raises no exception of its own.
+
+    Args:
+        error: the exception.
+        graph: the graph up to the failure.
     """
     with suppress(Exception):
         from ...findings import diagnosis  # imported late: the rules are slow to load

@@ -32,7 +32,7 @@ class OperandRecord:
 
 
 class Error(NamedTuple):
-    """The identity of an exception, without a reference to the exception and its frames."""
+    """A key that identifies an exception without keeping the exception's frames alive."""
 
     key: int  # id() of the exception
     kind: str
@@ -40,7 +40,7 @@ class Error(NamedTuple):
 
     @classmethod
     def create(cls, error: BaseException) -> Error:
-        """Create the identity of a live exception."""
+        """Create the key of a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))
         except Exception:  # raised by the user's __str__
@@ -49,15 +49,15 @@ class Error(NamedTuple):
 
 @dataclass(slots=True)
 class FailedCall:
-    """An exception of a call or of the block, with the operands of the call."""
+    """An exception that a call or the recorded block raised, with the operands of the call."""
 
     error: Error
     operation: str = ""
     place: CodePosition | None = None
     operands: list[OperandRecord] = field(default_factory=list)
-    # The user's line that raised inside backward, such as a line of a custom Function.
+    # For an exception in backward, the user's line that raised it, as in a custom Function.
     raised: CodePosition | None = None
-    mapped: CodePosition | None = None  # the line that called torch.vmap around the call
+    mapped: CodePosition | None = None  # the line that called torch.vmap, if the call ran inside
 
     def with_node_ids(self, ids: Mapping[GradFn, int]) -> FailedCall:
         """Return a copy whose operands have node ids instead of references to nodes."""
@@ -70,8 +70,8 @@ class FailedCall:
         """Return the failure as plain values.
 
         Args:
-            line: returns the user's line that created the node with a sequence number.
-            where: formats a position.
+            line: returns the line that created a node, given the node's sequence number.
+            where: formats a position as text.
         """
         return Failure(
             self.error.kind,
@@ -102,15 +102,16 @@ def operand(label: str, tensor: Tensor) -> OperandRecord:
     label = label or _expression(tensor, user_frame(sys._getframe(1)))
     try:
         fn = grad_fn_of(tensor)
-    except RuntimeError:  # raised for a view that was taken under no_grad and changed in place
+    except RuntimeError:  # a view that was taken under no_grad and changed in place
         fn = None
     number = None if fn is None or hasattr(fn, "variable") else fn._sequence_nr()
     return OperandRecord(label, meta, fn, tensor.output_nr, number)
 
 
 def refused_operands(error: BaseException) -> list[OperandRecord]:
-    """Return the tensor that an optimizer refused, found in the frame that raised; [] if there is
-    none.
+    """Return the tensor that an optimizer refused, in a list; [] if there is none.
+
+    The tensor is found in the frame that raised the error.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -123,14 +124,15 @@ def refused_operands(error: BaseException) -> list[OperandRecord]:
 
 
 def _expression(tensor: Tensor, frame: FrameType | None) -> str:
-    """Return an expression whose value is the tensor, in the user's frame or an outer frame; "" if
-    none is found.
+    """Return an expression of the user's code whose value is the tensor; "" if none is found.
+
+    The variables of `frame` and then those of the outer frames are searched.
     """
     while frame is not None:
         for name, value in local_variables(frame).items():
             if value is tensor:
                 return name
-            with suppress(Exception):  # attributes of user objects may raise
+            with suppress(Exception):  # reading a user's object may raise any exception
                 for expression, part in _items_of(name, value):
                     if part is tensor or (part is not None and part is tensor._base):
                         return expression
@@ -139,8 +141,9 @@ def _expression(tensor: Tensor, frame: FrameType | None) -> str:
 
 
 def _items_of(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield expression and value of each item of a container, or of each attribute of an object,
-    without running the object's code.
+    """Yield an expression and the value for each item of a container or attribute of an object.
+
+    No code of the object is run.
     """
     kind = type(value)
     if issubclass(kind, dict):

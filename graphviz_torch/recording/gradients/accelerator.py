@@ -1,8 +1,8 @@
-"""Compute statistics of gradients on other devices than the CPU.
+"""Compute statistics of gradients on devices other than the CPU.
 
-Gradients are stacked into rows of equal width, and all rows are reduced together. Many gradients
-therefore need as few operators as one. A large gradient is reduced in blocks of wide rows. The
-results of the rows are copied to the CPU later, and combined there.
+Gradients are stacked into rows of equal width, and all rows are reduced together. Reducing many
+gradients therefore runs as few operators as reducing one. A large gradient is reduced in blocks of
+wide rows. The results of the rows are copied to the CPU later, and combined there.
 """
 
 from __future__ import annotations
@@ -22,27 +22,33 @@ from ...internals.functions import TensorBase
 from ...internals.tensors.memory import Elements
 from .cpu import SMALL_GRADIENT, Row, end_to_end
 
-WIDTH = 1024  # elements in a row, when several gradients are stacked
-_WIDEST = 1 << 16  # most elements in a row of a large gradient; float32 can count them exactly
+WIDTH = 1024  # elements in a row, if several gradients are stacked
+_WIDEST = 1 << 16  # most elements in a row of a large gradient, so that float32 counts are exact
 _BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB of float32
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The partial results of a reduction of several gradients, on their device."""
+    """The results of `reduce`, on the gradients' device."""
 
-    numbers: Tensor  # 1-D: seven numbers for each row, then the values of small gradients
+    numbers: Tensor  # 1-D: the seven numbers of all rows, then the values of small gradients
     counts: list[int]  # number of rows of each gradient
-    elements: list[int]  # number of elements of each gradient, with the zeros of a sparse one
-    values: list[int]  # number of values of each gradient in `numbers`; 0 for large gradients
+    elements: list[int]  # elements of each gradient, including zeros that a sparse one leaves out
+    values: list[int]  # number of each gradient's values in `numbers`; 0 for large gradients
 
 
 def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
-    """Reduce gradients of one dtype and device as far as possible on the device.
+    """Reduce gradients of one dtype and device to seven numbers per row of elements.
 
-    For each row seven numbers are computed: the variance and the mean of the elements divided by
-    the row's largest absolute value, which keeps squares from overflowing; this largest value; the
-    number of non-zero elements, of finite ones and of not-NaN ones among them; the row's width.
+    The seven numbers are:
+
+    1. and 2. the variance and the mean of the elements, after they were divided by the row's
+       largest absolute value, so that squares do not overflow
+    3. the row's largest absolute value
+    4. the number of non-zero elements
+    5. the number of non-zero elements that are finite
+    6. the number of non-zero elements that are not NaN
+    7. the row's width
 
     Args:
         gradients: the readable elements of each gradient.
@@ -71,7 +77,7 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
 
 def _numbers(flats: Sequence[Tensor]) -> Tensor:
     """Return the seven numbers of each row as a tensor [7, rows], in few passes over the data."""
-    if flats[0].dtype.itemsize < 2:  # 8-bit floats; one of their formats has no zero
+    if flats[0].dtype.itemsize < 2:  # 8-bit floats, of which one format cannot represent 0
         flats = [TensorBase.float(row) for row in flats]
     rows = _in_rows(flats)
     clean = torch.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
@@ -87,7 +93,10 @@ def _numbers(flats: Sequence[Tensor]) -> Tensor:
 
 
 def _in_rows(flats: Sequence[Tensor]) -> Tensor:
-    """Stack gradients into rows, padded with zeros. A single gradient is reshaped if possible."""
+    """Stack gradients into rows, padded with zeros.
+
+    A single gradient is reshaped without a copy, if its number of elements allows that.
+    """
     if len(flats) == 1 and flats[0].shape[0]:
         width = math.gcd(flats[0].shape[0], _WIDEST)
         if width >= WIDTH:
@@ -100,9 +109,9 @@ def _in_rows(flats: Sequence[Tensor]) -> Tensor:
     return TensorBase.view(parts[0] if len(parts) == 1 else torch.cat(parts), -1, WIDTH)
 
 
-@np.errstate(all="ignore")  # norms may overflow
+@np.errstate(all="ignore")  # a norm that overflows is not an error
 def combine(reduced: Reduction, here: Any) -> list[Row]:
-    """Return the statistics of each gradient.
+    """Return the statistics of each gradient of a reduction.
 
     Args:
         reduced: the reduction.

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase, foreach_norm
 
-SMALL_GRADIENT = 16  # gradients with at most this many elements keep their values, too
+SMALL_GRADIENT = 16  # of gradients with at most this many elements, the values are recorded, too
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
-_LANES = 128  # flags that are summed into one byte; must be below 256
+_LANES = 128  # number of flags that are summed in one uint8; must be below 256
 
-_MAX_STORAGES = 1024  # most tensors in one reduction
+_MAX_STORAGES = 1024  # largest number of tensors in one reduction
 _SHORT = 512  # tensors with at most this many elements are concatenated, then reduced together
 _PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 
@@ -32,21 +32,21 @@ _PLAIN = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16)
 Numbers = tuple[float, float, float, float, int, int]
 # `Numbers`, and the values of a small gradient.
 Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]
-# Identifies the elements of a dense tensor of any shape: address, count, negative bit.
+# Key that is equal for dense tensors with the same elements: address, count, negative bit.
 _Key = tuple[int, int, bool]
 
 
 class _Memory(threading.local):
     """Buffers of a few megabytes for each thread.
 
-    They are used again and again, since their allocation would take longer than a reduction.
+    The buffers are reused, because allocating them would take longer than a reduction.
     """
 
     def __init__(self) -> None:
         self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized 1-D tensor of this many elements in the buffer of this name."""
+        """Return an uninitialized 1-D tensor in the buffer of this name, enlarged if needed."""
         size = elements * dtype.itemsize
         if self._rows[name].shape[0] < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)
@@ -57,11 +57,11 @@ _memory = _Memory()
 
 
 def flat(gradient: Tensor) -> Tensor:
-    """Return the elements of a dense tensor, or their absolute values if complex, as a contiguous
-    1-D tensor.
+    """Return the elements of a dense tensor as a contiguous 1-D tensor.
 
-    A small tensor's elements are in row-major order, since its values are kept. Those of a larger
-    tensor are in memory order if it has no gaps.
+    Complex elements are replaced by their absolute values. The elements of a small tensor are in
+    row-major order, because its values are recorded. The elements of a larger tensor without gaps
+    are in memory order.
     """
     row = TensorBase.detach(gradient)
     row = row if TensorBase.is_contiguous(row) else _in_order(row)
@@ -70,7 +70,7 @@ def flat(gradient: Tensor) -> Tensor:
 
 
 def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
-    """Return a dense tensor without the copies that `expand` adds, and the number of copies.
+    """Return a dense tensor without the repetitions made by `expand`, and their number.
 
     >>> [row, times] = without_repeats(torch.ones(3, 1).expand(3, 5))
     >>> tuple(row.shape), times
@@ -85,7 +85,7 @@ def without_repeats(tensor: Tensor) -> tuple[Tensor, int]:
 
 
 def repeat_row(row: Row, times: int) -> Row:
-    """Return the statistics of a gradient that contains the elements of another one `times` times.
+    """Return the statistics of a gradient that repeats the elements of another gradient.
 
     Args:
         row: the statistics of the other gradient.
@@ -109,7 +109,7 @@ def _outermost_first(strides: tuple[int, ...]) -> list[int]:
 
 
 def sums_up(tensor: Tensor) -> bool:
-    """Return True if the sum of a dense tensor, and so each of its elements, is finite."""
+    """Return True if the sum of a dense tensor is finite, which implies that each element is."""
     return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))
 
 
@@ -137,7 +137,7 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
 
 
 def _nonzero(block: Tensor) -> int:
-    """Return the number of non-zero elements of a block, faster than `count_nonzero` does."""
+    """Return the number of non-zero elements of a block, faster than `count_nonzero`."""
     size = block.shape[0]
     flags = _memory.row("beside", -(-size // _LANES) * _LANES, torch.bool)
     TensorBase.copy_(torch.narrow(flags, 0, 0, size), block)
@@ -149,16 +149,16 @@ def _nonzero(block: Tensor) -> int:
 class Joined:
     """Dense CPU gradients, concatenated and reduced together.
 
-    Many of them are views of the same memory, because the backward of a view or transpose passes on
-    the gradient that it received. Each piece of memory is read once.
+    Many gradients are views of the same memory, because the backward of a view or transpose passes
+    on the gradient that it received. Elements at the same address are read once.
 
     Args:
-        groups: gradients grouped by shape. They have the same real dtype, which is 16-bit or known
-            to NumPy, together fewer than 2 ** 24 elements, and none of them is empty.
+        groups: gradients grouped by shape. All gradients have the same real dtype, which is 16-bit
+            or known to NumPy. They have fewer than 2 ** 24 elements in total. None is empty.
     """
 
     def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
-        self._keys: list[_Key] = []  # identifies the elements of each gradient
+        self._keys: list[_Key] = []  # one for each gradient, in the order of the groups
         blocks: list[dict[_Key, Tensor]] = []
         rest: dict[_Key, Tensor] = {}
         for group in groups:
@@ -169,7 +169,7 @@ class Joined:
             keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
             self._keys += keys
             pairs = list(zip(keys, rows, strict=True))
-            if _is_block(group):  # gradients whose shape `_in_order` may have changed are left out
+            if _is_block(group):  # `_in_order` may have changed the shape of other gradients
                 blocks.append(dict(compress(pairs, whole)))
                 pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
             rest.update(pairs)
@@ -183,22 +183,20 @@ class Joined:
         self._row = _concatenate([list(block.values()) for block in blocks], rest.values())
 
     def numbers(self) -> list[Row]:
-        """Return the statistics of each gradient in the order of the groups, with the values of
-        small gradients.
-        """
+        """Return the statistics, and the values of small gradients, in the order of the groups."""
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)
         spare = _memory.row("beside", ends[-1], dtype)
         row, beside = TensorBase.numpy(self._row), TensorBase.numpy(spare)
-        with np.errstate(all="ignore"):  # rows with overflow and NaN are computed again below
+        with np.errstate(all="ignore"):  # results with overflow or NaN are corrected below
             squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
             no_zeros = beside.min() > 0
             high = np.maximum.reduceat(row, starts)
             high = np.abs(np.maximum(high, -np.minimum.reduceat(row, starts)))
             mean = np.add.reduceat(row, starts) / count
             zeros = np.zeros(len(count))
-            if not no_zeros:  # there are zeros or NaN
+            if not no_zeros:  # there are zeros or NaN, or squares that underflow
                 torch.eq(self._row, 0, out=spare)
                 zeros = np.add.reduceat(beside, starts) / count
         columns: list[list[Any]] = [c.tolist() for c in (np.sqrt(squares), high, mean, zeros)]
@@ -218,7 +216,7 @@ class Joined:
 
 
 def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
-    """Return True if all elements of some tensors are certainly finite, because their norm is.
+    """Return True if all elements of tensors are certainly finite, because their norm is finite.
 
     Args:
         groups: the tensors, grouped as for `Joined`.
@@ -231,10 +229,10 @@ def all_finite(groups: Sequence[Sequence[Tensor]]) -> bool:
 def each_finite(tensors: Sequence[Tensor]) -> bool:
     """Return True if all elements of floating-point tensors are certainly finite.
 
-    Many tensors of a dtype share one reduction. The reduction may overflow, so False does not prove
-    that there are NaN or Inf.
+    Many tensors of the same dtype are reduced together. The reduction may overflow, so False does
+    not prove that there are NaN or Inf.
     """
-    # By dtype, one tensor for each piece of memory.
+    # dtype -> (address, number of elements) -> one tensor with these elements.
     alike: dict[Any, dict[tuple[int, int], Tensor]] = defaultdict(dict)
     memories = zip(map(TensorBase.data_ptr, tensors), map(TensorBase.numel, tensors), strict=True)
     for tensor, memory in zip(tensors, memories, strict=True):
@@ -258,9 +256,9 @@ def each_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def _is_block(group: Sequence[Tensor]) -> bool:
-    """Return True if tensors of equal shape are concatenated by a call of their own.
+    """Return True if tensors of equal shape are concatenated by a separate call.
 
-    This is faster for more than three tensors of at least two dimensions.
+    A separate call is faster for more than three tensors with at least two dimensions.
     """
     return len(group) > 3 and TensorBase.dim(group[0]) > 1
 
@@ -269,7 +267,8 @@ def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> 
     """Return the concatenated elements of tensors, in a buffer that the next call overwrites.
 
     Args:
-        blocks: groups of tensors that have the same shape of at least two dimensions.
+        blocks: groups of tensors. The tensors of a group have the same shape, of two or more
+            dimensions.
         rest: the other tensors, whose elements follow.
     """
     flats = [row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in rest]
@@ -281,7 +280,7 @@ def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> 
             continue
         try:
             torch.cat(list(part), out=TensorBase.view(place, -1, *part[0].shape[1:]))
-        except RuntimeError:  # the shapes differ: a hook of the program changed a gradient
+        except RuntimeError:  # the shapes differ, because a hook of the program changed a gradient
             torch.cat(list(map(torch.ravel, part)), out=place)
     return row
 
@@ -289,8 +288,8 @@ def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> 
 def _in_order(gradient: Tensor) -> Tensor:
     """Return a contiguous tensor with the elements of a dense tensor.
 
-    A small tensor's elements are in row-major order, since its values are kept. Those of a larger
-    tensor are in memory order if it has no gaps.
+    The elements of a small tensor are in row-major order, because its values are recorded. The
+    elements of a larger tensor without gaps are in memory order.
     """
     if TensorBase.numel(gradient) > SMALL_GRADIENT:
         gradient = torch.permute(gradient, _outermost_first(TensorBase.stride(gradient)))
@@ -301,10 +300,9 @@ def _blocks(row: Tensor) -> Iterable[Any]:
     return (TensorBase.numpy(_wide(block)) for block in TensorBase.split(row, _BLOCK))
 
 
-@np.errstate(all="ignore")  # norms may overflow
+@np.errstate(all="ignore")  # a norm that overflows is not an error
 def _robust_numbers(blocks: Iterable[Any], elements: int) -> Numbers:
-    """Return the statistics of a gradient with non-finite elements, or with elements whose squares
-    overflow or underflow.
+    """Return the statistics of a gradient with non-finite, very large or very small elements.
 
     Args:
         blocks: the gradient's elements, as NumPy arrays.
@@ -335,6 +333,6 @@ def _wide(rows: Tensor) -> Tensor:
 
 @cache
 def _min_squares(dtype: torch.dtype) -> float:
-    """Return the smallest sum of squares that is precise; in a smaller sum, squares underflow."""
+    """Return the smallest sum of squares in which the underflow of single squares is negligible."""
     info = torch.finfo(torch.float32 if dtype.itemsize < 4 else dtype)
     return info.tiny / info.eps

@@ -1,10 +1,11 @@
 """Measure how long each node of a backward takes on CUDA, with events on the nodes' streams.
 
-An event is recorded when a node receives its gradients, and another one when the next node of the
-same engine thread receives its own. The time between them contains the node's work, the node's
-hooks, the accumulation of its gradients, and any time in which the device waits for Python or for
-another stream. A node has no duration if the stream changed between the two events, or if it was
-the last node of a device on which several streams ran nodes. `stop` may end a node earlier.
+A node's start event is recorded when the node receives its gradients. The end event is recorded
+when the next node of the same engine thread receives gradients, or earlier if `stop` is called. The
+time between the events contains the node's work, the node's hooks, the accumulation of its
+gradients, and any time in which the device waits for Python or for another stream. A node has no
+duration if the stream changed between the two events. If several streams of a device ran nodes, the
+device's last node has no duration, either.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ class CudaClock:
     """CUDA events around the nodes of one backward."""
 
     def __init__(self) -> None:
-        # The running node, its device and stream, and its start event, by thread.
+        # Thread -> its running node, the node's device and stream, and the node's start event.
         self._running: dict[int, tuple[int, int, int, Any]] = {}
-        self._streams: dict[int, set[int]] = {}  # streams that ran nodes, by device
+        self._streams: dict[int, set[int]] = {}  # device -> streams that ran nodes
         self._spans: list[tuple[int, Any, Any]] = []  # node, start event, end event
 
     def stop(self) -> Any:
-        """End this thread's running node, and return its end event; None if there is none."""
+        """End the node that runs in this thread, and return its end event.
+
+        Returns None if no node runs in this thread or the event cannot be recorded.
+        """
         return self._stop(get_ident())
 
     def start(self, node: int, event: Any) -> None:
@@ -36,7 +40,7 @@ class CudaClock:
 
         Args:
             node: id of the node.
-            event: an event that was just recorded on the same stream, or None.
+            event: the end event of the previous node, if it can be the start event of this node.
         """
         device = current_device()  # the engine sets it to the node's device
         if event is None or event.device.index != device:
@@ -47,9 +51,9 @@ class CudaClock:
             self._running[get_ident()] = node, device, stream, event
 
     def finish(self) -> None:
-        """End the last node of each device on which all nodes ran on one stream.
+        """End the last node of each device that ran all nodes on one stream.
 
-        The engine calls this when the caller's streams already wait for the nodes' streams.
+        Called when all nodes have run, and the caller's streams wait for the nodes' streams.
         """
         for thread, (_, device, _, _) in list(self._running.items()):
             if len(self._streams[device]) == 1:
@@ -61,7 +65,7 @@ class CudaClock:
         self._running.clear()
 
     def seconds(self) -> dict[int, float]:
-        """Return the durations in seconds by node, after waiting for the events."""
+        """Wait for the events, and return the nodes' durations in seconds, by node id."""
         found = {}
         for node, start, end in self._spans:
             with suppress(RuntimeError):

@@ -1,10 +1,11 @@
 """Record the gradient at every node of a backward, the nodes' order, and their durations.
 
-`Node.seconds` on the CPU is the time between our hook on the node and our hook on the next node. It
-contains the node's work, the node's hooks, and the accumulation of its gradients. On CUDA it is the
-time between events that are recorded at the same moments on the node's stream. If a graph has nodes
-on several devices, the engine's threads overlap: the time of a CUDA node then ends with the node's
-hooks, and CPU nodes have no time. Nodes on other devices have no time.
+The recording hooks every node. On the CPU, `Node.seconds` is the time between the hook of the node
+and the hook of the next node. It contains the node's work, the program's hooks on the node, and the
+accumulation of its gradients. On CUDA it is the time between two events, which are recorded on the
+node's stream when these hooks run. If a graph has nodes on several devices, the engine's threads
+run at the same time. The duration of a CUDA node then ends with the node's hooks, and CPU nodes
+have no duration. Nodes on other devices never have a duration.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class GradientHooks:
     """A context manager with hooks on live nodes, for one backward.
 
     Args:
-        nodes: the nodes in the order of `Graph.nodes`, and the outputs of each.
+        nodes: the nodes in the order of `Graph.nodes`, each with the metadata of its outputs.
         ran: list to which the hook of each node that runs appends three values: the node's id, the
             time at which the hook began, and the time at which it ended (None if the node is not
             timed on the CPU).
@@ -68,8 +69,8 @@ class GradientHooks:
         self._descriptions = Descriptions(finite=finite)
 
     def __enter__(self) -> GradientHooks:
-        # The keys contain id() of the outputs, since equal outputs of one tensor are the same
-        # object, and their hash would be slower.
+        # The keys contain the id() of an outputs tuple, because hashing the tuple would be slower.
+        # Nodes with equal single outputs share the same tuple.
         recipes: dict[tuple[type, int], tuple[Any, ...]] = {}
         hooks = []
         for node, (fn, outputs) in enumerate(self._nodes):
@@ -90,7 +91,10 @@ class GradientHooks:
         self._nodes.clear()
 
     def _on_engine_end(self) -> None:
-        """Record the time at which all nodes have run, before the engine's other callbacks."""
+        """Record the time at which all nodes have run.
+
+        The engine calls this before the callbacks that were queued later.
+        """
         if self._ran and self._ran[-3] >= 0:
             self._ran.extend((-1, perf_counter(), None))
             if self._clock is not None:
@@ -98,7 +102,7 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Handle that the backward raised: the node that ran last has no duration."""
+        """Handle an exception in backward, after which the node that ran last has no duration."""
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
@@ -112,7 +116,7 @@ class GradientHooks:
         """Describe gradients of nodes whose hooks did not run.
 
         Args:
-            given: node id, output_nr and gradient of each.
+            given: tuples of node id, output_nr and gradient.
         """
         ran = set(self._ran[::3])
         for node, output_nr, gradient in given:
@@ -121,8 +125,9 @@ class GradientHooks:
                 self._descriptions.see((node, output_nr), gradient, kind)
 
     def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """Return the prehook for nodes of class `of` with these outputs, and the arguments that the
-        prehook takes after the node's id.
+        """Return the prehook for nodes of class `of` with these outputs.
+
+        The items after the prehook are the arguments that it takes after the node's id.
         """
         kind_of = self._descriptions.kind
         kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])
@@ -137,8 +142,8 @@ class GradientHooks:
     ) -> Callable[..., None]:
         """Return a faster `_prehook` for nodes whose only gradient is queued on the CPU.
 
-        Most nodes are such nodes. The key of the gradient is the node's id without an output_nr.
-        Attributes are looked up once, outside of the returned function.
+        Most nodes are of this kind. The gradient's key is the node's id, without an output_nr.
+        Attributes are looked up here, so that the returned function does not look them up.
         """
         slow, describe = self._prehook, self._descriptions.describe
         ran, waiting = self._ran, kind.waiting.rows
@@ -187,8 +192,8 @@ class GradientHooks:
         clock, described = self._clock, self._descriptions.times
         event = None if clock is None else clock.stop()
         timed = cuda = False
-        # AccumulateGrad takes over a gradient only if nothing else refers to the tensor, so an
-        # alias of the gradient is queued.
+        # AccumulateGrad stores a gradient in `.grad` without a copy only if nothing else refers to
+        # the tensor. An alias of the gradient is therefore queued.
         if leaf:
             gradients = tuple(None if given is None else alias(given) for given in gradients)
         for output_nr, gradient in enumerate(gradients):
@@ -208,7 +213,7 @@ class GradientHooks:
         self._ran.extend((node, entered, left))
 
     def _posthook(self, *_: object) -> None:
-        # The node's time ends here, because the next node may wait for another device.
+        # The node's duration ends here, because the next node may wait for another device.
         if self._clock is not None:
             self._clock.stop()
 
@@ -240,11 +245,11 @@ class GradientHooks:
         return found | {node: tuple(row) for node, row in rows.items()}
 
     def changed_nodes(self) -> set[int]:
-        """Return the nodes of which a gradient was changed in place while it was queued."""
+        """Return the ids of nodes with a gradient that was changed in place while it was queued."""
         return {each if type(each) is int else each[0] for each in self._descriptions.changed}
 
     def seconds(self) -> dict[int, float]:
-        """Return the durations in seconds by node, after waiting for the CUDA events."""
+        """Wait for the CUDA events, and return the nodes' durations in seconds, by node id."""
         found = {} if self._clock is None else self._clock.seconds()
         if not self._brief:
             for node, left, ended in zip(*(self._ran[k::3] for k in (0, 2, 4)), strict=False):
@@ -262,8 +267,8 @@ class Gradients(Listener):
         super().__init__(program)
         self._finite = program.options.light
         self._running: GradientHooks | None = None
-        self._asked: list[GradientEdge] = []  # the inputs of `autograd.grad`
-        self._runs: dict[int, GradientHooks] = {}  # by graph
+        self._asked: list[GradientEdge] = []  # gradient edges of the `inputs` of `autograd.grad`
+        self._runs: dict[int, GradientHooks] = {}  # by index of the graph
 
     @with_gc_disabled
     def on_backward_start(self, event: BackwardBegan) -> None:

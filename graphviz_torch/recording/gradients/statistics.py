@@ -1,16 +1,19 @@
 """Compute the statistics of gradients (`GradientStats`) while backward runs.
 
-A gradient is reduced on its own device, and the results of each device are copied once. Gradients
-of 16 and 32 bits are summed in float32. Small gradients are queued, up to 2 MB on the CPU and 16 MB
-on another device, and reduced together; they therefore live longer than without a recording. The
-statistics of a complex gradient are those of its absolute values. The statistics of a sparse
-gradient are those of the equal dense tensor; the sparse gradient is coalesced, for which backward
-waits for a CUDA device.
+To describe a gradient means to compute its statistics. A gradient is reduced on its own device, and
+the results of each device are copied to the CPU at once. Gradients of 16 and 32 bits are summed in
+float32. Small gradients are queued, up to 2 MB on the CPU and 16 MB on another device, and are then
+described together. Queued gradients are freed later than without a recording.
 
-These gradients have no statistics: gradients without readable values (meta, fake, batched by vmap,
-wrapper subclasses), gradients of dtypes without a norm, and gradients that a hook changed in place
-while they were queued. The statistics of a DTensor cover its local part, those of a TwoTensor both
-tensors together. `GradientStats.extent` names what is covered.
+The statistics of a complex gradient are those of its absolute values. The statistics of a sparse
+gradient are those of the equal dense tensor. They require that the gradient is coalesced, and on
+CUDA backward waits for the device to do so. The statistics of a DTensor cover its local part, and
+those of a TwoTensor cover both of its tensors. `GradientStats.extent` names the part that is
+covered.
+
+There are no statistics of gradients without readable values (meta, fake, batched by vmap, wrapper
+subclasses), of gradients whose dtype has no norm, and of gradients that a hook changed in place
+while they were queued.
 """
 
 from __future__ import annotations
@@ -51,7 +54,7 @@ from .cpu import (
     without_repeats,
 )
 
-_MAX_QUEUED = 1 << 17  # gradients with more elements are described at once
+_MAX_QUEUED = 1 << 17  # gradients with more elements are not queued
 _QUEUE_CPU = 1 << 19  # elements queued on the CPU: 2 MB of float32
 _QUEUE_DEVICE = 1 << 22  # elements queued on another device: 16 MB of float32
 _QUEUED_DTYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
@@ -59,8 +62,8 @@ _QUEUED_DTYPES = frozenset(("float32", "float64", "float16", "bfloat16"))
 _version = attrgetter("_version")
 _new: Any = tuple.__new__  # creates GradientStats without a Python-level call
 
-Where = Any  # the key that the caller chose for a gradient, such as (node, output_nr)
-# A reduction on a device; then key, metadata and number of repetitions of each of its gradients.
+Where = Any  # key of a gradient, which the caller chooses: (node id, output_nr) or node id
+# A reduction on a device, and lists of its gradients' keys, metadata and numbers of repetitions.
 _Reduced = tuple[Reduction, list[Where], list[tuple[TensorMeta, Extent]], list[int]]
 
 _Group = tuple[TensorMeta, list[Where], list[Tensor]]  # gradients with equal metadata
@@ -70,16 +73,16 @@ class PendingGradients:
     """A queue of gradients with equal metadata.
 
     The queue is one flat list, because thousands of tuples would slow down Python's garbage
-    collector. Three values are added by one call of `extend`, which is atomic: the engine has
-    several threads.
+    collector. A gradient's three values are added by one call of `extend`, which is atomic, because
+    the engine's threads may add gradients at the same time.
     """
 
     __slots__ = ("meta", "rows")
 
     def __init__(self, meta: TensorMeta) -> None:
         self.meta = meta
-        # Three values per gradient: its key, its version when it was queued (None for an inference
-        # tensor), and the gradient.
+        # For each gradient three values: its key, its version when it was queued (None for an
+        # inference tensor), and the tensor.
         self.rows: list[Any] = []
 
     def take(self, changed: set[Where]) -> tuple[list[Where], list[Tensor]]:
@@ -88,7 +91,7 @@ class PendingGradients:
         The keys of gradients that were changed in place are added to `changed` instead.
         """
         rows = self.rows[:]
-        del self.rows[: len(rows)]  # in place: hooks refer to the list
+        del self.rows[: len(rows)]  # in place, because hooks refer to the list
         wheres, versions, gradients = (rows[k::3] for k in range(3))
         try:
             now = list(map(_version, gradients))
@@ -110,7 +113,7 @@ class PendingBatch:
     def __init__(self, cpu: bool, cuda: int | None) -> None:
         self.cpu = cpu
         self.cuda = cuda
-        self.stream: int | None = None  # CUDA stream on which the queued gradients are ready
+        self.stream: int | None = None  # CUDA stream on which the gradients can be read
         self.limit = _QUEUE_CPU if cpu else _QUEUE_DEVICE
         self.elements = 0
         self.groups: list[PendingGradients] = []
@@ -122,7 +125,7 @@ class PendingBatch:
 
 
 class GradientClass:
-    """The common data of all gradients with one shape, dtype and device."""
+    """The metadata and the queue that all gradients of one shape, dtype and device share."""
 
     __slots__ = ("batch", "cpu", "cuda", "elements", "meta", "waiting")
 
@@ -132,7 +135,7 @@ class GradientClass:
         self.cuda = int(meta.device[5:]) if meta.device.startswith("cuda:") else None
         known = all(size >= 0 for size in meta.shape)
         self.elements = math.prod(meta.shape) if known else 0
-        self.batch: PendingBatch | None = None  # None: such gradients are described at once
+        self.batch: PendingBatch | None = None  # None: gradients of this class are not queued
         self.waiting = PendingGradients(meta)  # queued gradients of this class
 
 
@@ -145,7 +148,7 @@ class Descriptions:
 
     def __init__(self, *, finite: bool = False) -> None:
         self._finite = finite
-        self.times = 0  # incremented whenever gradients are described
+        self.times = 0  # number of reductions so far
         self.changed: set[Where] = set()  # keys of gradients that changed in place while queued
         self._kinds: dict[TensorMeta, GradientClass] = {}
         self._batches: dict[tuple[str, str], PendingBatch] = {}  # by device and dtype
@@ -167,7 +170,7 @@ class Descriptions:
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: GradientClass) -> None:
-        """Describe a gradient now, or queue the gradient so that `describe_all` describes it.
+        """Describe a gradient, or queue it for `describe_all`.
 
         Args:
             where: key of the gradient.
@@ -181,9 +184,9 @@ class Descriptions:
             if batch is not None and batch.stream != stream:
                 self.describe(batch)
                 batch.stream = stream
-        # Sparse gradients are not queued, because AccumulateGrad takes over such a gradient only if
-        # nothing else refers to it. Wrapper subclasses are not queued, because an in-place change
-        # of the wrapped tensor would go unnoticed.
+        # A queued gradient has an additional reference. AccumulateGrad would then have to copy a
+        # sparse gradient, so sparse gradients are not queued. Wrapper subclasses are not queued,
+        # because an in-place change of the wrapped tensor would go unnoticed.
         if batch is None or type(gradient) not in PLAIN or gradient.layout is not torch.strided:
             self._describe_like([where], [gradient])
         else:
@@ -192,14 +195,14 @@ class Descriptions:
     def _wait(
         self, where: Where, gradient: Tensor, kind: GradientClass, batch: PendingBatch
     ) -> None:
-        """Queue a dense gradient, which is then described together with others."""
+        """Queue a dense gradient, and describe its batch if the batch is full."""
         try:
             version = gradient._version
         except RuntimeError:  # raised for an inference tensor
             version = None
         kind.waiting.rows.extend((where, version, gradient))
         size, base = kind.elements, gradient._base
-        if base is not None:  # while a view is queued, its whole base stays alive
+        if base is not None:  # a queued view keeps its whole base alive
             size = max(size, TensorBase.numel(base))
         if not batch.cpu:  # the reduction on a device pads rows
             size += -size % WIDTH
@@ -208,9 +211,7 @@ class Descriptions:
             self.describe(batch)
 
     def fetch(self, gradient: Tensor, device: int) -> None:
-        """Make the current stream of a CUDA device wait until a gradient of another device is
-        readable.
-        """
+        """Make the current stream of a CUDA device wait for a gradient from another device."""
         with _hide_operators():
             fetch(gradient, device)
 
@@ -227,7 +228,7 @@ class Descriptions:
             return
         if cuda is None or stream is None or stream == current_stream(cuda):
             self._describe_here(batch)
-        else:  # the gradients are computed on another stream, which is used for the reduction
+        else:  # the reduction has to run on the stream that computed the gradients
             with on_stream(cuda, stream):
                 self._describe_here(batch)
 
@@ -272,7 +273,7 @@ class Descriptions:
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
         """Describe gradients of one tensor class and device.
 
-        They are described one by one if any of them has no readable elements.
+        If any of the gradients has no readable elements, they are described one by one.
         """
         self.times += 1
         with _hide_operators(), unseen_operators():
@@ -291,7 +292,7 @@ class Descriptions:
         if self._finite and all(one.is_cpu and sums_up(one) for one in found.tensors):
             return
         times = [1] * len(known)
-        if dense:  # the elements that `expand` repeats are read once
+        if dense:  # elements that `expand` repeats are read once
             known, times = map(list, zip(*map(_without_repeats, known), strict=True))
             found = known[0]
         if found.numel == 0:
@@ -316,7 +317,7 @@ class Descriptions:
                 row = TensorBase.numpy(
                     TensorBase.cpu(torch.cat([part.numbers for part, *_ in reduced]))
                 )
-            if row is None:  # the copy raised, since the device failed
+            if row is None:  # the device failed, so the copy raised an exception
                 continue
             at = 0
             for part, wheres, of, times in reduced:
@@ -330,7 +331,7 @@ class Descriptions:
 
 
 class _hide_operators:
-    """A context in which graphs and modes do not see our operators, and exceptions are ignored."""
+    """A context that hides operators from autograd, modes and hooks, and ignores exceptions."""
 
     __slots__ = ("_calls", "_enabled", "_watched")
 
@@ -349,27 +350,23 @@ class _hide_operators:
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
-    """Return the elements of a dense gradient without the copies that `expand` adds, and the number
-    of copies.
-    """
-    if found.numel <= SMALL_GRADIENT:  # all elements are needed as values
+    """Return a dense gradient's elements without repetitions by `expand`, and their number."""
+    if found.numel <= SMALL_GRADIENT:  # all elements are recorded as values
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
     return (found, 1) if times == 1 else (Elements([tensor], found.numel // times), times)
 
 
 def _meta_and_extent(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
-    """Return the metadata of the tensor that is described, and which part of the gradient this
-    tensor is.
-    """
+    """Return the metadata of the described tensor, and the part of the gradient that it is."""
     local = found.extent == "local part" and len(found.tensors) == 1
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 
 
 def alias(gradient: Tensor) -> Tensor:
-    """Return another tensor with the memory and version of a dense gradient.
+    """Return a new tensor that shares the memory and version counter of a dense gradient.
 
-    A gradient that is not dense is returned itself.
+    If the gradient is not dense, it is returned unchanged.
     """
     with unseen_calls():
         if not is_dense(gradient):

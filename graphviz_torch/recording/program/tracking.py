@@ -1,4 +1,4 @@
-"""Recognize a tensor when a later call takes it, without keeping it alive."""
+"""Observe the later uses of a tensor, without keeping the tensor alive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from ...internals.dynamo import not_compiled
 from ...internals.tensors.weak import Ref
 
-_MAX_USES = 32  # nodes that are kept as users of one trail; older nodes are dropped
+_MAX_USES = 32  # nodes that are kept as users of a trail's tensors; older nodes are dropped
 
 
 class Copy(Protocol):
-    """An object that is notified of later uses of a tensor."""
+    """An object, such as a recorded copy, that is notified when a tensor is used or freed."""
 
     def on_use(self) -> None:
         """Handle a call that takes the tensor as an argument."""
@@ -24,14 +24,15 @@ class Copy(Protocol):
 
 
 class Trail:
-    """The history of a tensor that was detached: the cuts and calls that led to the tensor.
+    """The history of a detached tensor: the cuts and calls from which it was computed.
 
-    Autograd has no nodes for computations after a cut, such as `detach`. Trails are such nodes: a
-    trail refers to the trails of the operands. A call creates at most one trail. If all operands
-    have the same trail and the call makes no cut, its results get that trail.
+    Autograd creates no nodes for computations after a cut, such as `detach`. Trails take the place
+    of these nodes. A call creates at most one trail, which refers to the trails of the call's
+    operands. If all operands have the same trail and the call makes no cut, its results get that
+    trail.
 
     Args:
-        starts: the cut that this call made, if any.
+        starts: the cut that the call made, if any.
         behind: the trails of the call's operands.
     """
 
@@ -40,7 +41,7 @@ class Trail:
     def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
         self.starts = starts
         self.behind = behind
-        self.after: list[int] | None = None  # sequence numbers of nodes that used the tensor
+        self.after: list[int] | None = None  # sequence numbers of nodes that used such a tensor
 
     def nearest(self) -> Iterator[Any]:
         """Yield the cuts of the history, nearest first."""
@@ -55,7 +56,7 @@ class Trail:
 
 
 def inwards(trails: Iterable[Trail]) -> list[Trail]:
-    """Return these trails and all their predecessors; a trail precedes those that it came from."""
+    """Return these trails and all of their predecessors, in reverse topological order."""
     order: list[Trail] = []
     met: set[Trail] = set()
     for start in trails:
@@ -76,7 +77,7 @@ def inwards(trails: Iterable[Trail]) -> list[Trail]:
 
 
 class _Followed(Ref):
-    """A weak reference to a followed tensor."""
+    """A weak reference to a tensor whose later uses are observed."""
 
     __slots__ = ("copies", "key", "trail")
 
@@ -86,10 +87,10 @@ class _Followed(Ref):
 
 
 class Tracker:
-    """The tensors whose later uses are observed, by id()."""
+    """The tensors whose later uses are observed."""
 
     def __init__(self) -> None:
-        self.known: dict[int, _Followed] = {}
+        self.known: dict[int, _Followed] = {}  # by id() of the tensor
         self.used: dict[Trail, None] = {}  # trails of tensors that nodes used
 
     def add(self, tensor: Tensor, copy: Copy) -> None:
@@ -98,13 +99,11 @@ class Tracker:
         followed.copies = (*followed.copies, copy)
 
     def lead(self, tensor: Tensor, trail: Trail) -> None:
-        """Assign a trail to a tensor that was just created."""
+        """Assign a trail to a new tensor."""
         self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """Return the distinct trails of a call's arguments, and notify the arguments' `Copy`
-        objects.
-        """
+        """Return the distinct trails of a call's arguments, and notify their `Copy` objects."""
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -113,8 +112,8 @@ class Tracker:
                 for copy in followed.copies:
                     copy.on_use()
                 trail = followed.trail
-                # If a custom Function has returned the tensor since, the tensor has this Function's
-                # node, and is not detached any more.
+                # A tensor that a custom Function returned after it was detached has the Function's
+                # node, and is no longer detached.
                 if trail is not None and (tensor.is_leaf or not tensor.requires_grad):
                     found[trail] = None
         return found
@@ -126,7 +125,7 @@ class Tracker:
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Forget all trails; `Copy` objects are still notified."""
+        """Forget all trails, but go on notifying the `Copy` objects."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None
@@ -134,7 +133,7 @@ class Tracker:
                 self.known.pop(key, None)
 
     def clear(self) -> None:
-        """Stop observing all tensors; the trails in `used` are kept."""
+        """Stop observing all tensors. The trails in `used` are kept."""
         self.known.clear()
 
     def _follow(self, tensor: Tensor) -> _Followed:
@@ -145,7 +144,7 @@ class Tracker:
             found.key, found.trail, found.copies = key, None, ()
         return found
 
-    @not_compiled  # runs inside a compiled region if that region frees the tensor
+    @not_compiled  # called inside a compiled region if that region frees the tensor
     def _on_free(self, followed: _Followed) -> None:
         if self.known.get(followed.key) is followed:
             del self.known[followed.key]
@@ -154,7 +153,7 @@ class Tracker:
 
 
 def name_of(func: Any) -> str:
-    """Return the function's name as the user calls it: "copy_", "item"; "float" for `__float__`."""
+    """Return a function's name as the user knows it: "copy_", or "float" for `__float__`."""
     name = getattr(func, "__name__", "")
     if type(name) is not str:
         return ""
