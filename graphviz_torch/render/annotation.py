@@ -1,4 +1,4 @@
-"""Annotate each line of a source file with its results: shapes, device copies and cuts.
+"""Annotate the lines of a source file with the shapes, device copies and cuts recorded there.
 
 A graph stores lines as "train.py:41", without a folder. Unless the caller passes a path, the file
 is searched for in the current folder and among the files that Python has loaded.
@@ -19,7 +19,7 @@ from ..graph.text import first_items
 from . import labels
 
 _MAX_CODE_WIDTH = 60  # longest code line with which annotations are aligned, in characters
-_MAX_RESULTS = 3  # most results listed for one line
+_MAX_RESULTS = 3  # maximum number of results listed for one line
 _PACKAGE = Path(__file__).parents[1]
 _SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 
@@ -78,8 +78,9 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
 
 
 def _facts(graph: Graph) -> Iterator[tuple[str, int, str]]:
-    """Yield (file, line, text) for cuts, for nodes in topological order, for copies and
-    collectives.
+    """Yield (file, line, text) for each cut, node, copy between devices and collective.
+
+    Nodes are in topological order.
     """
     for where, how in dict.fromkeys((cut.where, cut.how) for cut in graph.cuts):
         yield from _at_lines(where, f"cut by {how}")
@@ -135,9 +136,8 @@ def _find(name: str) -> str:
     read = [*linecache.cache, *(file for file in modules if isinstance(file, str))]
     here = Path.cwd()
     below = [str(here / part) for part in (name, Path(name).name) if ".." not in Path(part).parts]
-    below = [
-        file for file in below if Path(file).is_relative_to(here)
-    ]  # a name from an untrusted graph may point outside of the folder
+    # An untrusted graph may name a file outside of the current folder, which must not be read.
+    below = [file for file in below if Path(file).is_relative_to(here)]
     for file in dict.fromkeys([*below, *read]):
         own = Path(file).is_relative_to(_PACKAGE) and _PACKAGE.name not in Path(name).parts
         if not own and _path_ends_with(Path(file), name) and (lines := linecache.getlines(file)):

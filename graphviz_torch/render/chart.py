@@ -46,7 +46,8 @@ def line_chart(
     >>> chart.source.count("<circle"), "a &lt; b" in chart.source
     (2, True)
     """
-    from .dot.picture import Picture  # lazily: the view uses this module for SVG text alone
+    # Imported lazily, because the interactive view uses this module without `Picture`.
+    from .dot.picture import Picture
 
     drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}
     every = [point for points in drawn.values() for point in points]
@@ -104,9 +105,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return the values of the ticks: powers of ten, and their multiples by 2 and 5 if powers
-        are few.
-        """
+        """Return the values of the ticks: 1, 10, 100, or 1, 2, 5, 10 on a shorter axis."""
         span = self.high - self.low
         steps = (1,) if span > 3 else (1, 2, 5)
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
@@ -116,7 +115,7 @@ class _Axis:
 
 
 def byte_ticks(most: float) -> list[float]:
-    """Return the bytes of three to six ticks from 0 on, in equal steps: 0 B, 128 MiB, 256 MiB.
+    """Return ticks in bytes for an axis from 0 to `most`: three to six values in equal steps.
 
     >>> byte_ticks(424 * 2**20) == [128 * 2**20 * i for i in range(4)]
     True

@@ -1,6 +1,6 @@
-"""Read the number or name that each value of `color_by` colors a node by.
+"""Read the number or name of a node that the option `color_by` turns into a color.
 
-The values are documented with the other options of drawing, in options.py.
+options.py documents the values of `color_by`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ ColorBy = ColorName | Callable[[Node], float | str | None]
 
 
 class NumberReader(NamedTuple):
-    """A function that reads a number from a node, and texts for the drawing."""
+    """A function that reads a number from a node, with the texts to draw for the number."""
 
     read: Callable[[Node], float | None]
     words: Callable[[float], str]
-    says: str  # text written before the number
+    says: str  # label written before the number, as in "saved 4 KiB"
     advice: str  # advice in the error if no node has a number
     title: str  # title of the legend
     missing: str = ""  # legend text for nodes without a number; "" leaves such nodes unmarked
-    # True if a group shows the sum over its nodes, False for the largest number
+    # True if a group of nodes shows the sum of their numbers, False if it shows the largest
     summed: bool = False
-    own: bool = False  # True if a function of the user returned the numbers
-    # least and greatest number of the scale; None uses those in the drawing
+    own: bool = False  # True if the user passed the function
+    # smallest and largest number of the scale; None takes them from the drawing
     bounds: tuple[float, float] | None = None
 
 
@@ -47,16 +47,16 @@ class NameReader(NamedTuple):
 
 
 def colors_by_number(color_by: ColorBy | None) -> bool:
-    """Return True if `color_by` reads numbers, so that each closed group shows a number."""
+    """Return True if `color_by` reads numbers rather than names, or is a function."""
     field = None if callable(color_by) else _of_field(Graph(()), color_by)
     return callable(color_by) or color_by in _VALUES or isinstance(field, NumberReader)
 
 
 def reader(graph: Graph, color_by: ColorBy) -> NumberReader | NameReader:
-    """Return the reader of numbers or names for a `color_by`.
+    """Return the reader of numbers or names for a value of the option `color_by`.
 
     Raises:
-        TypeError: if a function returns something else than numbers or text, or both of them.
+        TypeError: if a function returns neither a number nor text for a node, or mixes the two.
         ValueError: if `color_by` is unknown.
     """
     if callable(color_by):
@@ -111,7 +111,7 @@ _VALUES: dict[str, NumberReader] = {
         missing="not timed",
         summed=True,
     ),
-    # Nodes that save nothing for backward have no number, and stay unmarked.
+    # Nodes that save nothing for backward have no number, and keep their usual fill.
     "saved": NumberReader(
         lambda node: node.saved_bytes if node.saved else None,
         lambda value: bytes_text(int(value)),
@@ -133,8 +133,9 @@ _VALUES: dict[str, NumberReader] = {
 
 
 def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | None:
-    """Return the reader for a field that `Node` or `ModuleRow` declares as a `color_by`; else
-    None.
+    """Return the reader for a field of `Node` or `ModuleRow`.
+
+    Return None unless the field is declared with `color=True`.
     """
     cls: Any = Node if name in columns_of(Node) else ModuleRow
     column = columns_of(cls).get(name or "")
@@ -154,7 +155,7 @@ def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | Non
 
 
 def color_name(color_by: ColorBy) -> str:
-    """Return the name of a `color_by` for a legend; for a function, its `__name__`."""
+    """Return the name to write in a legend for `color_by`: for a function, its `__name__`."""
     if not callable(color_by):
         return color_by
     name = getattr(color_by, "__name__", "")
@@ -191,10 +192,11 @@ def _number(name: str, node: Node, value: object) -> float | None:
 
 
 def _trainable(graph: Graph) -> Callable[[Node], str]:
-    """Return a function node -> "trainable", "frozen" or "partly frozen"; "" without parameters.
+    """Return a function that maps a node to "trainable", "frozen" or "partly frozen".
 
-    An operation has the state of its module's parameters. Frozen parameters are known from a
-    recording only: a traced graph contains just trainable ones.
+    An operation is as trainable as the parameters of its module; without parameters, the function
+    returns "". Only a recording contains frozen parameters: a traced graph contains trainable
+    parameters alone.
     """
     found: dict[str, set[bool]] = {}  # requires_grad of the parameters, by module
     for parameter in graph.parameters:

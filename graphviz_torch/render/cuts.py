@@ -1,4 +1,8 @@
-"""Draw cuts (detach, no_grad, integer casts, ...) as lines between or beside drawn elements."""
+"""Draw cuts (detach, no_grad, integer casts, ...) as dashed lines.
+
+A line connects the node before the cut to the node after the cut, or begins or ends at a text if
+only one of these nodes exists.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +31,9 @@ _SCISSORS = "\N{BLACK SCISSORS}"
 
 
 class CutLine(NamedTuple):
-    """The line of a cut with at least one side in the drawing.
+    """The line that draws a cut.
 
-    A side is the node upstream or downstream of the cut.
+    The cut's two sides are the node upstream and the node downstream. At least one is drawn.
     """
 
     source: int | None  # key of the detached node; None if no graph of the step contains the node
@@ -39,31 +43,31 @@ class CutLine(NamedTuple):
 
     @property
     def key(self) -> int:
-        """Key of the side that is drawn if the other is not."""
+        """Key of the only drawn side; if both sides are drawn, of the downstream side."""
         key = self.source if self.target is None else self.target
         assert key is not None
         return key
 
     @property
     def one_sided(self) -> bool:
-        """True if one side of the cut is not in the drawing."""
+        """True if only one side of the cut is drawn."""
         return self.source is None or self.target is None
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     """Return a line for each cut whose sides are drawn; identical cuts share one line.
 
-    A cut has only one side if no graph of the step contains its operand, or if nothing in the graph
-    was computed from its result. A cut of a parameter that is written inside an operation has no
-    line, because the line would start at the operation's result. Cuts by operations with integer
-    results are left out unless a finding reports them, because no gradient can flow through those.
+    A cut has only one side if no graph of the step contains the cut tensor, or if no node in the
+    graph used the result. If a detached parameter is written inside an operation, its cut has no
+    line, because the line would start at the operation's result. Operations with integer results,
+    such as argmax, never pass a gradient, so their cuts are drawn only if a finding reports them.
 
     Args:
         most: maximum number of lines.
 
     Returns:
-        The lines, and the number of cuts that are not drawn: those beyond `most`, inside closed
-            groups, or in blocks that another block represents.
+        The lines, and the number of cuts that are not drawn because they exceed `most`, are inside
+            closed groups, or are in blocks that are not drawn because an identical block is.
     """
     if not drawing.graph.cuts:
         return [], 0

@@ -33,14 +33,14 @@ def draw_graph(
     """Return the picture of an autograd graph; a notebook shows it, `.render(path)` writes it.
 
     All backward passes of a recording are drawn. If there are several, such as those of a GAN's two
-    losses, each is in a frame that names its outputs and its source line. Of the passes that began
-    at the same output and line, as in a loop, only the last is drawn; `recording.graphs` contains
+    losses, a frame around each names its outputs and its source line. If several passes began at
+    the same output and line, as in a loop, only the last is drawn; `recording.graphs` contains
     all.
 
     Args:
         target: a Graph, a recording, an output tensor or nested outputs; an `nn.Module`, which is
-            called once with `inputs`; the `diff` of two graphs, which are drawn as one; a program
-            of `torch.export` or a graph of `torch.fx`.
+            called once with `inputs`; the result of `diff`, whose two graphs are drawn as one; an
+            exported program of `torch.export`, or a graph of `torch.fx`.
         inputs: the arguments of the module.
         names: names of tensors, as in `trace`; None uses the names of the caller's variables.
         timeout: seconds for the layout; a coarser picture is drawn if the layout takes longer.
@@ -82,7 +82,7 @@ def draw_graph(
 
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
-    """Return a sentence on the backward passes that have no frame of their own in the picture."""
+    """Return a sentence on the backward passes that are not drawn apart; "" if there are none."""
     inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:
@@ -97,7 +97,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 
 def _lacks_constants(graph: Graph) -> bool:
-    """Return True if a sum or product in a traced graph has only one operand, as in `x + 2`."""
+    """Return True if a traced graph lacks an operand without gradient, like the 2 of `x + 2`."""
     if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])
@@ -122,13 +122,14 @@ def make_dot(
         var: a tensor, a list, tuple or dict of tensors, or a recording.
         params: names of tensors: a dict, or pairs as from `named_parameters()`.
         show_attrs: write the attributes that autograd saved for each operation.
-        show_saved: write the tensors that each operation saved for backward. They are known only
-            for a recording; for other values a note in the picture says so.
+        show_saved: write the tensors that each operation saved for backward. Only a recording
+            contains these tensors; for any other `var`, a note in the picture says that they are
+            missing.
         max_attr_chars: maximum number of characters of an attribute.
 
     Raises:
-        TypeError: as `draw_graph`; also if `params` contains no names.
-        ValueError: as `draw_graph`; also if `max_attr_chars` is less than 1.
+        TypeError: if `params` contains no names, and wherever `draw_graph` raises it.
+        ValueError: if `max_attr_chars` is less than 1, and wherever `draw_graph` raises it.
 
     >>> import torch
     >>> x = torch.ones(3, requires_grad=True)

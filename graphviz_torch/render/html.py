@@ -34,7 +34,8 @@ _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
 """
 
-# Text that a page shows if scripts are disabled. A framed page shows the still picture instead.
+# Text that a page shows if scripts are disabled. In a notebook, the page is in a frame over a still
+# picture, which is visible then, so that no text is needed.
 _NO_SCRIPT = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
 _NO_SCRIPT_FRAMED = ""
 
@@ -71,9 +72,9 @@ def to_html(
     The page is also written to `path`, if given. A notebook shows the returned page as the view.
 
     Args:
-        graph: any target of `draw_graph`: a graph, a recording, a tensor, a module, which is called
-            once with `inputs`, or the `diff` of two graphs, which are drawn as one. Or the result
-            of `influences`, whose graphs the reader selects by a click.
+        graph: any target of `draw_graph`, such as a graph, a recording, a tensor, a module (called
+            once with `inputs`) or the `diff` of two graphs (drawn as one). The result of
+            `influences` is accepted as well: the legend has a button for each of its graphs.
         path: the file to write; None writes no file.
         inputs: the arguments of the module.
         title: the title of the page; "" uses the names of the outputs.
@@ -170,10 +171,14 @@ def view(
 
 
 def _frame(page: str, height: int, still: str = "") -> str:
-    """Return HTML with a page in a frame, which covers the still picture of the graph.
+    """Return HTML with a page in a frame, in front of a still picture of the graph.
 
-    The picture is visible if the notebook removes frames, or if the frame is empty because it may
-    not run scripts.
+    The picture is visible if the notebook removes frames, or does not run the page's scripts.
+
+    Args:
+        page: the text of the page.
+        height: height of the frame in CSS pixels.
+        still: HTML of the still picture.
     """
     return (
         f'<div style="position: relative; height: {height}px; overflow: hidden">{still}'
@@ -232,5 +237,5 @@ def _page(
 
 
 def _csp_hash(text: str) -> str:
-    """Return the content security policy's source expression for an inline script or style."""
+    """Return the hash by which a content security policy allows an inline script or style."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

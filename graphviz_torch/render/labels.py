@@ -1,4 +1,4 @@
-"""Write nodes, tensors and gradients as text, for all output formats."""
+"""Format nodes, tensors and gradients as the texts that all output formats share."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ Outputs = tuple[TensorMeta | None, ...]
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
-MAX_ELEMENTS_SHOWN = 4  # most elements of a value or gradient that are written out
-_MAX_TEXT = 2000  # most characters of a label; Graphviz rejects much longer ones
+MAX_ELEMENTS_SHOWN = 4  # a value or gradient with more elements is not written out
+_MAX_TEXT = 2000  # maximum number of characters of a label; Graphviz rejects much longer labels
 _MAX_NAME_LINE = 60  # characters per line of a name
 _NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
-# Attributes to write: (beginning of the operation's name, attribute, format, value to leave out).
+# Attributes to write after an operation's name: (beginning of the name, attribute, format, value
+# that is not written).
 _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
@@ -61,7 +62,7 @@ def with_class(name: str, kind: str) -> str:
 
 
 def row_ending(first: str, last: str) -> str:
-    """Return the part of the last name in a row that the first name does not have.
+    """Return the part of the last name of a range that differs from the first name.
 
     >>> row_ending("transformer.h.0", "h.11"), row_ending("0", "3")
     ('11', '3')
@@ -71,8 +72,9 @@ def row_ending(first: str, last: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Return a text that fits a picture: the end of a long text is replaced by its number of
-    characters.
+    """Return a text in a form that fits a picture.
+
+    If the text is very long, its end is replaced by the number of omitted characters.
     """
     more = len(text) - _MAX_TEXT
     return drawable(text if more <= 0 else f"{text[:_MAX_TEXT]}… {more:,} more characters")
@@ -163,7 +165,8 @@ _METHOD_NAMES = {
     "ipow": "pow",
     "rmatmul": "matmul",
 }
-# Calls for which autograd's name is more specific: `x[0]` is "select", `x[1:]` is "slice".
+# Names of calls that say less than autograd's name, which is "select" for `x[0]` and "slice" for
+# `x[1:]`.
 _GENERIC_CALLS = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
 
 
@@ -199,7 +202,10 @@ def _short_value(value: str, attribute: str) -> str:
 
 
 def _round_text(value: str) -> str:
-    """Round a number in a text to six significant digits; return other text unchanged."""
+    """Return a number, given as text, with at most six significant digits.
+
+    Other text is returned unchanged.
+    """
     if "." not in value:
         return value
     try:
@@ -215,7 +221,9 @@ def shape(meta: TensorMeta) -> str:
 
 
 def shapes(metas: Sequence[TensorMeta]) -> str:
-    """Return dtype and shape of tensors that differ in the size of an axis, which becomes a range.
+    """Return the dtype and shape of tensors that may differ in the size of an axis.
+
+    A size that differs is written as a range.
 
     >>> shapes([TensorMeta((rows, 64), "float32", "cpu") for rows in (7, 3, 9)])
     'f32[3…9, 64]'
@@ -291,8 +299,11 @@ def leaf_gradient(leaf: Node) -> str:
 
 @lru_cache(maxsize=4096)
 def cast(before: Outputs, after: Outputs) -> str:
-    """Return " as bf16" if a cast or view between a leaf and its user changes the dtype; else
-    "".
+    """Return " as bf16" if two dtypes differ; else "".
+
+    Args:
+        before: outputs of a leaf.
+        after: outputs of the last cast or view between the leaf and its user.
     """
     old, new = ([meta.dtype for meta in metas if meta is not None] for metas in (before, after))
     return f" as {short_dtype(new[0])}" if new and old != new else ""
@@ -304,7 +315,7 @@ def number(value: object) -> str:
 
 
 def details(node: Node) -> list[str]:
-    """Return a line for each field of a node that is declared as a detail, such as its note."""
+    """Return the lines of a node's detail fields (`Column(detail=True)`), such as `Node.note`."""
     found: list[str] = []
     for name, column in declared_details(Node):
         value = getattr(node, name)
@@ -322,7 +333,7 @@ def count(value: float) -> str:
 
 
 def local_name(node: Node, label: str) -> str:
-    """Return the label of a parameter without the path of the module of `node`.
+    """Return the label of a parameter, without the path of the module that `node` belongs to.
 
     >>> local_name(Node(0, "TBackward0", (), module="fc1", scope="fc1"), "model.fc1.weight")
     'weight'

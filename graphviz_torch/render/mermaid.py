@@ -24,7 +24,7 @@ from .untracked import End, Stub, stubs_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Default limits of Mermaid (`maxTextSize`, `maxEdges`).
+# Mermaid's default limits for the size of a flowchart (`maxTextSize`, `maxEdges`).
 MAX_CHARACTERS: Final = 50_000
 MAX_EDGES: Final = 500
 
@@ -44,15 +44,16 @@ _SHAPES: Final[dict[Role, tuple[str, str]]] = {
 _SAFE = re.compile(r"[\w .,()\[\]+*/=-]", re.ASCII)
 # Mermaid encodes entities with these characters while it parses a text.
 _RESERVED = frozenset("ﬂ°¶ß")
-# Sequences that Mermaid interprets in labels: $$ (mathematics), \n (new line), fa:fa- (icon).
+# First characters of escaped sequences that Mermaid interprets in labels: $$ (mathematics), \n (new
+# line), fa:fa- (icon).
 _SPECIAL = re.compile("#36;(?=#36;)|#92;(?=n)|#58;(?=fa-)")
-# zero-width space, which separates characters that Mermaid would interpret together
+# A zero-width space, inserted into such a sequence so that Mermaid does not interpret it.
 _SEPARATOR = "\u200b"
 
 
 @drawing_options
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
-    """Return the graph as the text of a Mermaid flowchart, as detailed as a picture.
+    """Return the graph as the text of a Mermaid flowchart, as detailed as with `draw_graph`.
 
     Put the text in a Markdown code block of the language `mermaid`. Unless `depth` is given, the
     flowchart keeps to GitHub's limits of 500 edges and 50,000 characters. With theme="auto" the
@@ -105,7 +106,7 @@ def _write(graph: Graph, options: Any) -> str:
 
 
 class _Nodes:
-    """Writer of a drawing's nodes, of the subgraphs that contain them, and of their styles."""
+    """Writer of the nodes, subgraphs and styles of one drawing."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
@@ -120,7 +121,8 @@ class _Nodes:
         if framed and part.group is not None:
             yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
             totals = wording.repeat_totals(self.drawing, part.group)
-            # the totals are a node, because Mermaid draws nodes over a title of several lines
+            # The totals are in a node of their own, because a title of several lines would be
+            # covered by other nodes.
             if totals:
                 yield f't{part.group}["{_text(totals)}"]'
         for child in part.children:
@@ -163,7 +165,7 @@ class _Nodes:
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
 
     def between_ranks(self) -> Iterator[str]:
-        """Yield a box for the collectives that belong to no drawn element, if there are any."""
+        """Yield a box for the collectives that no drawn element shows, if there are any."""
         if None in self.drawing.collectives:
             before, behind = _SHAPES["collective"]
             said = [labels.BETWEEN_RANKS, *wording.collective_lines(self.drawing, None)]
@@ -208,7 +210,7 @@ def _edges(drawing: Drawing) -> Iterator[str]:
 
 
 def _stubs(drawing: Drawing) -> Iterator[str]:
-    """Yield boxes for data, and for the undrawn ends of edges that have one drawn end."""
+    """Yield boxes for data, and boxes that name the other ends of edges with one drawn end."""
     for key, texts in wording.data_inputs(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
@@ -245,7 +247,7 @@ def _cut(cut: CutLine, number: int) -> str:
 
 
 def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
-    """Yield a node with the findings, and with a sentence on everything that is left out."""
+    """Yield a node with the findings and a sentence on everything that the flowchart omits."""
     if not drawing.options["explain"]:
         return
     found = drawing.findings

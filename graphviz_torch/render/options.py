@@ -1,8 +1,8 @@
-"""Define the options of drawing once: name, type, default and description.
+"""Define the drawing options in one place: name, type, default and description.
 
 `draw_graph`, `to_dot` and `to_mermaid`, the command line and the app share these options. Type
-checkers read `DrawingOptions`. The decorator `drawing_options` writes the options into the
-signature and the docstring of a function.
+checkers read `DrawingOptions`. The decorator `drawing_options` adds the options to the signature
+and the docstring of a function.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _PLACEHOLDER = "        options: those of `DrawingOptions`.\n"
 
 
 class Option(NamedTuple):
-    """Default and description of an option."""
+    """Default value and description of a drawing option."""
 
     default: Any
     meaning: str
 
 
 class DrawingOptions(TypedDict, total=False):
-    """The options of drawing that a caller can pass."""
+    """The drawing options that a user can pass."""
 
     direction: Annotated[
         Direction, Option("TB", 'direction of data flow: "TB" is from top to bottom.')
@@ -98,17 +98,19 @@ class DrawingOptions(TypedDict, total=False):
 
 
 class Settings(DrawingOptions, total=False):
-    """All options of drawing, including those that only this package sets, such as `marks` for a
-    diff.
+    """All drawing options, including those that only this package sets.
+
+    An example is `marks`, for the drawing of a `diff`.
     """
 
-    parameters: Parameters | None  # draw inside operations, or as nodes; None decides by the graph
-    fold: bool | None  # draw identical blocks once; None decides by the size of a page
-    limit: int | None  # maximum number of boxes; None allows as many as fit a page
+    # How to draw parameters: "fold" inside operations, "nodes" as boxes; None depends on the graph.
+    parameters: Parameters | None
+    fold: bool | None  # True to draw identical blocks once; None: if the drawing is too large else
+    limit: int | None  # maximum number of boxes; None: as many as fit a page
     marks: Mapping[int, Mark] | None  # node id -> "added", "removed" or "changed"
 
 
-# Option name -> (default and description, type).
+# Name of an option -> (default and description, type).
 OPTIONS: Mapping[str, tuple[Option, Any]] = {
     name: (get_args(hint)[1], get_args(hint)[0])
     for name, hint in get_type_hints(DrawingOptions, include_extras=True).items()
@@ -118,7 +120,7 @@ _DEFAULTS = {
     **{name: option.default for name, (option, _) in OPTIONS.items()},
     **dict.fromkeys(_SETTINGS),
 }
-# Option name -> all possible values, for options with few values.
+# Name of an option with few possible values -> these values.
 _CHOICES: Mapping[str, tuple[object, ...]] = {
     "direction": get_args(Direction),
     "theme": get_args(Theme),
@@ -128,11 +130,11 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
 
 
 def complete(options: DrawingOptions) -> Settings:
-    """Check the given options, and return them with the defaults of all others.
+    """Check the given options, and return them together with the defaults of the others.
 
     Raises:
         TypeError: for an unknown option.
-        ValueError: for a value that is not one of the choices, or that is too small.
+        ValueError: for a value that the option does not allow.
     """
     for name, value in options.items():
         if name not in _DEFAULTS:
@@ -163,10 +165,10 @@ def _check(option: str, value: object, known: tuple[object, ...]) -> None:
 
 
 def drawing_options(function: _Function) -> _Function:
-    """Decorate a function that has `**options: Unpack[DrawingOptions]`, to list each option.
+    """List each drawing option in the signature and docstring of the decorated function.
 
-    The signature gets a keyword for each option, and the docstring its description. `help()`,
-    notebook editors and the command line read these.
+    The function has a parameter `**options: Unpack[DrawingOptions]`. `help()`, notebook editors and
+    the command line read the signature and the docstring.
     """
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]

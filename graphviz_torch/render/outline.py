@@ -1,7 +1,8 @@
 """List the nodes of a graph below the names of their modules; identical blocks appear once.
 
 Rows are in the order of forward; a parameter is listed just before its first user. Nodes are
-grouped as in pictures. Calls and runs have no heading, since runs only make a picture smaller.
+grouped as in pictures, but only modules, backward passes and chains get a heading. Function calls
+and runs (groups that only make a picture smaller) get none.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .drawing.drawing import NOTHING
 from .drawing.fold import fold_repeats
 from .groups.groups import Group, Groups, group
 
-_MAX_GROUP_SIZE = 100  # most nodes and groups directly inside a group
+_MAX_GROUP_SIZE = 100  # maximum number of nodes and groups directly inside a group
 _INDENT = "  "
 
 
@@ -27,7 +28,7 @@ class Row(NamedTuple):
 
 
 def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Row], bool]:
-    """Return the rows, and whether some nodes have no row.
+    """Return the rows of the outline, and True if some nodes have no row.
 
     Args:
         graph: the graph.
@@ -65,8 +66,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
 
 
 def _hidden(tree: Groups, alike: Mapping[int, tuple[int, ...]]) -> set[int]:
-    """Return the nodes without a row: those of repeated blocks after the first, and the nodes of
-    chains but the first and the last.
+    """Return the nodes that get no row.
+
+    These are the nodes of all but the first of identical blocks, and the inner nodes of chains.
     """
     hidden = {node for members in alike.values() for node in _nodes_in(tree, members[1:])}
     for part in tree.groups:
@@ -81,7 +83,14 @@ def _marks_of_hidden(
     hidden: set[int],
     marks: Mapping[int, Collection[str]],
 ) -> list[str]:
-    """Return the marks of the hidden nodes in `members` that no listed node in `members` has."""
+    """Return the marks that only nodes without a row have.
+
+    Args:
+        tree: the groups.
+        members: identical groups, whose nodes are considered.
+        hidden: nodes without a row.
+        marks: node id -> texts to write at the node.
+    """
     said: dict[bool, dict[str, None]] = {True: {}, False: {}}
     for node in _nodes_in(tree, members):
         said[node in hidden].update(dict.fromkeys(marks.get(node, ())))
@@ -108,9 +117,7 @@ def _title(tree: Groups, members: tuple[int, ...]) -> str:
 
 
 def _name(node: Node) -> str:
-    """Return "weight" for a parameter, "addmm" for an operation, "loss = mean" for a named
-    result.
-    """
+    """Return the text of a node's row, such as "weight", "addmm", or "loss = mean" if named."""
     if node.leaf:
         return labels.local_name(node, node.label) or node.title
     title = labels.operation_text(node.title, node.attributes)

@@ -1,7 +1,7 @@
-"""Convert the target of a picture into one graph and its findings.
+"""Convert anything that can be drawn into one graph and its findings.
 
-A recording of several backward passes becomes one graph with several segments. Its findings are
-changed to use the node ids of that graph.
+The backward passes of a recording are joined into one graph. The findings of the recording get the
+node ids of that graph.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..graph import Finding, Graph, Names, Training
 from ..graph.ids import shift_ids
 from ..graph.training.join import Places, one_graph
 
-# Findings to mark: a list, "auto" for those that `find` reports, or None for no findings.
+# Findings to mark: an iterable of findings, "auto" for those that `find` reports, or None for none.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None
 
 
@@ -39,8 +39,9 @@ def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Findi
 
 
 def _find(value: Any) -> Sequence[Finding]:
-    """Return the findings of `value`, except the one that no backward ran, which a picture
-    shows.
+    """Return the findings of `value`, except the info that no backward ran.
+
+    A picture shows without a finding that no backward ran.
     """
     from ..findings import find  # imported when needed, because the rules take long to load
     from ..findings.rules.silence import FORWARD_ALONE
@@ -54,9 +55,9 @@ def graph_and_findings(
 ) -> tuple[Graph, tuple[Finding, ...]]:
     """Return the graph to draw for `value`, and the findings with the node ids of that graph.
 
-    Several backward passes of a recording become one graph with several segments. Of the passes
-    that began at the same output and line, as in a loop, only the last is drawn. For a training the
-    last step is drawn.
+    Several backward passes of a recording are joined into one graph. If several passes began at the
+    same output and line, as in a loop, only the last of them is drawn. Of a `Training`, the last
+    step is drawn.
 
     Args:
         value, inputs, names: as in `graph_of`.
@@ -79,8 +80,9 @@ def graph_and_marks(
 ) -> tuple[Graph, tuple[Finding, ...]]:
     """Return the graph and the findings for a still picture.
 
-    If `findings` is "auto", findings of severity "info" lose their nodes: a still picture writes
-    their message but marks no node. Findings in a list keep their nodes.
+    If `findings` is "auto", the nodes are removed from findings of severity "info". A still picture
+    then writes the message of such a finding but marks no node. Findings in a list keep their
+    nodes.
     """
     graph, found = graph_and_findings(value, *inputs, findings=findings, names=names)
     if isinstance(findings, str):
@@ -89,8 +91,14 @@ def graph_and_marks(
 
 
 def _renumber(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
-    """Return a finding with node ids of the joined graph; if its graph is not drawn, with no
-    nodes.
+    """Return a finding with the node ids of the joined graph.
+
+    If the finding is on a backward pass that is not drawn, it gets no nodes.
+
+    Args:
+        finding: a finding on a recording.
+        moves: index of a backward pass -> position of its nodes and transfers in the joined graph.
+        last: index of the last drawn backward pass.
     """
     by, transfers = moves.get(finding.steps[-1] if finding.steps else last, (None, ()))
     if by is None:

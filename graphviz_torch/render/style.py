@@ -77,7 +77,7 @@ SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#1a5a91", "#8ac3e8"),
     ("#0a3a6e", "#cde6f8"),
 )
-# First index in SCALE whose fill is so strong that its text needs the color ON_STRONG.
+# First index in SCALE of a fill that is so strong that text on it needs the color ON_STRONG.
 FIRST_STRONG_STEP: Final = 4
 ON_STRONG: Final = ("#fefffe", "#10202e")
 NONFINITE: Final = ("#f3c6de", "#6b1f49")  # fill for NaN and Inf, which are not on the scale
@@ -164,8 +164,9 @@ def role(
 
 @lru_cache
 def palette(theme: Theme) -> Mapping[str, str]:
-    """Return name -> color for a theme; "auto" gets the light values, which `dark_rules`
-    replaces.
+    """Return name -> color value for a theme.
+
+    For "auto" the values are the light ones; the CSS of `dark_rules` replaces them in dark mode.
     """
     return MappingProxyType({name: pick(pair, theme) for name, pair in COLORS.items()})
 
@@ -186,7 +187,10 @@ def dark_rules() -> str:
 
 
 def category(names: Collection[str]) -> dict[str, int]:
-    """Return the index of each name's color in CATEGORIES and GROUNDS; "cpu" and "" get 0, gray."""
+    """Return name -> index of its color in CATEGORIES and GROUNDS.
+
+    "cpu" and "" have index 0, which is gray.
+    """
     rest = [name for name in dict.fromkeys(names) if name not in ("", "cpu")]
     numbers = {name: 1 + i % (len(CATEGORIES) - 1) for i, name in enumerate(rest)}
     return {"": 0, "cpu": 0, **numbers}

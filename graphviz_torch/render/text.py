@@ -20,9 +20,9 @@ from .ranks.collectives import merge_equal, payload_text
 from .ranks.rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
 
-# Fields of Node whose columns come first; the other fields follow as they are declared.
+# Fields of Node whose columns come first, in this order. The other fields follow as declared.
 _FIRST_FIELDS = ("seconds", "saved", "scope", "module_class", "where", "attributes", "note")
-# Columns by importance; those at the end are left out first.
+# If the table is too wide, columns are left out from the end of this list.
 _COLUMNS_BY_IMPORTANCE: tuple[str, ...] = (
     "id",
     "node",
@@ -36,11 +36,11 @@ _COLUMNS_BY_IMPORTANCE: tuple[str, ...] = (
     "value",
 )
 _COLUMNS_BY_IMPORTANCE += ("placement", "time", "module", "saved", "where", "class", "attributes")
-# Characters to which a column may be shortened before other columns are left out.
+# Minimum widths in characters. Columns are shortened to these before any column is left out.
 _MIN_WIDTHS = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output": 16, "inputs": 7}
 _MIN_WIDTHS |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
-_PATHS = ("label", "module", "where")  # columns whose texts lose their beginning if too long
-_HEADED = ("scope", "module_class")  # fields that the headings show already
+_PATHS = ("label", "module", "where")  # columns in which a long text is cut at its beginning
+_HEADED = ("scope", "module_class")  # fields without a column if headings show them
 _OPTIONAL_COUNTS = ("transfer", "collective")  # the summary mentions these only if there are any
 _MAX_CELL = 64  # characters
 _MAX_MODULES = 20
@@ -173,12 +173,12 @@ def _marks(findings: tuple[Finding, ...]) -> Mapping[int, dict[str, None]]:
 def _columns(
     graph: Graph, marks: Mapping[int, dict[str, None]], *, headed: bool
 ) -> dict[str, Callable[[Node], str]]:
-    """Return column title -> function that writes a node's cell.
+    """Return column title -> function that returns the text of a node's cell.
 
     Args:
         graph: the graph.
         marks: node id -> findings to write at the node.
-        headed: True if headings show the modules, so that columns for these are omitted.
+        headed: True if headings name the modules. Then columns for modules are left out.
     """
     inputs, device = graph.inputs(), _device(graph)
     columns: dict[str, Callable[[Node], str]] = {"id": lambda node: str(node.id)}
@@ -208,8 +208,9 @@ def _columns(
 
 
 def _flag_nonfinite(line: str) -> str:
-    """Return the text after the first word; put an error sign before it if it contains NaN or
-    Inf.
+    """Return a line on a value or gradient without its first word.
+
+    If the line contains NaN or Inf, an error sign replaces the first word.
     """
     text = line.partition(" ")[2]
     return f"{SEVERITY_SIGNS['error']} {text}" if labels.is_spoilt(line) else text
@@ -230,7 +231,10 @@ def _end(graph: Graph, edge: Edge) -> str:
 
 
 def _modules(graph: Graph, width: int | None) -> list[str]:
-    """Return a table of the records of modules; a column whose texts are all equal is left out."""
+    """Return the lines of a table of `graph.modules`.
+
+    A column with the same text for all modules is left out.
+    """
     columns = columns_in(ModuleRow, graph.modules)
     cells = [
         (_plain(row.path) or "(the model)", *(_field(name, columns[name], row) for name in columns))
@@ -304,7 +308,10 @@ def _cuts(graph: Graph, width: int | None) -> list[str]:
 
 
 def _untracked_table(graph: Graph, width: int | None) -> list[str]:
-    """Return a table of data and of calls without an autograd node; the first row is `u0`."""
+    """Return the lines of a table of data, and of calls without an autograd node.
+
+    The rows have the ids u0, u1, and so on.
+    """
     rows = [
         (
             f"u{i}",
@@ -330,13 +337,13 @@ def _rows(
     order: Sequence[str],
     right: Sequence[str],
 ) -> list[str]:
-    """Return a table's lines; a source line that does not fit loses its beginning.
+    """Return the lines of a table. If a text does not fit its column, its beginning is cut off.
 
     Args:
         titles: titles of the columns.
         rows: the cells of each row.
         width: characters of a line; None is unlimited.
-        order: titles, the most informative first.
+        order: titles, the most informative first. The last columns are left out first.
         right: titles of columns that are aligned at the right.
     """
     columns = [
@@ -355,7 +362,7 @@ def _message(finding: Finding, width: int | None) -> Iterator[str]:
 
 
 def _wrap_indented(text: str, width: int | None, indent: str = "") -> str:
-    """Wrap a text to `width` characters; lines after the first get two more spaces."""
+    """Wrap a text to `width` characters; lines after the first are indented."""
     if width is None:
         return indent + text
     lines = wrap(text, width, initial_indent=indent, subsequent_indent=f"{indent or '  '}")

@@ -14,18 +14,17 @@ from . import labels
 from .drawing.drawing import Drawing
 from .drawing.tree import Box, Open
 
-# most boxes of data and calls; of a loop that reads data in each step, the first are drawn
-_MAX_BOXES = 24
-_MAX_CALLS = 6  # most connected functions on data that are drawn apart; more are drawn as one box
-_MAX_TITLE = 40  # most characters of a title
-_MAX_LINE = 22  # most characters of a title in one line
-_MAX_DATA_BOXES = 4  # beyond this number, data that only enters closed groups is left out
+_MAX_BOXES = 24  # maximum number of boxes for data and calls; the first in the program are drawn
+_MAX_CALLS = 6  # if more function calls on data are connected, they are drawn as one box
+_MAX_TITLE = 40  # maximum number of characters of a title
+_MAX_LINE = 22  # a title with more characters is split into lines
+_MAX_DATA_BOXES = 4  # with more boxes of data, data that only enters closed groups is left out
 
 
 class Stub(NamedTuple):
-    """A box for data, or for a call without an autograd node."""
+    """A box for an entry of `Graph.untracked`: data, or a call without an autograd node."""
 
-    position: int  # position in `Graph.untracked`
+    position: int  # index of the entry in `Graph.untracked`
     title: str
     details: tuple[str, ...]
     is_data: bool
@@ -33,12 +32,12 @@ class Stub(NamedTuple):
 
     @property
     def title_lines(self) -> list[str]:
-        """Return the title in lines; the class of the module begins a line if it is long."""
+        """Lines of the title. If the title is long, the module's class begins a new line."""
         parts = self.title.split(" · ") if len(self.title) > _MAX_LINE else [self.title]
         return [line for part in parts for line in labels.wrap_name(part).split("\n")]
 
 
-End = int | Stub  # one end of a link: the key of a drawn element, or a box
+End = int | Stub  # one end of a link: the key of a drawn element, or a box of this file
 
 
 class Stubs(NamedTuple):
@@ -60,9 +59,9 @@ def stubs_of(drawing: Drawing) -> Stubs:
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     places = _Places(drawing)
     inside = [places.closed_group(row) for row in rows]
-    # for each row, the elements that it leads to
+    # for each entry, the drawn elements ("key", key) and entries ("stub", index) that use it
     ends: list[set[tuple[str, int]]] = [set() for _ in rows]
-    alike: dict[int, list[int]] = {}  # drawn row -> the rows that share its box
+    alike: dict[int, list[int]] = {}  # entry with a box -> the entries that share this box
     drawn_for: dict[object, int] = {}
     chains = _chains(rows, [i for i in range(len(rows)) if inside[i] is None])
     for i, row in reversed([*enumerate(rows)]):
@@ -101,10 +100,14 @@ def stubs_of(drawing: Drawing) -> Stubs:
 
 
 def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, int]:
-    """Return position -> chain id, for more than `_MAX_CALLS` functions that are connected.
+    """Return position -> id of its chain, for chains of more than `_MAX_CALLS` function calls.
 
-    A chain consists of functions whose operands need no gradient, such as those that prepare a mask
-    or a positional encoding.
+    A chain consists of connected calls whose operands need no gradient, such as those that prepare
+    a mask or a positional encoding.
+
+    Args:
+        rows: `Graph.untracked`.
+        positions: indices in `rows` of the entries to consider.
     """
     among = {i for i in positions if rows[i].kind == "function" and not rows[i].sources}
     number = {i: i for i in among}
@@ -119,12 +122,17 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
 
 
 def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
-    """Return at most `_MAX_BOXES` positions, first of all those that lead to drawn elements
-    directly.
+    """Return at most `_MAX_BOXES` of the positions `shown`.
+
+    Entries that a drawn element uses directly are preferred.
+
+    Args:
+        shown: indices of the entries that would have a box.
+        ends: for each entry, the drawn elements and entries that use it.
     """
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
-    # a box that leads only to boxes left out is left out as well
+    # If all boxes that use an entry were left out, its box is left out as well.
     for i in sorted(kept, reverse=True):
         if not any(kind == "key" or end in kept for kind, end in ends[i]):
             kept.remove(i)
@@ -132,7 +140,7 @@ def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list
 
 
 def _merge_key(row: Untracked) -> object:
-    """Return a key; rows with equal keys that lead to the same elements share a box.
+    """Return a key for merging entries. Equal keys with equal users share a box.
 
     This merges the calls and data that each step of a loop repeats.
     """
@@ -161,10 +169,16 @@ def _drop_inner_data(
     ends: Sequence[set[tuple[str, int]]],
     shown: list[int],
 ) -> list[int]:
-    """Leave out data that only enters closed groups inside of open modules, if there is much data.
+    """Return `shown` without less informative data, if there are many boxes of data.
 
-    A mask that a library creates for each layer is less informative than the input that the program
-    passes.
+    Data that only enters closed groups inside open modules is left out: a mask that a library
+    creates for each layer is less informative than the input that the program passes.
+
+    Args:
+        drawing: the drawing.
+        rows: `Graph.untracked`.
+        ends: for each entry, the drawn elements and entries that use it.
+        shown: indices of the entries that would have a box.
     """
     if sum(rows[i].kind == "data" for i in shown) <= _MAX_DATA_BOXES:
         return shown
@@ -193,7 +207,7 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     title = (
         row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
     )
-    if frames and row.kind == "module":  # the frame around the box already shows the path
+    if frames and row.kind == "module":  # the frame around the box shows the rest of the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
     title = "  ".join([title[-_MAX_TITLE:], *times])
@@ -201,7 +215,7 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
 
 
 def _shared_frames(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the groups that all paths begin with, outermost first."""
+    """Return the groups with which all paths begin, outermost first."""
     levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
     return tuple(level[0] for level in levels)
 
@@ -216,7 +230,7 @@ def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...
 
 
 class _Places:
-    """A lookup of the drawn groups that contain a module call, by the module's path."""
+    """A lookup of the drawn groups that contain an entry of `Graph.untracked`."""
 
     def __init__(self, drawing: Drawing) -> None:
         self._closed: dict[str, int] = {}  # path -> key of the closed group
@@ -238,7 +252,7 @@ class _Places:
         return next((self._closed[p] for p in _enclosing_modules(row) if p in self._closed), None)
 
     def is_repeated(self, row: Untracked) -> bool:
-        """Return True if a call is inside a block that another, identical block represents."""
+        """Return True if a call is inside a block that is not drawn because an identical one is."""
         return any(path in self._repeated for path in _enclosing_modules(row))
 
     def frames(self, row: Untracked) -> tuple[int, ...]:

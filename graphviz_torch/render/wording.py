@@ -1,4 +1,4 @@
-"""Compose the text of a drawing, which every output format writes in its own syntax."""
+"""Compose the texts of a drawing. Each output format writes them in its own syntax."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import describe_collectives
 from .style import role
 
-# most boxes of data; of a loop that reads data in each step, the first are drawn
-_MAX_DATA_INPUTS = 8
-# Operation of a layer -> (autograd's name of the saved input, input_nr of that input).
+_MAX_DATA_INPUTS = 8  # maximum number of elements at which data is written; the first ones are used
+# Operation of a layer -> (autograd's name of the saved layer input, input_nr of that input).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
-_MAX_NAMES = 3  # most names of outputs, inputs or results written at a closed group
-_MAX_PATH = 60  # most characters of a path in a hint
+_MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
+_MAX_PATH = 60  # maximum length of a module's path in a hint, in characters
 
 
 def transfer_lines(graph: Graph) -> dict[int, list[str]]:
-    """Return node id -> text, for nodes that copy a tensor between devices in forward."""
+    """Return node id -> line on the copy, for nodes that copy between devices in forward."""
     found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
@@ -39,14 +38,15 @@ def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
 
     Args:
         drawing: the drawing.
-        key: key of the element; None for the collectives that belong to no drawn element.
+        key: key of the element; None for the collectives that no drawn element shows.
     """
     return describe_collectives(drawing.collectives[key]) if key in drawing.collectives else []
 
 
 def senders(drawing: Drawing) -> set[int]:
-    """Return the nodes that are drawn as collectives: at least one of theirs sends other data than
-    parameters.
+    """Return the nodes to draw as collectives.
+
+    These nodes have at least one collective that sends something other than parameters.
     """
     found = set()
     for key, some in drawing.collectives.items():
@@ -56,8 +56,9 @@ def senders(drawing: Drawing) -> set[int]:
 
 
 def node_names(drawing: Drawing, node: Node) -> list[str]:
-    """Return the names to write above a node's operation: its label, and the title of its
-    module.
+    """Return the names to write above a node's operation.
+
+    They are the node's label and, if no other node of its module is drawn, the module's title.
     """
     output = drawing.outputs.get(node.id, node.id)
     label = node.label or drawing.graph.nodes[output].label
@@ -71,7 +72,7 @@ def node_names(drawing: Drawing, node: Node) -> list[str]:
 
 
 def operation_text(drawing: Drawing, node: Node) -> str:
-    """Return the text of a node's operation; "" if the node's names already describe it."""
+    """Return the text of a node's operation; "" if the node's names describe it already."""
     if drawing.options["detail"] != "full":
         if node.id in drawing.module_titles and not node.leaf:
             return ""
@@ -81,7 +82,7 @@ def operation_text(drawing: Drawing, node: Node) -> str:
 
 
 def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[str]:
-    """Return the small text of a node, which is written below its tensor.
+    """Return the lines of small text below a node's tensor: copies, collectives, values, ...
 
     Args:
         drawing: the drawing.
@@ -100,8 +101,9 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
 
 
 def tensors(drawing: Drawing, node: Node) -> str:
-    """Return the text of a node's outputs; an axis whose size varies among represented nodes is a
-    range.
+    """Return the text of a node's outputs.
+
+    If the node represents several nodes, a size that differs between these is written as a range.
     """
     return labels.tensors(*_outputs(drawing, node.id), device=drawing.shows_devices)
 
@@ -124,16 +126,18 @@ def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
         return {nodes[shown.get(node, node)].outputs: None}
     outputs = [nodes[shown.get(i, i)].outputs for i in alike]
     if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
-        # views follow only some of the nodes, so the shapes before the views are used
+        # Some of these nodes are followed by a view with another number of dimensions, so the
+        # shapes before the views are used.
         outputs = [nodes[i].outputs for i in alike]
-    # most outputs are the same object, so compare ids first
+    # Most outputs are the same object, so equal ids are removed before outputs are compared.
     return dict.fromkeys({id(each): each for each in outputs}.values())
 
 
 def operation_of_node(drawing: Drawing, node: Node) -> str:
     """Return the text of a node's operation, with distinguishing attributes.
 
-    If the node represents several steps of a loop, a 0 that only the first step adds is left out.
+    If the node represents several steps of a loop, the constant 0 is left out, which only the first
+    step of a sum adds.
     """
     alone = len(drawing.represented_nodes(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ADDED_ZERO]
@@ -142,10 +146,10 @@ def operation_of_node(drawing: Drawing, node: Node) -> str:
 
 
 def small_values(drawing: Drawing, node: Node) -> list[str]:
-    """Return a line with the values of a node's outputs, or [] if there are many and all are
-    finite.
+    """Return a line with the values of a node's outputs.
 
-    A node that represents several nodes gets no line, because their values differ.
+    Return [] if the values are many and finite, or if the node represents several nodes, whose
+    values differ.
     """
     if not node.values or len(drawing.represented_nodes(node.id)) > 1:
         return []
@@ -157,9 +161,9 @@ def small_values(drawing: Drawing, node: Node) -> list[str]:
 def gradients(drawing: Drawing, node: Node) -> list[str]:
     """Return a line for the gradient of each output.
 
-    A node that represents several nodes gets the range of their norms. With detail="short"
-    gradients are written only for a program without modules, and only if one of them has few
-    elements.
+    If the node represents several nodes, the line contains the range of their norms. With
+    detail="short", gradients are written only for a program without modules, and only at nodes
+    that have a gradient of few elements.
     """
     if not node.grad_outputs:
         return []
@@ -180,10 +184,10 @@ def gradients(drawing: Drawing, node: Node) -> list[str]:
 
 
 def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
-    """Return a leaf that is written inside an operation, and the text that follows its name.
+    """Return a leaf that is written inside an operation, and the text after the leaf's name.
 
-    The text consists of the number of users (if many operations read the leaf), of the leaf's
-    shapes, and of the new dtype (if a cast follows the leaf).
+    The text consists of the number of users (if the leaf has many), the leaf's shapes, and the new
+    dtype (if a cast follows the leaf).
 
     Args:
         drawing: the drawing.
@@ -197,7 +201,13 @@ def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
 
 
 def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
-    """Return the line for a leaf and its gradient, to be written inside the operation `node`."""
+    """Return the line that names a leaf and its gradient inside the box of an operation.
+
+    Args:
+        drawing: the drawing.
+        node: the operation.
+        folded: id of the leaf, or of the last view or cast between leaf and operation.
+    """
     leaf, after = inner_leaf(drawing, folded)
     name = labels.local_name(node, leaf.label) if leaf.label else role(leaf, (), ())
     return f"{name}{after}{labels.leaf_gradient(leaf)}"
@@ -206,8 +216,8 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
 def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
     """Return the ids of the leaves to write inside an operation.
 
-    If views or casts are between a leaf and the operation, the id is that of the last one. With
-    detail="short", parameters of the operation's own module are left out.
+    If there are views or casts between a leaf and the operation, the id of the last view or cast is
+    returned instead. With detail="short", parameters of the operation's own module are left out.
     """
     folded = [edge.source for edge in drawing.inner.inside.get(node.id, ())]
     if not folded or drawing.options["detail"] != "short":
@@ -220,7 +230,7 @@ def _is_from_other_module(node: Node, leaf: Node) -> bool:
     """Return True if a leaf and the operation that uses it belong to different modules."""
     if not leaf.label:
         return leaf.leaf != "parameter"
-    if not node.scope and node.module_class:  # an operation of the model itself
+    if not node.scope and node.module_class:  # an operation directly in the model
         return "." in leaf.label
     return labels.local_name(node, leaf.label) == leaf.label
 
@@ -248,11 +258,11 @@ def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[li
 def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
     """Return key of a drawn element -> texts on the data that enters the element.
 
-    Data are inputs and results that need no gradient. Autograd has no node for data, so they are
-    taken from the tensors that operations saved for backward.
+    Data are inputs and results that need no gradient, for which autograd has no nodes. Their shapes
+    are taken from the tensors that operations saved for backward.
     """
     if drawing.graph.untracked:
-        return {}  # the data is drawn as boxes already
+        return {}  # `Graph.untracked` contains the data, which is drawn from there
     nodes, edges = drawing.graph.nodes, drawing.graph.edges
     given = [
         node.id
@@ -270,14 +280,14 @@ def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
     ids = dict.fromkeys(sorted({*given, *(operands.keys() - made)}))
     if not ids:
         return {}
-    # node id -> operands that nodes computed
+    # node id -> operands that other nodes computed
     known: dict[int, set[object]] = {i: set() for i in ids}
     fed: dict[int, set[int]] = {i: set() for i in ids}  # node id -> input_nr of these operands
     for edge in edges:
         if edge.target in ids:
             known[edge.target].update(nodes[edge.source].outputs)
             fed[edge.target].add(edge.input_nr)
-    for cut in drawing.graph.cuts:  # a cut is drawn as a dashed line to `cut.after` already
+    for cut in drawing.graph.cuts:  # the line of a cut already shows the detached tensor
         for target in ids.keys() & set(cut.after):
             known[target].add(cut.tensor)
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
@@ -293,12 +303,12 @@ def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
 
 
 def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
-    """Return text on the data that a node saved for backward.
+    """Return a text for each saved tensor of a node that is data.
 
     Args:
         node: the node.
         known: the operands of the node that other nodes computed.
-        fed: input_nr of these operands. The target of a loss is data if only input 0 is computed.
+        fed: input_nr of these operands. The target of a loss is data if it contains at most 0.
     """
     found = []
     for saved in node.saved:
@@ -312,8 +322,10 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
 
 
 def group_details(drawing: Drawing, number: int) -> list[str]:
-    """Return the small text of a closed group: its outputs and, unless detail="short", its
-    totals.
+    """Return the lines of small text in the box of a closed group.
+
+    They are the outputs of the group, the names of results inside, its collectives and, unless
+    detail="short", totals over its nodes.
     """
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
@@ -334,8 +346,9 @@ def _group_output_line(drawing: Drawing, number: int) -> list[str]:
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
-    """Return a line with the names of inputs and results in a closed group, the graph's outputs
-    first.
+    """Return a line with the names of inputs and results in a closed group.
+
+    The names of the graph's outputs come first.
     """
     outputs = {i for i, _ in drawing.graph.outputs}
     named = [node for node in contents.inside if node.label]
@@ -346,8 +359,9 @@ def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
 
 
 def repeat_totals(drawing: Drawing, number: int) -> list[str]:
-    """Return the small text of an open group: its collectives, and totals if it represents several
-    groups.
+    """Return the lines of small text below the title of an open group.
+
+    They are its collectives and, if it is drawn for several identical groups, totals over these.
     """
     said = collective_lines(drawing, ~number)
     if number not in drawing.contents or drawing.options["detail"] == "short":
@@ -377,9 +391,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
-    """Return the text on an edge; None if the box of the edge's source already contains the
-    text.
-    """
+    """Return the text on an edge; None if the box of the edge's source contains it already."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(outputs) > 1
     if line.source < 0 and line.times == 1 and not shows_output(drawing, line.source):
@@ -398,9 +410,7 @@ def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
 
 
 def shows_output(drawing: Drawing, key: int) -> bool:
-    """Return True if the box of a drawn element shows the shape of the only tensor that leaves
-    it.
-    """
+    """Return True if an element's box shows the shape of its only output."""
     return (
         key >= 0
         or drawing.fused_node(key) is not None
@@ -412,10 +422,17 @@ def shows_output(drawing: Drawing, key: int) -> bool:
 def _edge_label(
     outputs: tuple[TensorMeta | None, ...], output_nr: int, several: bool, times: int
 ) -> str:
-    """Return the text on an edge: output_nr, shape and number of its tensors, as far as needed."""
+    """Return the text on an edge.
+
+    Args:
+        outputs: outputs of the edge's source.
+        output_nr: index in `outputs` of the edge's tensor.
+        several: True to write `output_nr`, because the source has several outputs.
+        times: number of tensors that the edge represents.
+    """
     meta = outputs[output_nr] if output_nr < len(outputs) else None
     parts = [f"[{output_nr}]"] if several and times == 1 else []
-    # The node's box already shows the shape if all outputs have the same.
+    # If all outputs have the same shape, the node's box shows it.
     if meta is not None and not (parts and len({*outputs}) == 1):
         parts.append(labels.shape(meta))
     parts += [f"{labels.TIMES}{times}"] if times > 1 else []
@@ -423,7 +440,12 @@ def _edge_label(
 
 
 def stub_text(drawing: Drawing, keys: list[int]) -> str:
-    """Return the names of the elements `keys`, for an edge of which only the other end is drawn."""
+    """Return the text that replaces undrawn edges at one of their ends.
+
+    Args:
+        drawing: the drawing.
+        keys: keys or node ids of the other ends, which the text names.
+    """
     called = [
         drawing.title(~key)
         if key < 0
@@ -443,7 +465,7 @@ def failed_operands(drawing: Drawing) -> list[int]:
 
 
 def _closed_boxes_text(drawing: Drawing) -> str:
-    """Return text with the number of closed groups, and the option that opens the largest."""
+    """Return a text with the number of closed groups and the option that opens the largest one."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     largest = min(drawing.closed_groups, key=lambda number: (-groups[number].size, number))
@@ -457,8 +479,9 @@ def _closed_boxes_text(drawing: Drawing) -> str:
 
 
 def _path_to_open(drawing: Drawing, number: int) -> str:
-    """Return the path that opens a group; for a run, the path of the first module or segment in
-    it.
+    """Return the path to pass as the option `module` to open a group.
+
+    For a run (consecutive nodes), this is the path of the first group inside that is not a run.
     """
     assert drawing.groups is not None
     groups = drawing.groups.groups

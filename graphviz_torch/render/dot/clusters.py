@@ -1,4 +1,4 @@
-"""Write DOT clusters: one for each open module, inside one for each device."""
+"""Write DOT clusters. Each device has a cluster, which contains the clusters of open modules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from ..style import GROUNDS, category, palette, pick
 from . import markup
 from .markup import dot_id
 
-_Region = tuple[str, int]  # device, first key of a connected component on it
-# Tree of clusters: group or region -> its content; a line of DOT maps to None.
+# A connected part of the drawing on one device: (device, key of the part's first element).
+_Region = tuple[str, int]
+# Tree of clusters: group id or region -> the clusters and DOT lines inside; a DOT line -> None.
 _Tree = dict[int | str | _Region, "_Tree | None"]
 
 
@@ -19,8 +20,10 @@ def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, st
     """Return the DOT lines of the nodes, nested in clusters.
 
     Args:
-        copies: nodes that copy between devices, which are in no cluster of a device.
-        lines: key -> DOT line.
+        drawing: the drawing.
+        copies: ids of the nodes that copy between devices. They are outside of the devices'
+            clusters.
+        lines: key of an element -> DOT line of the element.
     """
     regions = _regions(drawing, copies)
     if drawing.groups is None and not regions:
@@ -39,10 +42,7 @@ def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, st
 
 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
-    """Return key -> region, a connected part of the drawing on one device.
-
-    Return {} if everything is on one device.
-    """
+    """Return the region of each key; return {} if everything is on one device."""
     nodes = drawing.graph.nodes
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:
@@ -91,7 +91,8 @@ def _write(
             sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
         lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrap_name(title).split("\n")]
-        # SPACE makes the line higher, for the rim that hides edges behind the title
+        # SPACE makes a line of the title higher, because edges behind the title are hidden by a
+        # rim around its text.
         for text in small:
             color = colors["collective_line" if text in sent else "muted"]
             lines.append(markup.small(markup.escape(text), color) + markup.SPACE)

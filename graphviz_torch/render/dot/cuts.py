@@ -10,20 +10,20 @@ from ..style import palette
 from . import markup
 from .markup import dot_id
 
-MAX_CUTS: Final = 40  # most cuts drawn; more would cover the drawing and slow down the layout
+MAX_CUTS: Final = 40  # more lines would cover the drawing and slow down the layout
 
 
 class CutLines(NamedTuple):
     """The DOT lines for the cuts of a drawing."""
 
-    # (key, DOT node of the text beside the element), for cuts with one side
+    # (key of the drawn side, DOT node with the cut's text), for cuts with only one drawn side
     stubs: list[tuple[int, str]]
-    edges: list[str]  # dashed lines
+    edges: list[str]  # DOT edges, drawn as dashed lines
     hidden: int  # number of cuts that are not drawn
 
 
 def cut_lines(drawing: Drawing) -> CutLines:
-    """Return dashed lines for the cuts, and a text in place of a side that is not drawn."""
+    """Return a dashed line for each cut; a text replaces a side that is not drawn."""
     colors = palette(drawing.options["theme"])
     found, hidden = cuts.cut_lines(drawing, MAX_CUTS)
     lines = CutLines([], [], hidden)
@@ -37,7 +37,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
         text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
-        # The text is in the rank of its node, since above the node it would push other nodes aside.
+        # The text has the rank of the drawn side: in another rank, it would push nodes aside.
         lines.stubs.append(
             (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
         )

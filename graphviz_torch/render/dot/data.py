@@ -1,4 +1,4 @@
-"""Draw data, and calls without an autograd node, as thin gray boxes and edges."""
+"""Draw input data, and calls that have no autograd node, as thin gray boxes and edges."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ def data_lines(drawing: Drawing) -> list[str]:
         name = f"data_{dot_id(key)}"
         stub = f'{name} [label=<{label}> shape=plain style=""]'
         frames = drawing.tree.paths[key] if drawing.graph.segments else ()
-        # In a joined graph, the data belongs into its segment's frame, which is named by its
-        # cluster.
+        # In a joined graph, data is drawn inside the cluster of the backward pass that uses it.
         lines.append(f"\tsubgraph cluster_{frames[0]} {{{stub}}}" if frames else f"\t{stub}")
         lines.append(f"\t{name} -> {dot_id(key)} [{line}]")
     return lines
 
 
 def _untracked_lines(drawing: Drawing) -> list[str]:
-    """Return the boxes for `Graph.untracked`, in the frames of their modules, and their edges."""
+    """Return DOT lines for the entries of `Graph.untracked` and for their edges.
+
+    Each box is inside the clusters of the modules that contain it.
+    """
     colors = palette(drawing.options["theme"])
     shown = stubs_of(drawing)
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}

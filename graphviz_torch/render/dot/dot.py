@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _FONT = "DejaVu Sans,Verdana,sans-serif"
-# From this number of nodes on, the iterations of `dot` are limited; its defaults suit small graphs.
+# In a larger drawing, `dot` runs fewer iterations than by default, so that the layout ends in time.
 _MIN_NODES_BOUNDED = 600
 
 
@@ -82,9 +82,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
 
 @lru_cache
 def _head(direction: Direction, theme: Theme) -> str:
-    """Return the DOT text before the nodes; "{}" marks the position for a drawing's own
-    attributes.
-    """
+    """Return the DOT text before the nodes, with "{}" where a drawing adds graph attributes."""
     form, colors = NODE_SHAPES["operation"], palette(theme)
     font = f'fontname="{_FONT}"'
     return (

@@ -14,15 +14,15 @@ from ..drawing.drawing import Drawing
 def min_lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
     """Return (source, target) -> minimum number of ranks, for edges that need more than one."""
     if drawing.groups is None or drawing.inner.inside:
-        # parameters are written inside operations, so few modules begin with operations on them
+        # Parameters are written inside operations, so few modules begin with operations on
+        # parameters.
         return {}
     home = drawing.tree.homes
     inputs: dict[int, list[int]] = {}
     for source, target in drawing.ends:
         inputs.setdefault(target, []).append(source)
-    own: dict[
-        int, int
-    ] = {}  # node all of whose inputs begin in its own module -> number of ranks up to it
+    # Node that depends only on nodes of its own module -> number of ranks from the first of these.
+    own: dict[int, int] = {}
     for i in drawing.nodes:
         around = home.get(i)
         before = inputs.get(i, [])

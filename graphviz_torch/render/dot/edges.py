@@ -1,4 +1,8 @@
-"""Write edges as DOT, and names in place of edges that are not drawn."""
+"""Write edges as DOT.
+
+A long edge is not drawn. Instead, a stub at each end (a short dashed edge to a text) names the
+other end.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from .markup import dot_id
 
 
 def edge_lines(drawing: Drawing) -> list[str]:
-    """Return the DOT lines of edges, and of the dashed edges to stubs."""
+    """Return the DOT lines of the drawn edges, and of the dashed edges between nodes and stubs."""
     nodes = drawing.graph.nodes
     several = {i for i in drawing.nodes if len(nodes[i].outputs) > 1}
     long = min_lengths(drawing)
@@ -36,7 +40,7 @@ def edge_lines(drawing: Drawing) -> list[str]:
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
-    """Return invisible edges, which place the segments of a wide graph one below the other."""
+    """Return invisible edges that place the backward passes of a wide graph below each other."""
     if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}
@@ -72,8 +76,8 @@ def _edge_with_attributes(
 
 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
-    """Yield (key, DOT node) of each stub: a text that names the elements at the other end of
-    undrawn edges.
+    """Yield (key of an element, DOT node) for each stub: a text at the element that names the other
+    ends of its undrawn edges.
     """
     muted = palette(drawing.options["theme"])["muted"]
     for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):
@@ -81,7 +85,6 @@ def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
             called = f"{arrow} {wording.stub_text(drawing, others)}"
             text = markup.small(markup.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
-            # The stub is in the rank of its node, since above or below it would push another module
-            # aside.
+            # The stub has the rank of its node: in another rank, it would push a module aside.
             both = key in drawing.named_sources and key in drawing.named_targets
             yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"

@@ -15,7 +15,8 @@ if __name__ == "__main__":
 
 from pygraphviz import AGraph, graphviz  # type: ignore[import-untyped]
 
-# formats whose titles must be drawn last, to cover edges
+# Formats for which this program draws the titles of clusters after the edges, so that no edge
+# crosses a title. For SVG, svg.py does this.
 _LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")
 
 
@@ -30,7 +31,7 @@ def main() -> None:
     if format in _LAYERED_FORMATS and next(_frames(graph), None):
         placed = AGraph(string=_render(context, graph, b"dot").decode())
         for edge in placed.edges_iter():
-            if not edge.attr["pos"]:  # an invisible edge lost its style in the first pass
+            if not edge.attr["pos"]:  # the first layout removed the style of invisible edges
                 edge.attr["style"] = "invis"
         _titles_above_edges(placed)
         drawn = _render(_layout(placed, b"nop2"), placed, format.encode())
@@ -57,7 +58,7 @@ def _render(context: object, graph: AGraph, format: bytes) -> bytes:
 
 
 def _frames(graph: AGraph) -> Iterator[AGraph]:
-    """Yield the clusters with a title, outer clusters first."""
+    """Yield the clusters that have a title, outer clusters first."""
     for part in graph.subgraphs():
         if (part.name or "").startswith("cluster") and _frame_attribute(part, "label").startswith(
             "<B>"
@@ -67,7 +68,7 @@ def _frames(graph: AGraph) -> Iterator[AGraph]:
 
 
 def _titles_above_edges(placed: AGraph) -> None:
-    """Replace each frame's title by a node, so that no edge crosses the title.
+    """Replace each cluster's title by a node, so that no edge crosses the title.
 
     Graphviz draws clusters and their titles before edges, and nodes after edges.
     """
@@ -91,7 +92,7 @@ def _titles_above_edges(placed: AGraph) -> None:
 
 
 def _frame_attribute(frame: AGraph, name: str) -> str:
-    """Return an attribute of a frame, which may be inherited; "" if it is unset."""
+    """Return an attribute of a cluster, its own or inherited; "" if the attribute is not set."""
     try:
         return frame.graph_attr[name] or ""
     except KeyError:

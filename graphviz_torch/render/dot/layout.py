@@ -1,8 +1,9 @@
 """Lay out DOT text with Graphviz, in a child process with a timeout and with fixed fonts.
 
-The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. This
-process never calls Graphviz itself, which holds the GIL and has no time limit. Without pygraphviz,
-the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides both.
+The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. Graphviz
+never runs in this process, because it holds the GIL and its layout cannot be stopped. Without
+pygraphviz, the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides
+both.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
-    """Raised if Graphviz cannot draw; the message names the reason.
+    """Raised if Graphviz is missing or fails; the message names the reason.
 
-    The DOT text is still available.
+    The DOT text of the picture (`Picture.source`) can still be read and saved.
     """
 
 
 class LayoutTimeout(LayoutError):
-    """Raised if a layout was stopped because it exceeded its time limit."""
+    """Raised if a layout exceeded its time limit and was stopped."""
 
 
 def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
@@ -98,7 +99,7 @@ def check_format(format: str) -> None:
 
 
 def _engine() -> list[str]:
-    """Return the command that draws; the caller appends the format to the command."""
+    """Return the command line that runs Graphviz, without the output format at its end."""
     if dot := os.environ.get("GRAPHVIZ_DOT"):
         return [dot, "-T"]
     if find_spec("pygraphviz") is not None:
@@ -126,7 +127,7 @@ def _fonts(source: Path) -> Path:
     for file in files:
         copy = folder / file.name
         if not copy.exists():
-            # written atomically, so that no other process reads half a file
+            # The copy is written atomically, so that no other process reads half a file.
             with replacement(copy) as written:
                 written.write(file.read_bytes())
     return folder

@@ -21,8 +21,8 @@ SYMBOL_MEANINGS: Final = {
 }
 _MAX_FINDINGS = 6
 _FINDING_WIDTH = 76  # characters per line; findings are bold
-_NOTE_WIDTH = 120  # characters per line
-_MAX_LINES = 6  # lines per finding or note
+_NOTE_WIDTH = 120  # characters per line of a note
+_MAX_LINES = 6  # lines of a finding or note; the rest is cut off
 
 
 def legend(
@@ -36,10 +36,11 @@ def legend(
     """Return the legend as an HTML-like label of the graph; "" if there is nothing to explain.
 
     Args:
-        roles: roles of the drawn nodes.
+        drawing: the drawing.
+        roles: roles of the drawn nodes, such as "parameter"; each has its own shape and color.
         symbols: keys of `SYMBOL_MEANINGS` to explain.
-        notes: lines to add.
-        inner: True to explain that parameters are written inside operations.
+        notes: sentences to add below the findings.
+        inner: True if operations contain the names of their parameters, which the legend explains.
     """
     theme, shading, findings = drawing.options["theme"], drawing.shading, drawing.findings
     colors = palette(theme)
@@ -117,7 +118,13 @@ def _scale(shading: Shading, theme: Theme) -> str:
 def _cells(
     swatches: list[tuple[str, str, str, int]], colors: Mapping[str, str]
 ) -> tuple[str, float]:
-    """Return table cells of (fill, line, text, borders), and their approximate width in points."""
+    """Return the table cells of some colors, and the cells' approximate width in points.
+
+    Args:
+        swatches: (fill, color of the outline, meaning, number of outlines) of each color. An
+            empty fill is drawn as a dashed outline.
+        colors: the palette.
+    """
     cells, width = "", 0.0
     for fill, line, text, border in swatches:
         ground, style = (f' BGCOLOR="{fill}"', "rounded") if fill else ("", "rounded,dashed")
@@ -129,12 +136,12 @@ def _cells(
 
 
 def _cell_width(text: str) -> float:
-    """Return the approximate width in points of a text in a cell."""
+    """Return the approximate width of a cell with a text, in points."""
     return 0.58 * markup.SMALL_POINTS * len(text) + 10
 
 
 def _table(cells: str, width: float) -> str:
-    # The size is fixed, because a wider row below would stretch all cells.
+    # The table has a fixed size, because a wider row of the legend would stretch its cells.
     attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
     size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
     return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

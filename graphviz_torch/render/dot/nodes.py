@@ -15,12 +15,12 @@ from . import markup
 
 _COLOR = re.compile(' COLOR="[^"]*"')
 
-# Color of an outline -> style of its line, for lines that are not solid.
+# Name of an outline's color -> line style of the outline; all other outlines are solid.
 _OUTLINE_STYLES = {"removed": "dashed", "changed": "dotted"}
 
 
 class Nodes:
-    """Writer of the nodes of one drawing; `roles` are the roles of the nodes written so far."""
+    """Writer of the nodes of one drawing. It collects the roles of these nodes in `roles`."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
@@ -32,8 +32,8 @@ class Nodes:
         self.sent = {
             line for key in drawing.collectives for line in wording.collective_lines(drawing, key)
         }
-        # (kind of leaf, text after its name) -> the parts of the line for such a leaf inside an
-        # operation: markup before the name, name of an unnamed leaf, shapes, markup at the end.
+        # Cached markup of the line that names a leaf inside an operation: (kind of leaf, text after
+        # its name) -> (markup before the name, default name, text after the name, closing markup).
         self.inner: dict[tuple[str, str], tuple[str, str, str, str]] = {}
         self.roles: set[Role] = {"collective"} if drawing.collectives else set()
 
@@ -51,8 +51,8 @@ class Nodes:
         unset = tuple([Node._field_defaults[name] for name in names])
         with_details = [i for i in drawing.nodes if read(nodes[i]) != unset]
         special.update([i for i in with_details if any(map(is_recorded, read(nodes[i])))])
-        # Labels of operations without details, for reuse. Outputs are compared by identity, because
-        # hashing them is slow, and equal outputs are mostly one object.
+        # Cached labels of operations that show only name and shape. The cache compares outputs by
+        # identity: hashing them is slow, and equal outputs are mostly one object.
         usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
@@ -75,8 +75,9 @@ class Nodes:
         return result
 
     def between_ranks(self) -> list[str]:
-        """Return a box for the collectives that belong to no drawn element; [] if there are
-        none.
+        """Return the DOT line of a box for the collectives that no drawn element shows.
+
+        Return [] if there are no such collectives.
         """
         said = wording.collective_lines(self.drawing, None)
         if not said:
@@ -123,7 +124,7 @@ class Nodes:
         return lines
 
     def _fill_and_outline(self, key: int, kind: Role) -> str:
-        """Return the DOT attributes of the fill by `color_by`, and of a highlighted outline."""
+        """Return the DOT attributes for the fill that `color_by` sets and for a marked outline."""
         attributes = ""
         shading, marks = self.drawing.shading, self.drawing.highlights
         if key in shading.fills:
@@ -138,17 +139,18 @@ class Nodes:
         return attributes
 
     def _with_ink(self, key: int, text: str) -> str:
-        """Return the text of a box, in another color if the box's fill is too dark for the
-        default.
-        """
+        """Return the markup of a box's text, recolored if the box has a dark fill."""
         ink = self.drawing.shading.inks.get(key)
         if ink is None:
             return text
         return f'<FONT COLOR="{pick(ink, self.theme)}">{_COLOR.sub("", text)}</FONT>'
 
     def _inner(self, node: Node, folded: int) -> str:
-        """Return the line for a leaf and its gradient, to be written inside the operation
-        `node`.
+        """Return the line that names a leaf and its gradient inside the box of an operation.
+
+        Args:
+            node: the operation.
+            folded: id of the leaf, or of the last view or cast between leaf and operation.
         """
         leaf, after = wording.inner_leaf(self.drawing, folded)
         form = leaf.leaf, after
@@ -208,10 +210,10 @@ class Nodes:
 
 @lru_cache(maxsize=4096)
 def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
-    """Return markup of an operation's name and outputs.
+    """Return the markup of an operation's name and outputs.
 
     Args:
-        called: name of the operation.
+        called: name of the operation; "" to write only the outputs.
         leaf: True if the node is a leaf.
         outputs: text of the outputs.
         theme: theme of the drawing.
@@ -228,7 +230,7 @@ def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
 
 @lru_cache
 def _attributes(kind: Role, theme: Theme) -> str:
-    """Return the DOT attributes of a role that differ from those of an operation."""
+    """Return the DOT attributes by which nodes of a role differ from operations."""
     if kind == "operation":
         return ""
     form, usual, colors = NODE_SHAPES[kind], NODE_SHAPES["operation"], palette(theme)

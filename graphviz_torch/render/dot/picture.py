@@ -1,6 +1,7 @@
-"""`Picture`: the value of every function that draws; a notebook shows it, `.render()` writes it.
+"""`Picture`: the result of every function that draws; a notebook shows it, `.render()` writes it.
 
-A drawn graph is DOT text, laid out in bounded time. A chart or a flow diagram is SVG text.
+The picture of a graph is DOT text, which is laid out within a time limit. A chart or a gradient
+flow diagram is SVG text.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from ..style import Theme
 from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
 from .svg import finish
 
-# Fraction of the remaining time that each try gets; coarser pictures get the rest.
+# Fraction of the remaining time that a layout gets. If it does not suffice, a coarser picture is
+# laid out in the rest.
 _SHARE_PER_TRY = 0.5
-# Options of the coarser pictures that are tried next, and text on each for the reader.
+# (drawing options, part of the warning) of the coarser pictures, in the order in which they are
+# tried.
 _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"depth": None, "detail": "short"}, "fits a page"),
     ({"depth": None, "detail": "short", "limit": 6}, "has about 6 boxes"),
@@ -34,13 +37,13 @@ _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 class Picture(graphviz.Digraph):  # type: ignore[misc]
     """A picture: a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
 
-    `source` is the text that it is drawn from. For a graph, `graph` is the Graph and `source` DOT
-    text; if a layout takes too long, a coarser picture replaces it, and `source` with it. For a
-    chart or a flow diagram, `graph` is None and `source` is SVG, the only format that it has.
+    The picture of a graph has the Graph in `graph` and DOT text in `source`. If the layout takes
+    too long, a coarser picture is drawn instead, and `source` becomes its DOT text. For a chart or
+    a gradient flow diagram, `graph` is None, `source` is SVG, and SVG is the only format.
 
-    Nodes, edges and `body` lines can be added as to any Digraph; these lines follow the drawing's
-    own. `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. The name of a
-    graph's node in DOT is its id: `picture.node("3", color="red")`.
+    Nodes, edges and `body` lines can be added as to any Digraph, and are written after the lines of
+    the drawing. `graph_attr`, `node_attr` and `edge_attr` are defaults for the whole drawing. In
+    DOT, a node is named by its id in the graph: `picture.node("3", color="red")`.
 
     >>> import torch
     >>> from graphviz_torch import draw_graph
@@ -95,7 +98,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         yield from self._complete(self._source).splitlines(keepends=True)
 
     def copy(self) -> Picture:
-        """Return another picture of the same graph, with everything that was added to this one."""
+        """Return a copy of the picture, with the nodes, edges and attributes added to it."""
         if self.graph is None:
             return Picture.of_svg(self._source)
         other = Picture(self.graph, self._write, theme=self._theme, timeout=self.timeout)
@@ -108,11 +111,12 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def attr(self, kw: str | None = None, _attributes: Any = None, **attrs: str) -> None:
         """Set default attributes of the drawing, or of all its nodes or edges.
 
-        If something was added to the picture before, the attributes apply to later additions only,
-        as in graphviz.
+        If a node, edge or line was added to the picture before, the attributes apply only to later
+        additions, as in graphviz.
 
         Args:
-            kw: "graph", "node" or "edge"; None for the graph.
+            kw: "graph", "node" or "edge"; None for "graph".
+            attrs: the attributes.
 
         Raises:
             ValueError: for another `kw`.
@@ -125,9 +129,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def subgraph(
         self, graph: graphviz.Digraph | None = None, **options: Any
     ) -> AbstractContextManager[graphviz.Digraph] | None:
-        """Add `graph` as a subgraph; without `graph`, return a context manager that yields a new
-        one.
-        """
+        """Add a subgraph: `graph`, or the new Digraph that the returned context manager yields."""
         if graph is not None:
             super().subgraph(graph=graph, **options)
             return None
@@ -146,8 +148,9 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Return the picture as bytes, or as text if `encoding` is given.
 
         Raises:
-            ValueError: for an unknown format, or one that the picture does not have.
-            LayoutError: if Graphviz is missing, or even the coarsest picture took too long.
+            ValueError: for an unknown format, or for any format but SVG if the picture is SVG.
+            LayoutError: if Graphviz is missing or fails, or if even the coarsest picture took too
+                long.
         """
         wanted = (format or self.format).lower()
         self._check_format(wanted)
@@ -188,7 +191,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             ValueError: for an unknown format.
             FileNotFoundError: if the folder does not exist.
             IsADirectoryError: if the path is a folder.
-            LayoutError: as `pipe`.
+            LayoutError: if Graphviz cannot draw the picture, as for `pipe`.
         """
         given = Path(outfile or filename or "graph.gv")
         ending = given.suffix[1:].lower()
@@ -229,12 +232,12 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
         """Write the source atomically and return its path.
 
         Args:
-            filename: the path; None: "graph.gv", or "picture.svg" for SVG.
+            filename: the path. None is "graph.gv", or "picture.svg" for a picture that is SVG.
             directory: the folder of a relative path.
             skip_existing: True to keep an existing file.
 
         Raises:
-            OSError: as `open`; an existing file then stays unchanged.
+            OSError: if the file cannot be written. An existing file is not changed.
         """
         path = Path(directory or self.directory, filename or self.filename)
         if not (skip_existing and path.exists()):
@@ -250,13 +253,13 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def _check_format(self, format: str) -> None:
         check_format(format)
         if self.graph is None and format != "svg":
-            raise ValueError(f"format={format!r}: this picture is written as SVG.")
+            raise ValueError(f"format={format!r}: this picture is SVG. Pass format='svg'.")
 
     def _complete(self, source: str) -> str:
-        """Return the source with the additions to the picture.
+        """Return `source` with the nodes, edges and attributes that were added to the picture.
 
         Raises:
-            ValueError: for additions to SVG.
+            ValueError: if the picture is SVG and something was added to it.
         """
         if self.graph is None:
             if self.body:
@@ -267,7 +270,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             for kw in ("graph", "node", "edge")
             if (attributes := getattr(self, f"{kw}_attr"))
         ]
-        # The drawing's defaults end with those of edges; defaults after them override them.
+        # The last default attributes in `source` are those of edges. The picture's own defaults
+        # are inserted after them, and override them.
         end = source.index("\n", source.index("\n\tedge [") + 1) + 1
         close = source.rindex("}")
         added = [line if line.endswith("\n") else f"{line}\n" for line in self.body]
@@ -283,7 +287,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             if source is None:
                 source = self._write(**_COARSER[step - 1][0], note=self._coarser(step))
             try:
-                # The last picture is small, so it exceeds the time only on a very busy machine.
+                # The last picture is small. Its layout gets the whole time limit, which it exceeds
+                # only on a very busy machine.
                 seconds = self.timeout if last else max(left * _SHARE_PER_TRY, 0.5)
                 drawn = layout(self._complete(source), format, timeout=seconds)
             except LayoutTimeout:
@@ -300,7 +305,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
                 self._source = source
                 self._drawn.clear()
             return finish(drawn.decode(), self._theme).encode() if format == "svg" else drawn
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the loop returns or raises in its last iteration")
 
     def _coarser(self, step: int) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Finish the SVG of Graphviz: draw titles above edges, and add colors for dark mode."""
+"""Finish the SVG of Graphviz: draw titles over edges, and add the colors of dark mode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TITLE = re.compile(r"<text .*?</text>\n", re.S)
 
 
 def finish(svg: str, theme: Theme) -> str:
-    """Return the SVG with titles above edges and, for theme="auto", rules for dark mode."""
+    """Return the SVG with titles drawn over edges and, for theme="auto", CSS for dark mode."""
     # Graphviz turns the second of two spaces into a no-break space.
     svg = _titles_above_edges(svg.replace("&#160;", " "))
     if theme == "auto":
@@ -24,8 +24,9 @@ def finish(svg: str, theme: Theme) -> str:
 
 
 def _titles_above_edges(svg: str) -> str:
-    """Move the titles of frames to the end, so that they cover edges, with a rim in the frame's
-    color.
+    """Move the titles of clusters to the end of the SVG, so that no edge crosses a title.
+
+    Each title gets a rim in the fill color of its cluster.
     """
     titles: list[str] = []
 

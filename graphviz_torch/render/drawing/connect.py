@@ -1,4 +1,4 @@
-"""Drawing step: add the edges between nodes and closed groups."""
+"""Drawing step: add the edges between the drawn nodes and closed groups."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ _Ends = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """The edges of a graph, classified by how they are drawn."""
+    """The edges of a graph, sorted into those drawn alone, merged, as text or not at all."""
 
     drawn: list[Edge] = field(default_factory=list)
-    # (source key, target key) -> tensor (node id, output_nr) -> the first edge with this tensor.
+    # (source key, target key) -> tensor (node id, output_nr) -> the first edge that passes it.
     lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-    links: dict[int, set[_Ends]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # first group of a family -> pairs of its groups that edges connect
-    # By key of a loop, then by step: tensors (node id, output_nr) that the step passes to another.
+    # First group of a family (identical groups) -> pairs of the family's groups that edges connect.
+    links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))
+    # Key of an element in a loop -> step of the loop -> tensors (node id, output_nr) that this step
+    # of the element passes to another step.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
-    # Keys of elements that read a tensor of another step.
+    # Keys of the elements that read a tensor from another step of their loop.
     received: dict[int | None, None] = field(default_factory=dict)
 
 
 def connect(drawing: Drawing) -> Drawing:
-    """Return the drawing with its edges, and with each leaf in the group of the operations that use
-    it.
+    """Return the drawing with its edges.
 
-    If one end of an edge is not drawn, its name is written at the other end.
+    Leaves move to the innermost group that contains all operations that use them. If only one end
+    of an edge is drawn, the other end is named there.
     """
     keys = drawing.keys
     if keys is None:
@@ -89,7 +89,7 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
                     steps.setdefault(pair[0], set()).add((edge.source, edge.output_nr))
                     found.received[keys.key(edge.target)] = None
             if families or (start in hidden and end in hidden):
-                continue  # the group that is drawn for the family has a corresponding edge
+                continue  # the drawn group of the family has a corresponding edge
         source, target = keys.key(edge.source), keys.key(edge.target)
         if source is None or target is None:
             if target is not None:
@@ -102,8 +102,10 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
 
 
 def _merge_edges(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[MergedEdge]]:
-    """Return the single edges between nodes, and one merged edge for each other pair of
-    elements.
+    """Return the edges that are drawn alone, and the edges that are drawn merged.
+
+    Two nodes with one tensor between them have a plain edge. For any other pair of connected
+    elements, one merged edge replaces all edges between them.
     """
     edges, between = found.drawn, found.lines
     if between:
@@ -132,7 +134,7 @@ def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
 
 
 def _loop_state_texts(found: _Found) -> dict[int, str]:
-    """Return key -> text on the tensors that a step of a loop passes on or reads."""
+    """Return key -> text on the tensors that an element passes between the steps of a loop."""
     texts: dict[int, str] = {}
     for key in {**found.sent, **found.received}:
         if key is not None:
@@ -147,7 +149,7 @@ def _loop_state_texts(found: _Found) -> dict[int, str]:
 
 
 def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
-    """Return the text on the edges between the identical groups of a family."""
+    """Return the end of a family's title, which says how edges connect its identical groups."""
     keys = drawing.keys
     assert keys is not None
     groups = keys.tree.groups
@@ -158,9 +160,9 @@ def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
 
 
 def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
-    """Return True if the modules in a step of a loop read nothing from the step before.
+    """Return True if the modules in one step of a loop read nothing from the previous step.
 
-    This is so for the experts of a mixture, if the loop only adds up their results.
+    An example is a loop over the experts of a mixture that only adds up the experts' results.
     """
     tree = drawing.groups
     assert tree is not None
@@ -179,9 +181,7 @@ def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
 
 
 def _with_leaves(drawing: Drawing) -> Open:
-    """Return the tree with each drawn leaf moved out of the modules that share it, to the innermost
-    group that contains all its users.
-    """
+    """Return the tree with each drawn leaf in the innermost group that contains all its users."""
     nodes = drawing.graph.nodes
     around: dict[int, list[Path]] = defaultdict(list)
     paths = drawing.tree.paths
@@ -202,6 +202,6 @@ def _with_leaves(drawing: Drawing) -> Open:
 
 
 def _common(paths: list[Path]) -> int | None:
-    """Return the innermost group that all paths contain; None if they share no group."""
+    """Return the innermost group that is in all paths; None if no group is in all of them."""
     same = [numbers[0] for numbers in zip(*paths, strict=False) if len(set(numbers)) == 1]
     return same[-1] if same else None

@@ -11,7 +11,10 @@ from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """Return the drawing with the contents of the groups that are closed or represent several."""
+    """Return the drawing with the contents of each group whose box or frame shows a summary.
+
+    These are the closed groups, and the groups that are drawn for several identical groups.
+    """
     if drawing.groups is None:
         return drawing
     drawn = drawing.tree.framed_groups.union(drawing.boxes)
@@ -30,7 +33,7 @@ def _represented_groups(drawing: Drawing, counted: Iterable[int]) -> dict[int, l
     assert drawing.groups is not None
     assert drawing.keys is not None
     tree, keys = drawing.groups, drawing.keys
-    first: dict[int, int] = {}  # hidden group -> the corresponding group that is drawn instead
+    first: dict[int, int] = {}  # hidden group -> the identical group that is drawn instead
     below = {family: tree.with_descendants(family) for family in keys.repeated}
     for number in dict.fromkeys(keys.hidden.values()):
         first.update(zip(tree.with_descendants(number), below[keys.family[number]], strict=True))
@@ -65,9 +68,9 @@ def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents
 def place_collectives(drawing: Drawing) -> Drawing:
     """Return the drawing with each collective assigned to one element.
 
-    A collective is assigned to the element that shows its node. If there is none, it is assigned to
-    the frame, box or node of its module, or to the nearest drawn element that contains or
-    represents the module.
+    A collective is assigned to the element that shows its node. If no element shows the node, the
+    collective is assigned to the frame, box or node of its module, or to the nearest drawn element
+    that contains or represents the module.
     """
     sent: dict[int | None, list[Collective]] = {}
     if not drawing.graph.collectives:
@@ -92,29 +95,29 @@ class _Modules:
         tree, keys = drawing.groups, drawing.keys
         self.groups = tree.groups if tree else ()
         self.paths: dict[str, int] = {}
-        within: list[str] = []  # group -> path of the innermost module
+        within: list[str] = []  # for each group, the path of the innermost module around it
         for part in self.groups:
             outer = "" if part.parent is None else within[part.parent]
             name = part.name.partition("#")[0] if part.kind == "module" else ""
             within.append(".".join(filter(None, (outer, name))))
             if name:
                 self.paths.setdefault(within[-1], part.id)
-        self.like: dict[
-            int, int
-        ] = {}  # hidden group -> the corresponding group that is drawn instead
+        # hidden group -> the identical group that is drawn instead
+        self.like: dict[int, int] = {}
         if tree and keys:
             for number in dict.fromkeys(keys.hidden.values()):
                 first = tree.with_descendants(keys.family[number])
                 self.like.update(zip(tree.with_descendants(number), first, strict=True))
-        # Open group without a frame -> its only node, which shows the module's title.
+        # Open group without a frame -> the only node inside, which has the group's title.
         parts = drawing.tree.parts
         self.alone = {
             home: part.node for part, _, home in parts if type(part) is Leaf and part.module
         }
 
     def key(self, module: str) -> int | None:
-        """Return the key of the node, box or frame that shows a module; None if nothing shows
-        it.
+        """Return the key of the node, box or frame that shows a module.
+
+        Return None if no drawn element shows the module.
         """
         path = module
         while path and path not in self.paths:

@@ -1,8 +1,9 @@
 """`Drawing`: the nodes, groups and edges that a picture shows, in any output format.
 
-A drawing is an immutable tree of `Open | Box | Leaf`, with edges, texts and colors by element. The
-steps in steps.py fill in its fields one after another. The key of a drawn element is an integer:
-the id of a node (>= 0), or `~id` of a closed group (< 0).
+A drawing is an immutable tree of drawn elements, with edges, texts and colors for each. An element
+is an open group (`Open`, whose children are drawn), a closed group (`Box`, drawn as one box) or a
+node (`Leaf`). The functions in steps.py fill in the fields of a drawing one after another. The key
+of a drawn element is an integer: the id of a node (>= 0), or `~id` of a closed group (< 0).
 """
 
 from __future__ import annotations
@@ -23,52 +24,50 @@ from ..style import Pair
 from .tree import Leaf, Open
 
 Fold = bool | Literal["loops"]
-_MAX_TITLE_NAMES = 3  # most names of modules or operations in the title of a loop
+_MAX_TITLE_NAMES = 3  # maximum number of modules or operations named in the title of a loop
 
 
 class MergedEdge(NamedTuple):
-    """One drawn edge that replaces several edges, or an edge from or to a closed group."""
+    """A drawn edge that represents several edges, or that begins or ends at a closed group."""
 
     source: int  # key of the source
     target: int  # key of the target
-    edge: Edge  # the first of the merged edges
-    times: int = 1  # number of tensors
-    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes of several tensors
+    edge: Edge  # the first of the represented edges
+    times: int = 1  # number of distinct tensors that the represented edges pass
+    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes of these tensors
 
 
 @dataclass(frozen=True, slots=True)
 class InlinedNodes:
-    """The nodes that are written inside another node's box, such as a weight inside its operation.
+    """The nodes that have no box, because they are written inside another node's box.
 
-    These nodes are called folded.
+    These nodes are called folded. They are leaves, such as a weight inside its operation; carriers,
+    which only pass on a leaf, such as the `t` of that weight; and views.
     """
 
-    folded: frozenset[int] = frozenset()  # leaves, carriers and views that have no box
+    folded: frozenset[int] = frozenset()  # ids of the leaves, carriers and views without a box
     edges: tuple[Edge, ...] = ()  # edges that do not start at a folded node
-    inside: Mapping[int, list[Edge]] = field(
-        default_factory=dict
-    )  # user -> edges from folded nodes
-    carried: Mapping[int, int] = field(
-        default_factory=dict
-    )  # carrier (such as `t`) -> the folded node that it reads
-    # Folded node -> the node whose box shows it: its first user. For a view in the same module as
-    # its source, that source.
+    # Operation -> edges to the operation from the folded nodes inside it.
+    inside: Mapping[int, list[Edge]] = field(default_factory=dict)
+    # Carrier -> the folded node that the carrier reads.
+    carried: Mapping[int, int] = field(default_factory=dict)
+    # Folded node -> the node whose box shows it. This is the first user of the folded node, except
+    # for a view in the module of its source: then it is the source.
     user: Mapping[int, int] = field(default_factory=dict)
     many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> number of users
     # Edge that replaces a chain of views -> the views, in order.
     views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
-    # Node -> the view whose shape the node's box shows, because the call or module returns the
-    # view.
+    # Node -> the view that the node's call or module returns, whose shape the node's box shows.
     shown: Mapping[int, int] = field(default_factory=dict)
 
     def host(self, node: int) -> int:
-        """Return the node whose box shows `node`; this is `node` itself unless it is folded."""
+        """Return the node whose box shows `node`: `node` itself, unless it is folded."""
         while node in self.folded:
             node = self.user[node]
         return node
 
     def leaf(self, node: int) -> int:
-        """Return the leaf that a folded carrier passes on; for a leaf, return the leaf."""
+        """Return the leaf that a carrier passes on; return any other node unchanged."""
         while node in self.carried:
             node = self.carried[node]
         return node
@@ -82,9 +81,9 @@ class FusedNode(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums and ranges over the nodes of a group."""
+    """Sums and ranges of the values of a group's nodes."""
 
-    elements: int  # number of elements of all parameters
+    elements: int  # total number of elements of the parameters
     gradients: tuple[float, float] | None  # smallest and largest gradient norm
     saved_bytes: int  # bytes saved for backward
     seconds: float | None  # time in backward
@@ -92,15 +91,15 @@ class Totals(NamedTuple):
 
 @dataclass(frozen=True)
 class Contents:
-    """All nodes of a group, leaves included.
+    """The nodes that a drawn group represents.
 
-    A drawn group may represent several identical groups, or be inside such a group. Then the
-    contents are the nodes of all these groups.
+    If several identical groups are drawn as one, or if the group is inside such a group, it
+    represents its own nodes and the corresponding nodes of the groups that are not drawn.
     """
 
     times: int  # number of groups that the drawn group represents, itself included
-    inside: tuple[Node, ...]  # nodes of all these groups
-    own: tuple[int, ...]  # ids of the nodes in the group that is drawn
+    inside: tuple[Node, ...]  # nodes of all these groups, leaves included
+    own: tuple[int, ...]  # ids of the nodes of the drawn group alone
     saved_bytes: int  # bytes that all these groups save for backward
 
     @cached_property
@@ -111,13 +110,13 @@ class Contents:
     @cached_property
     def devices(self) -> list[str]:
         """Distinct devices of the nodes, in the order of the nodes."""
-        # most nodes share their tuple of outputs
+        # Most nodes share their tuple of outputs with others, so each tuple is visited once.
         distinct = {id(node.outputs): node for node in self.inside}.values()
         return list(filter(None, dict.fromkeys([node.device for node in distinct])))
 
     @cached_property
     def totals(self) -> Totals:
-        """Sums and ranges over all nodes."""
+        """Sums and ranges of the values of all nodes."""
         inside = self.inside
         parameters = [node.outputs for node in inside if node.leaf == "parameter"]
         elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
@@ -140,71 +139,66 @@ class Highlights:
     """The badges and outline colors that findings and differences add to boxes."""
 
     badges: Mapping[int, list[Badge]] = field(default_factory=dict)
-    outlines: Mapping[int, str] = field(
-        default_factory=dict
-    )  # name of the color in the palette; the outline "removed" is dashed as well
+    # Key -> name of the outline's color in the palette. The name also selects the line style.
+    outlines: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Shading:
     """The fill color of each box under `color_by`, and the scale that explains the colors."""
 
-    fills: Mapping[int, Pair | None] = field(
-        default_factory=dict
-    )  # None is a dashed outline without a fill
-    inks: Mapping[int, Pair] = field(default_factory=dict)  # color of the text, if not the default
-    values: Mapping[int, str] = field(default_factory=dict)  # the value as text
+    # Key -> fill; None: the box has no fill, and a dashed outline.
+    fills: Mapping[int, Pair | None] = field(default_factory=dict)
+    inks: Mapping[int, Pair] = field(default_factory=dict)  # key -> color of the text on the fill
+    values: Mapping[int, str] = field(default_factory=dict)  # key -> text of the value
     title: str = ""
-    scale: tuple[tuple[Pair | None, str], ...] = ()  # (fill, meaning)
+    scale: tuple[tuple[Pair | None, str], ...] = ()  # (fill, meaning) of each color in the legend
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A graph, and the results of the drawing steps that were applied so far."""
+    """A graph, and the results of the drawing steps (see steps.py) that were applied to it."""
 
     graph: Graph
     options: Settings
     findings: tuple[Finding, ...] = ()
     inner: InlinedNodes = field(default_factory=InlinedNodes)
-    fold: Fold = False  # draw identical blocks (or only the steps of a loop) once
-    size: int | None = None  # most nodes and groups directly in a group; None: no groups
-    rows: int | None = None  # most modules in a row
-    limit: int | None = None  # most boxes; None: as many as fit a page
-    whole: bool = False  # open every group
+    fold: Fold = False  # True to draw identical blocks once; "loops" for the steps of a loop only
+    size: int | None = None  # maximum number of direct children of a group; None: no groups
+    rows: int | None = None  # maximum number of consecutive sibling modules
+    limit: int | None = None  # maximum number of boxes; None: as many as fit a page
+    whole: bool = False  # True to open every group
     fits: bool = True  # True if the open groups fit the page
-    segments_stacked: bool = False  # draw `graph.segments` one below the other
-    modules: ModuleTree | None = None  # nested modules from which the groups of each level are made
-    # The groups of all nodes, as flat lists, because a tree of 100,000 `Leaf` objects would take
-    # longer to build than all the rest.
+    segments_stacked: bool = False  # True to draw the backward passes one below the other
+    modules: ModuleTree | None = None  # nested modules, which are split into `groups`
+    # All groups of the graph, drawn or not, as flat lists: a tree of 100,000 `Leaf` objects would
+    # take longer to build than everything else.
     groups: Groups | None = None
-    # group -> name of the call with its input: "encoder(positive)"
+    # Group -> title that names the input of its module call: "encoder(positive)".
     call_titles: Mapping[int, str] = field(default_factory=dict)
     # Group -> (number of findings, number of transfers and collectives, bytes saved for backward).
     interest: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
-    fused: Mapping[int, FusedNode] = field(default_factory=dict)  # group -> node drawn for it
-    start: int | None = None  # the group that is drawn; None: the whole graph
-    # Group (None: the top) -> families of its child groups. A family is a tuple of consecutive
-    # identical groups, or of a single group.
+    # Group that is drawn as a single operation -> this operation.
+    fused: Mapping[int, FusedNode] = field(default_factory=dict)
+    start: int | None = None  # the group to draw; None: the whole graph
+    # Group (None: the whole graph) -> families of its child groups. A family is a tuple of
+    # consecutive identical groups, of which one is drawn. A group of its own kind is a family too.
     families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
     tree: Open = field(default_factory=lambda: Open(None))
-    keys: Keys | None = None  # None if there are no groups, so that every node is drawn or folded
+    keys: Keys | None = None  # None if there are no groups: then every node is drawn or folded
     edges: tuple[Edge, ...] = ()  # edges between two nodes that have a box
     merged_edges: tuple[MergedEdge, ...] = ()
-    linked: Mapping[int, str] = field(
-        default_factory=dict
-    )  # group that represents several -> text on the edges between these groups
-    # Key -> text on the tensors that a step of a loop passes to the next step.
+    # Group that is drawn for several identical groups -> text on the edges between these groups.
+    linked: Mapping[int, str] = field(default_factory=dict)
+    # Key -> text on the tensors that the element passes between the steps of a loop.
     loop_state: Mapping[int, str] = field(default_factory=dict)
-    named_sources: Mapping[int, list[int]] = field(
-        default_factory=dict
-    )  # key -> keys or ids of its sources, which are named above it instead of drawing edges
-    named_targets: Mapping[int, list[int]] = field(
-        default_factory=dict
-    )  # key -> keys or ids of its users, which are named below it instead of drawing edges
-    # Contents of each group that is closed, or that represents several.
+    # Key -> keys or ids of the element's sources that a text above it names, in place of edges.
+    named_sources: Mapping[int, list[int]] = field(default_factory=dict)
+    # Key -> keys or ids of the element's users that a text below it names, in place of edges.
+    named_targets: Mapping[int, list[int]] = field(default_factory=dict)
+    # Group that is closed, or drawn for several identical groups -> the nodes that it represents.
     contents: Mapping[int, Contents] = field(default_factory=dict)
-    # Key of a box or frame -> collectives that it shows; None -> those that belong to no drawn
-    # element.
+    # Key of a box or frame -> collectives written in it; None -> collectives that no element shows.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
     highlights: Highlights = Highlights()
     shading: Shading = Shading()
@@ -212,7 +206,8 @@ class Drawing:
     def having(self, **changes: Any) -> Drawing:
         """Return a copy with some fields changed.
 
-        `dataclasses.replace` is ten times slower, and took half of the time of a small picture.
+        `dataclasses.replace` is ten times slower: it would take half of the time of a small
+        picture.
         """
         fields = self.__dict__.copy()
         fields.update(changes)
@@ -220,7 +215,7 @@ class Drawing:
         for name in ("ends", "module_titles", "group_outputs", "closed_groups"):
             fields.pop(name, None)
         made = object.__new__(Drawing)
-        # direct assignment would raise, since the class is frozen
+        # The class is frozen, so assigning to `made.__dict__` would raise.
         object.__setattr__(made, "__dict__", fields)
         return made
 
@@ -236,30 +231,26 @@ class Drawing:
 
     @property
     def all_edges(self) -> Iterator[MergedEdge]:
-        """Yield every drawn edge as a `MergedEdge`, also those that replace no other edge."""
+        """Yield every drawn edge as a `MergedEdge`, including edges that were not merged."""
         yield from (MergedEdge(edge.source, edge.target, edge) for edge in self.edges)
         yield from self.merged_edges
 
     @cached_property
     def ends(self) -> list[tuple[int, int]]:
-        """Return the (source, target) keys of each drawn edge: `edges`, then `merged_edges`."""
+        """Return the (source key, target key) of each drawn edge: `edges`, then `merged_edges`."""
         ends = [(edge.source, edge.target) for edge in self.edges]
         return ends + [(line.source, line.target) for line in self.merged_edges]
 
     @cached_property
     def shows_devices(self) -> bool:
-        """True if boxes show the device, because the graph has several devices, or
-        detail="full".
-        """
+        """True if boxes show devices: the graph has several, or the option detail is "full"."""
         if self.options["detail"] == "full":
             return True
         return len({node.device for node in self.graph.nodes} - {""}) > 1
 
     @property
     def draws_each(self) -> bool:
-        """True if every operation has its own box, so that no call or module is drawn as one
-        operation.
-        """
+        """True if the options ask for a box per operation, so that no group is fused into one."""
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False
@@ -287,9 +278,10 @@ class Drawing:
         return found
 
     def leaving(self, edge: Edge) -> TensorMeta | None:
-        """Return the tensor of an edge at the point where it leaves its source's closed group.
+        """Return the tensor that an edge carries out of the closed group that contains its source.
 
-        Views that belong to the group, and that the edge replaces, are applied to the tensor.
+        If the edge replaces views, the tensor has the shape after those views that are inside the
+        group.
         """
         source, nr = edge.source, edge.output_nr
         key = self.visible_key(source)
@@ -301,7 +293,7 @@ class Drawing:
 
     @cached_property
     def module_titles(self) -> dict[int, str]:
-        """Node -> title of its module, for modules of which only this node is drawn."""
+        """Node -> title of its module, for a module in which no other node is drawn."""
         return {p.node: p.module for p, _, _ in self.tree.parts if type(p) is Leaf and p.module}
 
     def key(self, node: int) -> int:
@@ -318,11 +310,12 @@ class Drawing:
         return self.keys.users.get(host, host) if key is None else key
 
     def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
-        """Return the nodes that a drawn node represents, one per step of a loop, itself included.
+        """Return the nodes that a drawn node represents, itself included.
 
         Args:
             node: id of the drawn node.
-                loops: False to include nodes of identical blocks that have their own parameters.
+            loops: True to return only the corresponding nodes in the other steps of a loop; False
+                to add those in identical blocks, which have their own parameters.
         """
         if self.keys is None or not self.tree.represented_groups:
             return [node]
@@ -349,17 +342,17 @@ class Drawing:
 
     @cached_property
     def outputs(self) -> dict[int, int]:
-        """Id of the drawn node -> id of the graph's output that it shows.
+        """Id of a drawn node -> id of the graph's output that the node shows.
 
-        The ids differ if a loop is drawn by its first step but computes the output in its last
-        step.
+        The two ids differ if the output is computed by the last step of a loop of which only the
+        first step is drawn.
         """
         found = {node: node for node, _ in self.graph.outputs}
         return found | {key: node for node in found if (key := self.key(node)) >= 0}
 
     @cached_property
     def closed_groups(self) -> list[int]:
-        """Ids of the closed groups whose contents are hidden. Fused nodes are not among them."""
+        """Ids of the closed groups whose contents are hidden, which excludes fused nodes."""
         return [number for number in self.boxes if self.fused_node(~number) is None]
 
     def place(self, key: int) -> int:
@@ -375,9 +368,7 @@ class Drawing:
         return tree.places[part.nodes[-1]]
 
     def title(self, number: int) -> str:
-        """Return the title of a group: its name, after its module's name if the name is only a
-        number.
-        """
+        """Return the title of a group: its name, with its module's name before a mere number."""
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]
@@ -402,8 +393,9 @@ class Drawing:
         return name
 
     def _loop_title(self, first: Group, last: Group) -> str:
-        """Return the title of a loop: the names of its modules in the first and last step, or of
-        its operations.
+        """Return the title of a loop.
+
+        The title names the modules of the first and last step; without modules, the operations.
         """
         if row := _list_title(self._body_names(first), self._body_names(last)):
             return row
@@ -418,7 +410,7 @@ class Drawing:
         return ", ".join(distinct[:_MAX_TITLE_NAMES]) + more
 
     def _body_names(self, part: Group) -> list[str]:
-        """Return the names of the modules in the body of a loop, nested loops included."""
+        """Return the names of the modules in one step of a loop, nested loops included."""
         assert self.groups is not None
         found: list[str] = []
         for inner in [self.groups.groups[number] for number in part.children]:
@@ -435,9 +427,13 @@ class Drawing:
 
 
 def _list_title(beginnings: list[str], endings: list[str]) -> str:
-    """Return the common name of modules in one list: "h.0 … 5" for "h.0.norm" to "h.5.mlp".
+    """Return the range of the modules of a list: "h.0 … 5" for "h.0.norm" to "h.5.mlp".
 
-    Return "" if the modules are not in one list.
+    Return "" if the modules are not all in one list.
+
+    Args:
+        beginnings: names of the modules in the first step of a loop.
+        endings: names of the modules in the last step.
     """
     lists = {name.partition(".")[0] for name in (*beginnings, *endings)}
     numbers = [name.split(".")[1:2] for name in (*beginnings[:1], *endings[-1:])]
@@ -447,6 +443,6 @@ def _list_title(beginnings: list[str], endings: list[str]) -> str:
     return f"{lists.pop()}.{numbers[0][0]} … {numbers[1][0]}"
 
 
-# Every drawing starts as a copy of this one: `having` is faster than `Drawing(...)` with 25
-# defaults.
+# Every drawing starts as a copy of this empty one, because `having` is faster than a call of
+# `Drawing` with its 25 defaults.
 NOTHING: Final = Drawing(Graph(()), complete({}))

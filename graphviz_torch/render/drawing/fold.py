@@ -1,4 +1,4 @@
-"""Drawing step: find families, which are consecutive identical groups that are drawn once."""
+"""Drawing step: find families. A family consists of consecutive identical groups, drawn once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from ..groups.groups import Groups
 from ..groups.repeated_blocks import families
 from .drawing import Drawing
 
-_MAX_UNPACKED = 12  # a row of at most this many groups is drawn without the runs that contain it
-_MIN_LOOP_STEPS = 3  # fewer groups are not drawn as a loop
+# If replacing the runs (groups of consecutive nodes) of a level by the groups inside them leaves at
+# most this many families, the groups are drawn instead of the runs.
+_MAX_UNPACKED = 12
+_MIN_LOOP_STEPS = 3  # fewer identical groups are not drawn as a loop
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
@@ -19,7 +21,7 @@ def fold_repeats(drawing: Drawing) -> Drawing:
         return drawing
     rows: dict[int | None, list[tuple[int, ...]]] = {}
     waiting = [drawing.start]
-    # the list grows during the loop; only the first group of a family can be opened
+    # The loop appends to `waiting`. Only the first group of a family can be opened.
     for number in waiting:
         children = tree.roots if number is None else tree.groups[number].children
         if children:
@@ -29,8 +31,9 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 
 
 def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ...]]:
-    """Return the families of the groups of a level; a run may be replaced by the groups inside
-    it.
+    """Return the families that the children of a group form.
+
+    A run (a group of consecutive nodes) may be replaced by the groups inside it.
     """
     tree = drawing.groups
     assert tree is not None
@@ -43,8 +46,9 @@ def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ..
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return [family] if its groups are steps of a loop or feed each other; else return each group
-    as a family.
+    """Return the family if its groups are the steps of a loop, else each group as its own family.
+
+    Groups are also the steps of a loop if each feeds the next.
     """
     tree = drawing.groups
     assert tree is not None
@@ -60,7 +64,7 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
-    """Replace runs that contain only groups by these groups, if few families remain."""
+    """Replace runs that contain only groups by these groups, unless this adds too many families."""
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
     if not rows:

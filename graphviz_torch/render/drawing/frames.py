@@ -1,4 +1,4 @@
-"""Drawing step: remove frames that would show nothing new, or would mislead."""
+"""Drawing step: remove the frames around open groups where a frame adds nothing or misleads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from .tree import Leaf, Open
 
 
 def frame(drawing: Drawing) -> Drawing:
-    """Return the drawing with frames around informative open groups only: most runs have none."""
+    """Return the drawing with frames only around the open groups for which they are informative."""
     if drawing.groups is None:
         return drawing
-    # A group of consecutive nodes has a frame only if it represents several such groups.
+    # A run or chain (a group of consecutive nodes) keeps its frame only if it is drawn for several
+    # identical groups.
     kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
     runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)
@@ -30,8 +31,8 @@ def _remove_frames(
 
     Args:
         drawing: the drawing.
-        groups: the groups.
-        alone: node -> title of its module, for nodes that show the module's title instead.
+        groups: ids of the groups.
+        alone: node -> title of its module, for nodes that get the title that the frame had.
     """
     if not groups:
         return drawing
@@ -51,9 +52,10 @@ def _remove_frames(
 
 
 def _interrupted_containers(drawing: Drawing) -> set[int]:
-    """Return open containers, such as an nn.ModuleList, that the data leaves and enters again.
+    """Return open containers whose result passes through other modules and comes back.
 
-    The frame of such a container would be a tall, empty column beside the operations in between.
+    An example is an nn.ModuleList of layers with other operations between them. The frame of such a
+    container would be a tall, empty column beside these operations.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
@@ -82,13 +84,17 @@ def _interrupted_containers(drawing: Drawing) -> set[int]:
 
 
 def _single_child_modules(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
-    """Return the open modules with one child, and node -> title if the child is a single node.
+    """Return the open modules with one child, and the titles of modules whose child is a node.
 
-    A module that represents several keeps its frame if only the frame shows their number.
+    A module that is drawn for several identical modules is left out if only its frame shows their
+    number.
+
+    Returns:
+        The ids of the modules, and node -> title of its module.
     """
     assert drawing.groups is not None
     groups, tree = drawing.groups.groups, drawing.tree
-    inside: dict[int, list[int]] = defaultdict(list)  # framed group -> keys of the elements inside
+    inside: dict[int, list[int]] = defaultdict(list)  # group with a frame -> keys inside the frame
     for key, path in tree.paths.items():
         for number in path:
             inside[number].append(key)

@@ -1,9 +1,9 @@
 """Drawing step: find groups to draw as one operation, such as a linear layer, loss or norm.
 
-Calls of torch functions, modules of one call, elementwise modules with one input, and chains of
-views are fused. In a large graph, modules of a few operations with one input are fused too. A group
-is never fused if it contains an error, a difference, a copy between devices, a collective or a
-named tensor.
+Calls of torch functions, modules that make one such call, elementwise modules with one input, and
+chains of views are fused. In a large graph, modules of a few operations with one input are fused
+too. A group is never fused if it contains an error, a difference, a copy between devices, a
+collective or a named tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Output = tuple[int, int]  # (node id, output_nr)
 
 
 def fuse_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with `fused`, which maps groups to fused nodes."""
+    """Return the drawing with the field `fused`, which maps groups to fused nodes."""
     tree = drawing.groups
     if tree is None or drawing.draws_each:
         return drawing
@@ -74,9 +74,7 @@ def fuse_groups(drawing: Drawing) -> Drawing:
 
 
 def _visible(drawing: Drawing) -> list[Group]:
-    """Return the groups that can be drawn: if identical groups are drawn once, the first of
-    them.
-    """
+    """Return the groups that can be drawn; of identical groups that are drawn once, the first."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     if not drawing.fold:
@@ -85,7 +83,7 @@ def _visible(drawing: Drawing) -> list[Group]:
 
 
 def is_torch_call(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is one call of a torch function, not of a function of the program."""
+    """Return True if a group is one call of a torch function, not of one of the program's own."""
     if part.kind != "call" or not part.nodes:
         return False
     nodes = drawing.graph.nodes
@@ -94,8 +92,10 @@ def is_torch_call(drawing: Drawing, part: Group) -> bool:
 
 
 def _is_candidate(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is a call of torch, a chain of views, or a small module of only
-    these.
+    """Return True if a group may be fused.
+
+    Candidates are a call of a torch function, a chain of views, and a small module that contains
+    only such calls and chains.
     """
     assert drawing.groups is not None
     groups = drawing.groups.groups
@@ -124,8 +124,9 @@ def _can_fuse(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads
 
 
 def _distinct_calls(drawing: Drawing, ids: Sequence[int]) -> set[object]:
-    """Return the distinct calls that created the nodes; a node without a numbered call counts as
-    one.
+    """Return the distinct calls that created the nodes.
+
+    If the call of a node has no number ("linear#2" has one), the node's id is returned instead.
     """
     calls = [(drawing.graph.nodes[i].call, i) for i in computing(drawing, ids)]
     return {call if "#" in call.rpartition("/")[2] else i for call, i in calls}
@@ -137,8 +138,10 @@ def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:
 
 
 def fused_text(drawing: Drawing, unit: FusedNode) -> str:
-    """Return the text of a fused node: its only operation other than views, else its views, else
-    the number of operations.
+    """Return the text of a fused node.
+
+    The text is the name of its only operation that is not a view, the names of its views if it has
+    no such operation, or the number and names of its operations if it has several.
     """
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)

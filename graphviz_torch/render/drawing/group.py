@@ -13,7 +13,9 @@ from .drawing import Drawing
 
 @with_gc_disabled
 def group_nodes(drawing: Drawing) -> Drawing:
-    """Return the drawing with groups of at most `size` children; if `size` is None, unchanged.
+    """Return the drawing with groups of at most `drawing.size` children each.
+
+    If `drawing.size` is None, return the drawing unchanged.
 
     Raises:
         ValueError: if the graph does not have the requested module.

@@ -1,9 +1,9 @@
 """Drawing step: write parameters and other leaves inside the operation that uses them.
 
 A carrier is an operation that only passes on such a leaf, such as the `t` of a linear layer's
-weight; it is written inside the operation as well. A carrier with a name, with several users or on
-another device keeps its own box. So does a leaf that a `diff` added or removed while the operation
-that uses the leaf is in both graphs.
+weight. It is written inside the operation as well, unless it has a name, several users or another
+device. In the drawing of a `diff`, a leaf that only one graph has keeps its own box if the
+operation that uses it is in both graphs.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from ..groups.order import by_target, has_modules
 from ..options import Parameters
 from .drawing import Drawing, InlinedNodes
 
-# If there are more leaves, they are written inside, since as boxes they would form an unreadable
-# staircase.
+# If there are more leaves, they are written inside operations, because so many boxes of leaves
+# would form an unreadable staircase.
 _MAX_LEAF_BOXES = 20
-# A leaf with more users is written inside each of them. Its own box has no edges, which would
-# distort the layout.
+# A leaf with more users is named inside each user. If the leaf also has a box, no edges lead from
+# it, because so many edges would distort the layout.
 _MAX_LEAF_EDGES = 8
 
 
 def inline_parameters(drawing: Drawing) -> Drawing:
-    """Return the drawing with the field `inner`: the nodes that are written inside others."""
+    """Return the drawing with the field `inner`, which lists the nodes written inside others."""
     graph = drawing.graph
     return drawing.having(
         inner=_inner(graph, drawing.options["parameters"], _marked_alone(drawing))
@@ -33,7 +33,7 @@ def inline_parameters(drawing: Drawing) -> Drawing:
 
 
 def _marked_alone(drawing: Drawing) -> set[int]:
-    """Return the leaves that a diff added or removed, if an operation that uses them stayed."""
+    """Return the leaves that only one graph of a diff has, used by an operation that both have."""
     found: set[int] = set()
     marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
     if not marks:
@@ -41,7 +41,7 @@ def _marked_alone(drawing: Drawing) -> set[int]:
     nodes, users = drawing.graph.nodes, drawing.graph.users()
     for leaf in (i for i in marks if nodes[i].leaf):
         ends = [edge.target for edge in users[leaf]]
-        for end in ends:  # the list grows during the loop
+        for end in ends:  # the loop appends the users of reshaping operations
             if nodes[end].operation in RESHAPING:
                 ends += [edge.target for edge in users[end]]
             elif marks.get(end) != marks[leaf]:
@@ -52,7 +52,7 @@ def _marked_alone(drawing: Drawing) -> set[int]:
 def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> InlinedNodes:
     nodes = graph.nodes
     leaves = [node for node in nodes if node.leaf]
-    # numbers of outgoing and of incoming edges of each node
+    # number of outgoing, and of incoming, edges of each node
     uses, fed = [0] * len(nodes), [0] * len(nodes)
     for edge in graph.edges:
         uses[edge.source] += 1
@@ -67,7 +67,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inli
     user: dict[int, int] = {}
     carried: dict[int, int] = {}
     inner = folded.union(many)
-    # the order visits the edge into a carrier before the edge out of it
+    # Edges are sorted by target, so the edge into a carrier comes before the edge out of it.
     for edge in by_target(graph):
         source, target = edge.source, edge.target
         if source not in inner:
@@ -108,8 +108,10 @@ def _leaves(
 
 
 def _only_carries(graph: Graph, carrier: Node, device: str) -> bool:
-    """Return True if a carrier has no name, note or second output, and its output is on
-    `device`.
+    """Return True if a carrier shows nothing of its own, so that it needs no box.
+
+    It has no name, no `Node.note`, one output, which is on `device` and is not an output of the
+    graph.
     """
     plain = not carrier.label and not carrier.note and len(carrier.outputs) < 2
     return plain and (carrier.id, 0) not in graph.outputs and carrier.device == device

@@ -1,9 +1,8 @@
 """Choose the amount of detail of a drawing, so that it fits a page.
 
 Every operation is drawn if all of them fit. Otherwise identical blocks are drawn once, and modules
-are opened, the most informative first, while the page has space. With the options `depth`, `limit`,
-`detail="full"` or `fold=False`, the caller sets the amount of detail instead, and the page may have
-any size.
+are opened, the most informative first, while the page has space. If the options `depth`, `limit`,
+`detail="full"` or `fold=False` set the amount of detail, the page may have any size.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from ..groups.order import has_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
-# Maximum numbers of boxes to try, largest first, if the drawing need not fit a page.
+# Values of `limit` (the maximum number of boxes) to try, if the drawing need not fit a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 _MAX_NODES_UNFOLDED = 100  # in a graph with more nodes, identical blocks are drawn once
 _MAX_OPERATIONS_UNROLLED = 30  # in a graph with more operations, the steps of a loop are drawn once
-MAX_GROUP_SIZE: Final = 100  # nodes and groups directly in a group
-# sizes of groups to try, in this order, until the drawing fits a page
+MAX_GROUP_SIZE: Final = 100  # maximum number of direct children of a group
+# Maximum numbers of direct children to try, in this order, until the drawing fits a page.
 _PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)
 _MAX_OPERATIONS_WHOLE = 90  # in a graph with more operations, some groups always stay closed
 
@@ -31,15 +30,18 @@ Step = Callable[[Drawing], Drawing]
 class Level(NamedTuple):
     """One amount of detail: limits for grouping nodes and for opening groups."""
 
-    size: int | None  # most nodes and groups directly in a group; None: no groups
-    rows: int | None  # most modules in a row; a longer row is split into runs of a few modules
-    limit: int | None  # most boxes; None: as many as fit a page
-    fold: Fold  # draw identical blocks (or only the steps of a loop) once
+    size: int | None  # maximum number of direct children of a group; None: no groups
+    rows: int | None  # maximum number of consecutive sibling modules; more are grouped into runs
+    limit: int | None  # maximum number of boxes; None: as many as fit a page
+    fold: Fold  # True to draw identical blocks once; "loops" for the steps of a loop only
     whole: bool = False  # True if every group must be open
 
 
 def levels(drawing: Drawing) -> Iterator[Level]:
-    """Yield the levels to try, the most detailed first; only one if the caller set the detail."""
+    """Yield the amounts of detail to try, the most detailed first.
+
+    If the caller's options set the amount of detail, yield only this one.
+    """
     options = drawing.options
     count = max(4, len(drawing.graph.nodes))
     if _is_asked(drawing):
@@ -63,9 +65,9 @@ def levels(drawing: Drawing) -> Iterator[Level]:
 
 
 def _is_asked(drawing: Drawing) -> bool:
-    """Return True if the caller set the amount of detail, or the drawing is from left to right.
+    """Return True if the drawing may have any size.
 
-    Such a drawing need not fit a page.
+    This is the case if the options set the amount of detail or a horizontal direction.
     """
     options = drawing.options
     return (
@@ -83,7 +85,8 @@ def _draws_once(drawing: Drawing) -> bool:
     if fold is None and options["detail"] == "full":
         return False
     if fold is None and depth is not None:
-        # Each closed group shows its own number, so identical groups are drawn separately.
+        # With colors by number, each closed group has its own number, so identical groups are
+        # drawn separately.
         return not colors_by_number(options["color_by"])
     if fold is None:
         return _count(drawing) > min(_max_boxes(drawing), _MAX_NODES_UNFOLDED)
@@ -106,21 +109,21 @@ def _max_boxes(drawing: Drawing) -> int:
 
 
 def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Drawing:
-    """Return the drawing at the first level that fits its page.
+    """Return the drawing with the first amount of detail at which it fits its page.
 
     Args:
         start: the drawing before its nodes are grouped.
-            groups: steps to apply at each level that is tried, after the nodes are grouped.
-        level: steps that draw a level. The first, which opens groups, is applied at each level that
-            is tried, the others only to the level that is chosen.
+        groups: drawing steps to apply after grouping the nodes, for each amount of detail tried.
+        level: drawing steps to apply after `groups`. The first, which opens groups, is applied for
+            each amount of detail tried. The others are applied once, to the drawing that fits.
     """
     opened = start
-    absent: ValueError | None = None  # raised if the requested module exists at no level
+    absent: ValueError | None = None  # raised if no level has a group for the requested module
     known = set()
     for each in levels(start):
         try:
             grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
-        # the requested group may be a run, which exists at one level only
+        # The requested group may be a run (consecutive nodes), which exists at one level only.
         except ValueError as error:
             absent = absent or error
             continue
@@ -139,7 +142,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
 
 
 def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
-    """Apply steps to a drawing, and return the result."""
+    """Return the drawing after a sequence of drawing steps."""
     for step in steps:
         drawing = step(drawing)
     return drawing

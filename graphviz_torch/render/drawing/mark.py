@@ -15,7 +15,7 @@ SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOUR
 def mark(drawing: Drawing) -> Drawing:
     """Return the drawing with badges and outlines for findings and differences.
 
-    If a node has no box, its mark is at the box that shows the node.
+    If a node has no box, the badge and the outline are at the box that shows the node.
     """
     badges: dict[int, list[Badge]] = {}
     outlines: dict[int, str] = {}
@@ -34,7 +34,7 @@ def mark(drawing: Drawing) -> Drawing:
 
     for finding in drawing.findings:
         named = finding.nodes
-        if finding.rule == "exception":  # the operation that raised in forward has no node to mark
+        if finding.rule == "exception":  # an operation that raised in forward has no node
             named = tuple(n for n in named if failure and n == failure.node)
         behind = _behind_cuts(drawing.graph, finding)
         named = tuple(n for n in named if n not in behind) or named
@@ -49,7 +49,8 @@ def mark(drawing: Drawing) -> Drawing:
             text += f": {nodes[node].label or nodes[node].title}"
         add(node, text, difference)
     for key in _nodes_named_by_stubs(drawing):
-        # Stubs name these nodes as "#id", so their boxes have to show the id.
+        # A stub (the text at the end of an undrawn edge) names this node as "#id", so the node's
+        # box has to show the id.
         if key >= 0:
             badges.setdefault(key, []).insert(0, Badge(f"#{key}", "muted", strong=False))
     return drawing.having(highlights=Highlights(badges, outlines))
@@ -58,7 +59,7 @@ def mark(drawing: Drawing) -> Drawing:
 def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
     """Return the nodes downstream of the cuts that a finding reports.
 
-    These nodes get gradients, so they are not marked if the finding has other nodes.
+    These nodes do get gradients. They are marked only if the finding has no other nodes.
     """
     named = set(finding.nodes)
     return {
@@ -70,13 +71,16 @@ def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
 
 
 def _nodes_named_by_stubs(drawing: Drawing) -> set[int]:
-    """Return the drawn nodes that stubs name by id."""
+    """Return the drawn nodes that are named in place of an undrawn edge."""
     named = [*drawing.named_sources.values(), *drawing.named_targets.values()]
     return {key for keys in named for key in keys}.intersection(drawing.nodes)
 
 
 def failure_findings(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield a finding on the exception that ended the recording, unless `findings` contain one."""
+    """Yield a finding on the exception that ended the recording.
+
+    Yield nothing if there was no exception, or if `findings` report it already.
+    """
     failure = graph.failure
     if failure is not None and not any(finding.rule in FAILURE_RULES for finding in findings):
         failed = failure.operation or "the block"

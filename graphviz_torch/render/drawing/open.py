@@ -15,23 +15,24 @@ from .drawing import Drawing
 from .page import PageEstimate
 from .tree import Box, Leaf, Open
 
-# (number of findings at the nodes of a group, number of transfers and collectives, bytes saved for
-# backward).
+# (number of findings, number of transfers and collectives, bytes saved for backward) in a group.
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
-_MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little to show more
-_MAX_TRIES = 8  # to find groups that fit together with the data
-_MAX_WIDTH = 810.0  # points of a drawing with its data
-_MAX_LONE_PARAMETERS = 2  # a module with more parameters and no operation in the graph stays closed
-_Waiting = tuple[tuple[float, ...], int, int]  # priority (smallest first), depth, group
+_MIN_BOXES = 8  # to show more than fewer boxes, a drawing may exceed the page a little
+# Maximum number of attempts to choose open groups that fit the page with the boxes of data.
+_MAX_TRIES = 8
+_MAX_WIDTH = 810.0  # maximum width of a drawing with its boxes of data, in points
+# A module stays closed if the graph has more parameters of it, but none of its operations.
+_MAX_LONE_PARAMETERS = 2
+_Waiting = tuple[tuple[float, ...], int, int]  # (priority, smallest first; depth; group)
 
 
 def open_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with a tree in which groups are open.
+    """Return the drawing with its tree of open and closed groups.
 
     With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
-    opened as long as they fit: the most interesting groups first, then outer groups before inner
-    groups.
+    opened as long as they fit the page: first those with findings, copies or collectives, then
+    outer groups before inner groups.
     """
     if drawing.groups is None:
         folded = drawing.inner.folded
@@ -48,7 +49,7 @@ def open_groups(drawing: Drawing) -> Drawing:
             best, least = opened, wide
         if wide <= _MAX_WIDTH or drawing.whole or not opening.order or boxes < _MIN_BOXES:
             break
-        closed.update(opening.order[-1])  # the least interesting ones
+        closed.update(opening.order[-1])  # the groups opened last are the least interesting
     return best.having(fits=best.fits and not (drawing.whole and least > _MAX_WIDTH))
 
 
@@ -61,19 +62,20 @@ def _open(drawing: Drawing, opening: _Opening) -> Drawing:
 
 
 def _measure(opened: Drawing, opening: _Opening) -> float:
-    """Return the width of the drawing with the boxes for data and calls without a node.
+    """Return the width of the drawing with its boxes for data and for calls without a node.
 
-    While groups are opened, these do not count, as the open groups decide which of them are drawn.
+    These boxes are measured after opening groups, because the open groups decide which of the boxes
+    are drawn.
     """
     graph = opened.graph
-    # The passes of a joined graph share their data, which is between them rather than beside.
+    # Several backward passes share their data, whose boxes are between the passes, not beside them.
     if opening.page is None or not opened.fits or not graph.untracked or graph.segments:
         return 0.0
     return opening.page.add_stubs(stubs_of(opened))[0]
 
 
 class _Opening:
-    """The groups that are open on a page; groups in `closed` are not opened."""
+    """The choice of the groups to open; those in `closed` are not opened."""
 
     def __init__(self, drawing: Drawing, closed: Set[int]) -> None:
         assert drawing.groups is not None
@@ -87,10 +89,11 @@ class _Opening:
         ends = [end for cut in drawing.graph.cuts for end in (cut.before, *cut.after)]
         inner = {self.groups.of[end] for end in ends if end is not None}
         self.cut = {outer for number in inner for outer in self.groups.with_ancestors(number)}
-        self.repeated: set[int] = set()  # groups that represent several groups
-        self.order: list[list[int]] = []  # groups that were opened together, by time
+        self.repeated: set[int] = set()  # groups that are drawn for several identical groups
+        # lists of groups that were opened together, in the order of opening
+        self.order: list[list[int]] = []
         self.passed = set(closed)  # groups that stay closed because they did not fit
-        # for each group, the number of its nodes that have a box when drawn
+        # for each group, the number of nodes inside that are not written inside another node
         self.visible = self._count()
         paged = drawing.limit is None and drawing.options["depth"] is None
         self.page = PageEstimate(drawing) if paged else None
@@ -111,7 +114,7 @@ class _Opening:
         depth, limit = self.drawing.options["depth"], self.drawing.limit
         if self.page is not None:
             return self._fill(start, self.page)
-        # A segment of a joined graph does not count as a level of `depth`.
+        # The outermost groups of a joined graph are backward passes, which `depth` does not count.
         outer = -1 if start is None and self.drawing.graph.segments else 0
         waiting = [
             (self._priority(alike, outer), outer, alike[0]) for alike in self._open_group(start)
@@ -153,21 +156,20 @@ class _Opening:
             if number in self.opened or number in self.passed or self._stays_closed(number):
                 continue
             if not whole and self.passed and groups[number].kind == "call":
-                continue  # function calls stay closed if a module did not fit
+                continue  # once a module did not fit, function calls stay closed
             together = [number] if whole else self._opened_with(number, waiting)
             for each in together:
                 page.show(each, self._items(each))
             large = groups[number].kind == "graph" or (whole and bool(self.drawing.graph.segments))
             if not (large or whole or self.passed) and shown < _MIN_BOXES:
                 others = [other for _, _, other in waiting if other not in self.opened]
-                large = all(
-                    self._stays_closed(other) for other in others
-                )  # all other groups stay closed anyway
+                # If no other group can be opened, this one may exceed the page.
+                large = all(self._stays_closed(other) for other in others)
             if not page.open(together, large=large):
                 if whole:
                     return False
                 self.passed.update(together)
-                # If all modules of a class do not fit, open one as an example.
+                # If the modules of a class do not all fit, open one of them as an example.
                 if len(together) < 2 or not page.open([number]):
                     continue
                 self.passed.discard(number)
@@ -181,14 +183,14 @@ class _Opening:
         return fits
 
     def _items(self, number: int | None) -> list[int]:
-        """Return the keys of the direct children of a group."""
+        """Return the keys of the drawn children of a group: nodes, and one group per family."""
         return [*self._leaves(number), *(~first for first, *_ in self._families(number))]
 
     def _opened_with(self, number: int, waiting: list[_Waiting]) -> list[int]:
         """Return a group and the groups that are opened together with it.
 
-        These are all runs of the same row, or all modules of the same class at the same depth. A
-        group with findings, transfers or collectives is opened alone.
+        These are all runs (consecutive nodes) with the same parent, or all modules of the same
+        class at the same depth. A group with findings, transfers or collectives is opened alone.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         part = self.groups.groups[number]
@@ -209,7 +211,7 @@ class _Opening:
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
 
     def _class_and_depth(self, number: int) -> tuple[str, int]:
-        """Return a module's class without its arguments, and the number of modules on its path."""
+        """Return the class of a module without arguments, and the module's depth."""
         groups = self.groups.groups
         around = [groups[outer].kind == "module" for outer in self.groups.with_ancestors(number)]
         return groups[number].module_class.partition("(")[0], sum(around)
@@ -217,15 +219,15 @@ class _Opening:
     def _stays_closed(self, number: int) -> bool:
         """Return True if opening the group would show nothing new.
 
-        This is so if the group is fused, contains only parameters, or is a chain whose name lists
-        its operations.
+        Such a group is fused into one operation, contains only parameters, or is a chain of
+        operations that the group's name lists.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         if number in self.drawing.fused:
             return number not in self.repeated
         part = self.groups.groups[number]
         if part.span[0] == part.span[1] and part.size > _MAX_LONE_PARAMETERS:
-            # the group contains only parameters, of a module without operations in the graph
+            # The graph contains parameters of this module, but no operation.
             return not found
         if number in self.cut:
             return False
@@ -254,11 +256,10 @@ class _Opening:
         return made[None] if start is None else Open(None, (made[start],))
 
     def _priority(self, alike: tuple[int, ...], below: int) -> tuple[float, ...]:
-        """Return the sort key of a family of groups; the family with the smallest key is opened
-        first.
+        """Return the priority of a family of identical groups: the smallest is opened first.
 
         Args:
-            alike: the groups of the family.
+            alike: ids of the groups.
             below: depth of the groups.
         """
         interest = (
@@ -268,9 +269,9 @@ class _Opening:
         )
         found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
-        if kind == "run":  # open runs earlier, because a closed run shows nothing of interest
+        if kind == "run":  # a closed run (consecutive nodes) says little, so it is opened earlier
             below -= 1
-        elif kind == "call":  # open calls of functions later than modules
+        elif kind == "call":  # function calls are opened later than modules
             below += 2
         return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
 
@@ -305,7 +306,7 @@ def weigh(drawing: Drawing) -> Drawing:
     moved = Counter([transfer.node for transfer in transfers if transfer.node is not None])
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     groups, of = tree.groups, tree.of
-    # Count the nodes directly in each group first, then add the counts of the groups inside.
+    # First sum over the nodes directly in each group, then add the sums of the groups inside.
     found, copies, kept = ([0] * len(groups) for _ in range(3))
     for column, counted in ((found, named), (copies, moved)):
         for i, times in counted.items():

@@ -16,19 +16,23 @@ from ..untracked import End, Stub, Stubs
 from .drawing import Drawing
 from .sizes import Sizes
 
-WIDTH: Final = 680.0  # points; scaled to the 622 points of a README, text is 11 px high
-HEIGHT: Final = 1230.0  # points; one and a half screens at that scale
-_LARGE_PAGE: Final = 1.25  # factor of the page for groups that must be open; text is then 9 px high
+# Page size in points. Scaled down to the 622 points of a README's column, a page has text 11 px
+# high and takes one and a half screens.
+WIDTH: Final = 680.0
+HEIGHT: Final = 1230.0
+# Factor by which a drawing may exceed the page if certain groups must be open. Scaled down to a
+# README's column, its text is 9 px high.
+_LARGE_PAGE: Final = 1.25
 _RANK_GAP, _BOX_GAP = 20.0, 16.0  # points between ranks, and between boxes of one rank
-_FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds
-_EDGE_WIDTH = 11.0  # points that an edge takes beside the boxes that it passes
+_FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds to a group
+_EDGE_WIDTH = 11.0  # points between boxes that an edge to a further rank takes
 _LEGEND_HEIGHT = 50.0  # points
 
 _Size = tuple[float, float]
 
 
 class PageEstimate:
-    """The estimated size of a drawing in which some groups are open.
+    """The estimated size of a drawing, updated as its groups are opened.
 
     Args:
         drawing: a drawing with groups, families and fused nodes.
@@ -36,7 +40,7 @@ class PageEstimate:
 
     def __init__(self, drawing: Drawing) -> None:
         self._drawing = drawing
-        self._places: dict[int, float] = {}  # of the keys of stubs
+        self._places: dict[int, float] = {}  # key of a stub -> position in topological order
         self._items: dict[int | None, Sequence[int]] = {}
         self._open: dict[int | None, _Size] = {}
         self._sizes = Sizes(drawing)
@@ -44,20 +48,18 @@ class PageEstimate:
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
-        """Set the keys of the children that a group has when it is open."""
+        """Set the keys of a group's drawn children, before the group is opened."""
         self._items[number] = items
 
     def open(self, numbers: Iterable[int | None], *, large: bool = False) -> bool:
-        """Open groups unless the page would overflow; `show` has set their children before.
+        """Open groups, unless the page would overflow.
 
         Args:
-            numbers: the groups.
-
-        Args:
+            numbers: ids of the groups, whose children were passed to `show`.
             large: True to allow a page that is 1.25 times as large.
 
         Returns:
-            True if the groups are open now.
+            True if the groups were opened.
         """
         before = dict(self._open)
         for number in numbers:
@@ -71,15 +73,15 @@ class PageEstimate:
 
     @property
     def segments_stacked(self) -> bool:
-        """True if the segments of a joined graph are drawn one below the other."""
+        """True if the backward passes of a joined graph are drawn one below the other."""
         return self._stacks
 
     def add_stubs(self, stubs: Stubs) -> _Size:
         """Add the boxes for data and for calls without a node, and return the size in points.
 
-        A stub that leads into the middle of an open group is beside the frame of that group.
+        A box that feeds an inner node of an open group is placed beside that group's frame.
         """
-        first = len(self._drawing.graph.nodes)  # keys of stubs begin here
+        first = len(self._drawing.graph.nodes)  # stubs get the keys that follow the nodes' ids
 
         def key_of(end: End) -> int:
             return first + end.position if isinstance(end, Stub) else end
@@ -113,7 +115,7 @@ class PageEstimate:
         return width + max(aside, default=0.0) + _EDGE_WIDTH * len(aside), height
 
     def _open_around(self, end: End) -> list[int]:
-        """Return the open groups around a key or stub, outermost first."""
+        """Return the open groups that contain an element or a stub, outermost first."""
         groups = self._drawing.groups
         assert groups is not None
         if isinstance(end, Stub):
@@ -124,7 +126,7 @@ class PageEstimate:
         return [n for n in reversed(around) if n in self._open and n != self._drawing.start]
 
     def _place(self, key: int) -> float:
-        """Return the position of a key or of the key of a stub in topological order."""
+        """Return the position of an element or a stub, given its key, in topological order."""
         if key >= len(self._drawing.graph.nodes):
             return self._places.get(key, 0.0)
         return self._drawing.place(key)
@@ -133,8 +135,8 @@ class PageEstimate:
         """Return True if the drawing fits a page, or is not larger than before.
 
         Args:
-            before: the earlier size of the drawing.
-            times: factor of the page's size.
+            before: size of the drawing before the last groups were opened; None if there was none.
+            times: factor by which the page is larger than usual.
         """
         width, height = self._open.get(self._drawing.start, (0.0, 0.0))
         wide, high = before or (0.0, 0.0)
@@ -143,7 +145,7 @@ class PageEstimate:
         )
 
     def _grow(self, number: int | None) -> None:
-        """Measure again the open groups that contain a group, inner groups first."""
+        """Update the sizes of the open groups that contain a group, inner groups first."""
         groups = self._drawing.groups
         assert groups is not None
         while number is not None and number != self._drawing.start:
@@ -165,9 +167,10 @@ class PageEstimate:
         return size
 
     def _side_by_side(self, source: int, target: int) -> bool:
-        """Return True if both ends of an edge are open groups that can be drawn side by side.
+        """Return True if two connected open groups can be drawn side by side.
 
-        This is so if the edge enters only children of the target that other children feed too.
+        They can if each child of the target that the source feeds is also fed by another child of
+        the target, so that it is not in the target's first rank.
         """
         if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
             return False
@@ -178,7 +181,7 @@ class PageEstimate:
         if key < 0 and ~key in self._open:
             width, height = self._open[~key]
             if len(self._items[~key]) < 2 and ~key not in self._drawing.tree.represented_groups:
-                return width, height  # a group with one child has no frame
+                return width, height  # an open group with only one child has no frame
             return max(width, self._sizes.title(~key)) + _FRAME_WIDTH, height + _FRAME_HEIGHT
         return self._sizes.box(key)
 
@@ -190,7 +193,7 @@ def _layout_size(
 
     Args:
         order: all keys in topological order.
-            sizes: width and height of each box.
+        sizes: width and height of each box.
         ends: the (source, target) keys of each edge.
     """
     users: dict[int, list[int]] = defaultdict(list)
@@ -203,7 +206,7 @@ def _layout_size(
         below = top[key] + sizes[key][1] + _RANK_GAP
         for user in users[key]:
             top[user] = max(top[user], below)
-    for key in reversed(order):  # move each input down to the rank above its first user
+    for key in reversed(order):  # move each box without inputs down, close to its first user
         if key not in fed and users[key]:
             top[key] = min(top[user] for user in users[key]) - sizes[key][1] - _RANK_GAP
     spans = [(top[key], top[key] + sizes[key][1], sizes[key][0] + _BOX_GAP) for key in order]
@@ -223,10 +226,12 @@ _Ends = tuple[int, int]  # (source key, target key)
 
 
 def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
-    """Return group -> edges between its direct children, and edge -> children that it enters.
+    """Return the edges at each level of the groups, as pairs of keys.
 
-    Edges between nodes deeper inside two children are merged into one edge. The second dict has the
-    edges between two groups.
+    Returns:
+        Group -> edges between its direct children, where the edges between the nodes inside two
+        children count as one. Then, for an edge between two groups, the direct children of the
+        second group at which the edge ends.
     """
     groups = drawing.groups
     assert groups is not None
@@ -238,9 +243,8 @@ def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dic
             drawn_in.update(dict.fromkeys((first, *rest), level))
     around: list[tuple[int, ...]] = []  # for each group, the groups that contain it, itself last
     for part in groups.groups:
-        if (
-            drawing.fold and part.id not in drawn_in
-        ):  # the run is left out, and its children are drawn
+        # A run that was replaced by the groups inside it does not appear in the drawing.
+        if drawing.fold and part.id not in drawn_in:
             around.append(() if part.parent is None else around[part.parent])
             continue
         home = drawn_in.get(part.id, part.parent)

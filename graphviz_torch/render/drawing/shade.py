@@ -1,4 +1,4 @@
-"""Drawing step: fill boxes by a number or a category, and make the scale for the legend."""
+"""Drawing step: fill boxes with colors for numbers or names, as the option `color_by` asks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..style import (
 from .drawing import Drawing, Shading
 
 _MAX_LEGEND_NAMES = 12
-_Members = dict[int, tuple[int, ...]]  # key -> nodes whose values determine the fill
+_Members = dict[int, tuple[int, ...]]  # key of a box -> nodes whose values determine its fill
 
 
 def fill_by_value(drawing: Drawing) -> Drawing:
-    """Return the drawing with the fill colors of its option `color_by`.
+    """Return the drawing with the fill colors, and the legend's scale, of its option `color_by`.
 
     Raises:
-        ValueError: if `color_by` is unknown, or no node has a value of this kind.
+        ValueError: if `color_by` is unknown, or if no node has a value for it.
     """
     color_by = drawing.options["color_by"]
     if color_by is None:
@@ -35,7 +35,8 @@ def fill_by_value(drawing: Drawing) -> Drawing:
     members = _members(drawing, isinstance(how, NumberReader) and how.summed, color_by == "module")
     if isinstance(how, NameReader):
         return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
-    # The gradient is not written again, because the box of a node shows it in any case.
+    # With color_by="gradient", the value is not written in a node's box, which shows the gradient
+    # in any case.
     said = how.own or color_by != "gradient"
     shading = _by_value(drawing, members, how, said, color_name(color_by))
     return drawing.having(shading=shading)
@@ -45,9 +46,9 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     members: _Members = {i: (i,) for i in drawing.nodes}
     for number in drawing.boxes:
         inside = drawing.contents[number]
-        # Identical blocks are different modules, so only the nodes of the drawn block count.
+        # With color_by="module", only the drawn block counts: identical blocks are other modules.
         members[~number] = inside.own if modules else inside.nodes
-    if summed:  # the box of a node includes the nodes written inside
+    if summed:  # the sum in a node's box includes the nodes that are written inside it
         for i in drawing.inner.folded:
             host = drawing.inner.host(i)
             if host in members:
@@ -61,7 +62,7 @@ def _by_name(drawing: Drawing, members: _Members, how: NameReader, trainable: bo
         key: {how.read(nodes[i]) for i in ids if not nodes[i].leaf or len(ids) == 1}
         for key, ids in members.items()
     }
-    if trainable:  # operations without parameters are ignored in a group
+    if trainable:  # in a group, operations without parameters are ignored
         for found in names.values():
             if len(found) > 1:
                 found.discard("")
@@ -90,7 +91,7 @@ def _by_value(
     for key, ids in members.items():
         found = [v for v in (how.read(nodes[i]) for i in ids) if v is not None]
         if found:
-            # A group shows the largest gradient, but the sum of times or bytes.
+            # For a group, times and bytes are summed; of gradients, the largest is used.
             largest = max(found, key=lambda v: (math.isnan(v), v))
             values[key] = sum(found) if how.summed else largest
     if not values:
@@ -123,23 +124,26 @@ def _by_value(
     if len(finite) < len(values):
         scale.append((NONFINITE, "NaN or Inf"))
     if how.missing and len(values) < len(members):
-        # None is a dashed outline, because an empty box would look like the lightest color of the
-        # scale.
+        # A box without a value gets None, a dashed outline, because an unfilled box would look
+        # like the lightest color of the scale.
         fills.update(dict.fromkeys(members.keys() - values.keys()))
         scale.append((None, how.missing))
     return Shading(fills, inks, words, how.title, tuple(scale))
 
 
 def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
-    """Return the index in `SCALE` for a value between `low` and `high`.
+    """Return the index in `SCALE` for a value. Values up to `low`, such as 0, have index 0.
 
-    On a logarithmic scale the index of zero is 0.
+    Args:
+        value: the value.
+        low, high: smallest and largest value of the scale.
+        logarithmic: True for a logarithmic scale, False for a linear one.
     """
     if value <= low or high <= low:
         return 0
     if logarithmic:
         share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:
-        # halved, because the difference may overflow
+        # All values are halved, because the difference of two large values may overflow.
         share = (value / 2 - low / 2) / (high / 2 - low / 2)
     return min(int(share * len(SCALE)), len(SCALE) - 1)

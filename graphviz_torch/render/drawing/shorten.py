@@ -1,16 +1,17 @@
-"""Drawing step: replace long edges by pairs of stubs, which name the other end.
+"""Drawing step: replace long edges by pairs of stubs (texts that name the edge's other end).
 
 Graphviz adds n - 1 invisible nodes to an edge over n ranks, and spends most of its time on placing
-them. A dense block of 100 layers has half a million. Without its longest edges, the layout stays
-fast.
+them. A dense block of 100 layers leads to half a million invisible nodes. Without the longest
+edges, the layout stays fast.
 """
 
 from __future__ import annotations
 
 from .drawing import Drawing
 
-_MAX_INVISIBLE = 100  # a layout may have this many invisible nodes
-_MAX_INVISIBLE_PER_BOX = 1  # and this many more for each box
+# Maximum number of invisible nodes: a constant, and an addition for each box.
+_MAX_INVISIBLE = 100
+_MAX_INVISIBLE_PER_BOX = 1
 _MIN_RANKS_CUT = 5  # an edge over fewer ranks is always drawn
 _MIN_EDGES = 60  # a drawing with fewer edges keeps all of them
 
@@ -59,7 +60,7 @@ def _ranks(drawing: Drawing) -> dict[int, int]:
     """
     rank = dict.fromkeys(drawing.nodes, 0)
     again = True
-    while again:  # edges are usually sorted by target, and one pass is enough
+    while again:  # one iteration is enough if the edges are sorted by target, as usual
         again = False
         done = -1
         for edge in drawing.edges:
@@ -72,7 +73,10 @@ def _ranks(drawing: Drawing) -> dict[int, int]:
 
 
 def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
-    """Move each element to the rank before its first user, unless its edges get longer in total."""
+    """Move each element to the rank just before its first user.
+
+    An element with more sources than users stays, because its edges would get longer in total.
+    """
     sources: dict[int, list[int]] = {}
     users: dict[int, list[int]] = {}
     for source, target in ends:
@@ -91,7 +95,7 @@ def _ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
     for source, target in drawing.ends:
         users[source].append(target)
         waiting[target] += 1
-    # Elements of a cycle never become ready, and keep the rank that they have by then.
+    # An element of a cycle never becomes ready. It keeps the rank that its other sources gave it.
     rank = dict.fromkeys(keys, 0)
     ready = [key for key in keys if not waiting[key]]
     for key in ready:

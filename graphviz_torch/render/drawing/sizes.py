@@ -35,7 +35,12 @@ class Sizes:
         return size
 
     def set_stub(self, key: int, stub: Stub) -> None:
-        """Set the size of the box for data, or for a call without a node, under a key."""
+        """Estimate the size of the box for data or for a call without a node, and store it.
+
+        Args:
+            key: key under which `box` returns the size.
+            stub: the box.
+        """
         small = max(map(len, stub.details), default=0)
         lines = stub.title_lines
         wide = max(_BOLD * max(map(len, lines)), _NARROW * small)
@@ -76,7 +81,7 @@ class Sizes:
         title = self._group_title(number)
         lines = 1 if drawing.options["detail"] == "short" else 4
         if number in self._times:
-            title += 8 * " "  # space for the number of groups that the box represents
+            title += 8 * " "  # space for the number of identical groups
         height = (
             _TITLE_HEIGHT * len(labels.wrap_name(title).split("\n"))
             + _DETAIL_HEIGHT * lines

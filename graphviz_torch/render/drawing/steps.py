@@ -1,7 +1,7 @@
-"""Convert a graph into a drawing, which all output formats write.
+"""Convert a graph into a `Drawing`, the same for all output formats.
 
-The conversion is a sequence of steps. Each step is a function from drawing to drawing in its own
-file.
+The conversion is a sequence of drawing steps: functions that return the drawing with more of its
+fields filled in. Each step has its own file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .shorten import shorten_edges
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
-# Steps that are applied at each level of detail that is tried.
+# Steps that are repeated for each amount of detail that is tried, before groups are opened.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
 _MAX_NODES_UNFOLDED = 60  # an interactive view of a larger graph shows identical blocks once
@@ -37,7 +37,7 @@ AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_
 
 
 def draw(graph: Graph, options: DrawingOptions) -> Drawing:
-    """Return the drawing of a graph: its elements, edges and texts.
+    """Return the drawing of a graph.
 
     Raises:
         TypeError: for an unknown option.
@@ -50,14 +50,14 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 def draw_boxes(
     graph: Graph, findings: Iterable[Finding], marks: Mapping[int, Mark] | None, *, paged: bool
 ) -> Drawing:
-    """Return the boxes of the default drawing, without edges.
+    """Return a drawing with default options, which has boxes but no edges.
 
-    The drawing also has the fused nodes of groups that are not drawn, such as repeated blocks.
+    Its `fused` also contains the groups that are not drawn, such as repeated blocks.
 
     Args:
         graph: the graph.
-            findings: findings to mark, as in `DrawingOptions`.
-            marks: node id -> difference, for the graph of a diff.
+        findings: findings to mark, as in `DrawingOptions`.
+        marks: node id -> "added", "removed" or "changed", for the graph of a diff.
         paged: True to open the groups that fit a page; False to close all groups.
     """
     told = [replace(each, nodes=()) if each.severity == "info" else each for each in findings]
@@ -77,7 +77,7 @@ def _with_level(graph: Graph, options: DrawingOptions) -> Drawing:
 
 
 def _start(graph: Graph, options: DrawingOptions) -> Drawing:
-    """Return the drawing before the first step."""
+    """Return the drawing before the first step, with checked options and resolved findings."""
     checked = complete(options)
     if checked["color_by"] is None and {node.influence for node in graph.nodes} - {None}:
         checked["color_by"] = "influence"

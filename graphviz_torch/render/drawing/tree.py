@@ -14,14 +14,14 @@ class Leaf(NamedTuple):
     """A node with a box."""
 
     node: int
-    module: str = ""  # title of the module, if this node is all that is drawn of the module
+    module: str = ""  # title of the node's module, if no other node of the module is drawn
 
 
 class Box(NamedTuple):
     """A closed group, drawn as one box."""
 
     group: int
-    # the identical groups after this one that the box represents as well
+    # ids of the identical groups after this one, for which the box is drawn too
     repeats: tuple[int, ...] = ()
 
     @property
@@ -36,7 +36,8 @@ class Open:
 
     group: int | None
     children: tuple[Open | Box | Leaf, ...] = ()
-    repeats: tuple[int, ...] = ()  # the identical groups after this one that are not drawn
+    # ids of the identical groups after this one, which are not drawn
+    repeats: tuple[int, ...] = ()
     framed: bool = True
 
     @property
@@ -46,9 +47,7 @@ class Open:
 
     @cached_property
     def parts(self) -> list[tuple[Open | Box | Leaf, Path, int | None]]:
-        """All elements, outer before inner: (element, frames around it, open group that contains
-        it).
-        """
+        """(element, frames around it, open group that contains it) of all elements, outer first."""
         found: list[tuple[Open | Box | Leaf, Path, int | None]] = []
         stack: list[tuple[Open | Box | Leaf, Path, int | None]] = [(self, (), None)]
         while stack:
@@ -62,7 +61,7 @@ class Open:
         return found
 
     def transform(self, change: Callable[[Open], Open]) -> Open:
-        """Return the tree with `change` applied to each open group, to inner groups first."""
+        """Return the tree with `change` applied to each open group, from inner to outer groups."""
         made: dict[int | None, Open] = {}
         for part, _, _ in reversed(self.parts):
             if type(part) is Open:
@@ -88,7 +87,7 @@ class Open:
 
     @cached_property
     def paths(self) -> dict[int, Path]:
-        """Key of a box -> ids of the groups whose frames contain it, outermost first."""
+        """Key of a node or closed group -> ids of the framed groups around it, outermost first."""
         return {
             part.node if isinstance(part, Leaf) else ~part.group: path
             for part, path, _ in self.parts
@@ -97,12 +96,12 @@ class Open:
 
     @cached_property
     def homes(self) -> dict[int, int | None]:
-        """Node with a box -> the open group that contains the node, with or without a frame."""
+        """Id of a node -> the innermost open group that contains the node, framed or not."""
         return {part.node: home for part, _, home in self.parts if type(part) is Leaf}
 
     @cached_property
     def represented_groups(self) -> dict[int, tuple[int, ...]]:
-        """Drawn group that represents several groups -> these groups, itself first."""
+        """Id of a group drawn for several identical groups -> ids of all these, its own first."""
         found: dict[int, tuple[int, ...]] = {}
         for part, _, _ in self.parts:
             if not isinstance(part, Leaf) and part.repeats and part.group is not None:

@@ -1,4 +1,4 @@
-"""Drawing step: replace the views between two operations by an edge.
+"""Drawing step: replace views and reshapes between two operations by an edge.
 
 A view keeps its box if it has a name, computes an output, is the only operation of its module,
 copies to another device, or is part of a finding, a cut or a difference.
@@ -17,7 +17,7 @@ from .drawing import Drawing
 
 
 def fold_views(drawing: Drawing) -> Drawing:
-    """Return the drawing with edges that bypass the views without a box."""
+    """Return the drawing without boxes for views; edges lead past them."""
     if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
         return drawing
     views = _views(drawing)
@@ -66,7 +66,7 @@ def fold_views(drawing: Drawing) -> Drawing:
 
 
 def _views(drawing: Drawing) -> set[int]:
-    """Return the ids of the views that get no box."""
+    """Return the ids of the views to draw without a box."""
     graph, inner = drawing.graph, drawing.inner
     nodes = graph.nodes
     found = {
@@ -91,8 +91,10 @@ def _moves(graph: Graph, edge: Edge) -> bool:
 
 
 def _marked_nodes(drawing: Drawing) -> set[int]:
-    """Return the nodes of all findings, differences, transfers, collectives, cuts and the
-    failure.
+    """Return the nodes that something in the picture points at.
+
+    These are the nodes of findings, differences, transfers, collectives and cuts, and the operands
+    of the operation that raised.
     """
     graph = drawing.graph
     found = {node for finding in drawing.findings for node in finding.nodes}
@@ -107,7 +109,7 @@ def _marked_nodes(drawing: Drawing) -> set[int]:
 
 
 def _count_computing(graph: Graph) -> Counter[str]:
-    """Count, for each scope, the nodes whose operation does more than reshape a tensor."""
+    """Count, for each module call (`Node.scope`), the operations that do more than reshape."""
     nodes = graph.nodes
     return Counter(
         [node.scope for node in nodes if not node.leaf and node.operation not in RESHAPING]
@@ -116,7 +118,7 @@ def _count_computing(graph: Graph) -> Counter[str]:
 
 def _view_modules(graph: Graph) -> Collection[int]:
     """Return the views in modules that contain only views, such as `nn.Flatten`."""
-    inside = {""}  # scopes that contain other operations than views
+    inside = {""}  # scopes that contain operations other than views
     for scope in _count_computing(graph):
         while scope not in inside:
             inside.add(scope)

@@ -16,22 +16,20 @@ class ParameterFlow(NamedTuple):
 
 
 class FlowNode(NamedTuple):
-    """A node of the diagram: a module, or an operation outside of modules at which links meet or
-    end.
-    """
+    """A node of the diagram: a module, or another operation at which links meet or end."""
 
-    name: str  # name; "" if the node is only drawn because links meet at it
+    name: str  # "" for an unnamed operation that only joins links
     kind: str  # class of the module, or operation
     norm: float | None  # gradient norm of the result; None if there was no gradient
-    segment: str  # title of the node's backward pass, if there are several passes
+    segment: str  # title of the node's backward pass; "" if the step has only one pass
     parameters: tuple[ParameterFlow, ...] = ()
     output: bool = False
     times: int = 1  # number of identical blocks whose modules this node represents
-    last_norm: float | None = None  # of the last of these modules
+    last_norm: float | None = None  # gradient norm of the module in the last of these blocks
 
     @property
     def state(self) -> State:
-        """State of the node's parameters: "learns_nothing" if at least one learns nothing."""
+        """State of the node's parameters; if one learns nothing, "learns_nothing"."""
         states = {each.state for each in self.parameters}
         return next((s for s in ("learns_nothing", "learns", "frozen") if s in states), "")
 
@@ -41,14 +39,14 @@ class FlowLink(NamedTuple):
 
     source: int  # index of a node
     target: int
-    norm: float | None  # norm of the result's gradient, which is the sum over all users
+    norm: float | None  # norm of the result's gradient, summed over all users of the result
     nonfinite: bool = False
 
 
 class FlowCut(NamedTuple):
     """A cut, such as a detach, where the gradient stops."""
 
-    # index of the node that computed the detached tensor; None if no graph of the step has it
+    # index of the node that computed the detached tensor; None if no node of the diagram did
     source: int | None
     target: int | None
     text: tuple[str, ...]  # lines of text: the operation, and its source line
@@ -62,5 +60,5 @@ class FlowDiagram(NamedTuple):
     links: tuple[FlowLink, ...]
     cuts: tuple[FlowCut, ...]
     sentence: str
-    frozen: int  # number of frozen parameters; 0 if all are frozen
+    frozen: int  # number of frozen parameters; 0 if all are, which `sentence` says
     learns_nothing: bool  # True if a trainable parameter learns nothing

@@ -37,13 +37,13 @@ from .shapes import (
 from .text_width import fit_text, text_width
 from .tracks import tracks
 
-# width of the picture in pixels, with several columns and with one
+# width of the picture in pixels: with several columns, with one column
 _WIDTH, _COLUMN_WIDTH = 1200, 700
-_MAX_ROWS, _MAX_COLUMNS = 36, 4  # most rows in a column, and most columns
+_MAX_ROWS, _MAX_COLUMNS = 36, 4  # maximum number of rows in a column, and of columns
 _HEAD, _FOOT = 88, 84  # pixels above and below the rows
-_BEND = 28  # pixels below a column, for links that continue in the next column
+_BEND = 28  # pixels below a column for links that continue in the next column
 _NODE_HEIGHT, _SMALL_NODE_HEIGHT, _CUT_HEIGHT, _TITLE_HEIGHT = 40, 20, 34, 34  # pixels
-# pixels of all lanes together, and largest distance of two lanes
+# total width of the lanes, and maximum distance between neighboring lanes, in pixels
 _LANES_WIDTH, _MAX_LANE_PITCH = 230.0, 54.0
 _NORM_WIDTH = 54  # pixels for the norm beside a node
 _GAP = 10  # pixels between two texts of a line
@@ -62,20 +62,24 @@ class _Row(NamedTuple):
 def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
     """Return the gradient flow of a step, with the data at the top and the loss below.
 
-    A link is a result that flows from one node to another. Its width is the norm of the result's
-    gradient, summed over all users of the result, on a logarithmic scale. A node is a module, at
-    the deepest level that fits the picture, with the operations after the module that are in no
-    module. The number and the width at a module are the gradient norm of the module's output. The
-    colors of a node and of its parameters show whether they learn, are frozen, or learn nothing. A
-    parameter learns nothing if no gradient arrived, if the gradient's norm was below 1e-12, or if
-    no optimizer holds the parameter. A bar is a cut, with its operation and source line.
+    A node is a module, at the deepest level of modules that fits the picture. Operations outside of
+    modules belong to the module before them. The number at a module, and the width of its shape,
+    are the gradient norm of the module's output. A link is a result that one node passes to
+    another. Its width, on a logarithmic scale, is the norm of the result's gradient, summed over
+    all users of the result.
+
+    The colors of a node and of its parameters show whether they learn, are frozen, or learn
+    nothing. A parameter learns nothing if no gradient arrived, if the gradient's norm was below
+    1e-12, or if the parameter is in no optimizer. A bar is a cut, such as a detach, with its
+    operation and source line.
 
     Args:
         graph: a recording, its graph, or a `Training`, of which the last step is drawn.
         after: another step to draw beside the first on the same scale, such as after a fix.
 
     Raises:
-        TypeError, ValueError: as `draw_graph`.
+        TypeError: if an argument is not a recording, a graph or a `Training`.
+        ValueError: if an argument has no autograd graph.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -94,7 +98,7 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
         for panel in panels:
             panel.fit(_WIDTH / 2, 1)
         slim = min(panel.slim for panel in panels)
-        for panel in panels:  # both panels have the same scale
+        for panel in panels:  # the same gradient norm has the same width in both panels
             panel.slim = slim
     else:
         columns = max(1, min(_MAX_COLUMNS, ceil(len(panels[0].rows) / _MAX_ROWS)))
@@ -116,7 +120,7 @@ def _norms(diagram: FlowDiagram) -> Iterator[float]:
 
 
 class _Panel:
-    """The panel of one diagram, with rows and lanes; `fit` sets the position of each row."""
+    """The picture of one diagram. `fit` has to set the positions of its rows before `svg`."""
 
     def __init__(self, diagram: FlowDiagram, scale: Scale) -> None:
         self.diagram, self.scale = diagram, scale
@@ -137,9 +141,8 @@ class _Panel:
         self.pitch: float = min(
             _MAX_LANE_PITCH, _LANES_WIDTH / columns**0.5 / max(1, self.lanes - 1)
         )
-        self.slim: float = min(
-            1.0, (self.pitch - 2) / MAX_WIDTH
-        )  # links get narrower if there are many lanes
+        # Factor by which links are narrower if there are many lanes.
+        self.slim: float = min(1.0, (self.pitch - 2) / MAX_WIDTH)
         self.text = LEFT_MARGIN + MAX_WIDTH + self.pitch * (self.lanes - 1) + _NORM_WIDTH + 16
         whole = sum(row.height for row in self.rows)
         self.at: list[tuple[float, float]] = []  # (x of the left end, y of the middle) of each row
@@ -173,7 +176,7 @@ class _Panel:
             for track in self.tracks
             for ribbon in self._track(track.source, track.lanes, track.uses)
         ]
-        # drawn first, so that straight links cover those with bends
+        # Links with bends are drawn first, so that straight links cover them.
         yield from (text for bends, text in ribbons if bends)
         yield from (text for bends, text in ribbons if not bends)
         for number, row in enumerate(self.rows):
@@ -186,7 +189,13 @@ class _Panel:
     def _track(
         self, source: int, lanes: dict[int, int], uses: Sequence[int]
     ) -> Iterator[tuple[bool, str]]:
-        """Yield (True if it bends, SVG) for each segment of a result's link."""
+        """Yield (True if the segment bends, SVG) for each segment of a result's link.
+
+        Args:
+            source: row of the node that computes the result.
+            lanes: row -> lane of the link at that row.
+            uses: rows that use the result, in order.
+        """
         links = {use: self.links[source, use] for use in uses}
         last = uses[-1]
         for row, below in pairwise(range(source, last + 1)):
@@ -199,7 +208,7 @@ class _Panel:
                 used = below in links and not i
                 link = links[below] if used else later[-1]
                 place = self.rows[below].place
-                # At its end, a straight link with only one end is as wide as the node.
+                # A straight link that ends here gets the width of the node at which it ends.
                 straight = used and start == end and len(ends) == 1
                 after = place.norm if straight and place is not None else link.norm
                 ribbons = self._segment(row, start, below, end, link, after)
@@ -226,7 +235,14 @@ class _Panel:
     def _ribbon(
         self, x0: float, y0: float, x1: float, y1: float, link: FlowLink, after: float | None
     ) -> str:
-        """Return the SVG of a link between two rows; `after` is the gradient norm at its end."""
+        """Return the SVG of a segment of a link, between two rows.
+
+        Args:
+            x0, y0: upper end.
+            x1, y1: lower end.
+            link: the link.
+            after: gradient norm that sets the width at the lower end.
+        """
         bend = (y0 + y1) / 2
         if not (link.norm or link.nonfinite):  # no gradient
             path = f"M{x0:.1f} {y0:.1f}C{x0:.1f} {bend:.1f} {x1:.1f} {bend:.1f} {x1:.1f} {y1:.1f}"
@@ -244,7 +260,7 @@ class _Panel:
                 return over
             rim = f'stroke="{COLORS["background"][0]}" stroke-width="{2 * above + 2:.1f}"'
             return (
-                # the rim separates the link from links that it crosses
+                # A rim in the background color separates the link from links that it crosses.
                 f'<path d="{path}" fill="none" {rim}/>{over}'
             )
         below = self._link_width(after, link.nonfinite) / 2
@@ -312,7 +328,10 @@ class _Panel:
 
 
 def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:
-    """Return the rows, with each cut before its node, and (row, row) -> link."""
+    """Return the rows of a diagram, and (row, row) -> link.
+
+    A cut's row comes just before the node that used the detached tensor.
+    """
     before: dict[int, list[FlowCut]] = {}
     for cut in diagram.cuts:
         at = cut.target if cut.target is not None else (cut.source or 0) + 1
@@ -344,7 +363,10 @@ def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowL
 
 
 def _times_text(place: FlowNode) -> str:
-    """Return the number of blocks that a node represents and their gradients, first to last."""
+    """Return text such as "x4: 0.0055 to 0.0041", or "" if the node represents one block.
+
+    The text is the number of blocks, and the gradient norms of the first and the last block.
+    """
     if place.times == 1:
         return ""
     ends = [number_text(each) for each in (place.norm, place.last_norm) if each]

@@ -1,7 +1,8 @@
-"""Group drawn elements into the nodes of a flow diagram: modules, at a level that fits.
+"""Group the elements of a drawing into the nodes of a flow diagram.
 
-An operation outside of modules belongs to the node before it, if it uses results of that node only.
-Otherwise links meet at the operation, and it becomes a node.
+A node is a module, at a level of modules that fits the picture. An operation outside of modules
+belongs to the previous node if it uses results of that node only. If it uses results of several
+nodes, it becomes a node itself, at which links meet.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from ..drawing.tree import Open
 from ..groups.groups import Group
 
 _READABLE_COUNTS: Final = range(8, 67)  # numbers of nodes that are easy to read
-MAX_NODES: Final = 110  # most nodes of a picture, if no level has a readable number
+MAX_NODES: Final = 110  # maximum number of nodes, if no level of modules has a readable number
 _DEPTHS = (6, 5, 4, 3, 2, 1)
 _CALL = re.compile(r"#\d+")  # call number of a module that is called several times
 
 
 class FlowNodes:
-    """The elements of a drawing, grouped into flow nodes. A flow node is identified by the key of
-    its first element.
+    """The elements of a drawing, grouped into the nodes of a flow diagram.
+
+    Each flow node is identified by the key of its first element.
     """
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
         groups = drawing.groups.groups if drawing.groups else ()
         self._outer = {group.parent for group in groups if group.kind == "module"}
-        self._modules: dict[int | None, Group | None] = {}  # group -> its module
+        self._modules: dict[int | None, Group | None] = {}  # group -> innermost module around it
         self.sources: dict[int, dict[int, None]] = defaultdict(dict)  # key -> keys of its sources
         for source, target in drawing.ends:
             self.sources[target][source] = None
@@ -43,7 +45,7 @@ class FlowNodes:
 
     @property
     def max_nesting(self) -> int:
-        """Depth of the deepest open group; segments are not counted."""
+        """Depth of the deepest open group; the groups of backward passes are not counted."""
         groups, parts = self.drawing.groups, self.drawing.tree.parts
         if groups is None:
             return 0
@@ -72,9 +74,7 @@ class FlowNodes:
         return home
 
     def join_calls(self) -> None:
-        """Merge all calls of a module into one node, and equal operations outside of modules as
-        well.
-        """
+        """Merge all calls of a module into one node, and likewise equal operations elsewhere."""
         first: dict[str, int] = {}
         moved: dict[int, int] = {}
         for key in dict.fromkeys(self.home.values()):
@@ -83,8 +83,9 @@ class FlowNodes:
         self.home = {key: moved[place] for key, place in self.home.items()}
 
     def _kind(self, key: int) -> str:
-        """Return text that is equal for elements to merge: the operation of a node, or a group's
-        key.
+        """Return text that is equal for elements to merge outside of modules.
+
+        The text is the operation of a node, or the key of a group.
         """
         return self.drawing.graph.nodes[key].title if key >= 0 else str(key)
 
@@ -99,16 +100,16 @@ class FlowNodes:
             inner = next((g for g in around if g.kind in ("module", "graph")), None)
             self._modules[number] = inner if inner and inner.kind == "module" else None
         found = self._modules[number]
-        # An operation between the submodules of a module counts as outside of modules.
+        # An operation directly in a module that has submodules counts as outside of modules.
         return None if found and key >= 0 and found.id in self._outer else found
 
     def leaves_module(self, place: int, source: int, target: int | None) -> bool:
-        """Return True if the result that `target` uses of `source` leaves a flow node's module.
+        """Return True if a result of a flow node's module is used outside of the module.
 
         Args:
             place: the flow node.
-            source: key of an element of the flow node.
-            target: key of the user; None for an output of the graph.
+            source: key of the element in the flow node that computed the result.
+            target: key of the element that uses the result; None for an output of the graph.
         """
         path = strip_call_number(self.path(place))
         if not path or strip_call_number(self.path(source)) != path:
@@ -121,9 +122,7 @@ class FlowNodes:
         return module.path if module else ""
 
     def group(self, key: int) -> int | None:
-        """Return the group of an element: a closed group itself, or the open group that contains a
-        node.
-        """
+        """Return the id of a closed group, or of the open group that contains a node."""
         return ~key if key < 0 else self.drawing.tree.homes.get(key)
 
 
@@ -133,7 +132,7 @@ def strip_call_number(path: str) -> str:
 
 
 def flow_nodes_of(graph: Graph, findings: tuple[Finding, ...]) -> FlowNodes:
-    """Return the flow nodes at the deepest level of modules that fits a picture.
+    """Return the flow nodes of a graph: its modules, at the deepest level that fits a picture.
 
     If no level fits, as in a loop of many steps, all calls of a module become one node.
     """

@@ -1,7 +1,7 @@
 """Build the flow diagram of a graph: nodes, links between nodes, parameters and cuts.
 
-The gradient at a module is the gradient of the module's output, even if operations after the module
-are drawn at the same node. Autograd sums the gradients from all users of a result.
+The gradient of a node is the gradient of its module's output, even if the node also represents
+operations after the module. Autograd sums the gradients from all users of a result.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode, ParameterFlow
 from .flow_nodes import FlowNodes, flow_nodes_of, strip_call_number
 from .learning import gradient_norm, sentence_of, state_of, states_of
 
-_REPEAT_MARK: Final = re.compile(
-    r"'+(?=[.#]|$)"
-)  # suffix of a module that is in the graph of an earlier backward pass too
+# Apostrophes at the end of a module's path, if an earlier backward pass has the same module.
+_REPEAT_MARK: Final = re.compile(r"'+(?=[.#]|$)")
 _MAX_CUTS = 12
-_MAX_UNREACHED = 8  # most nodes for parameters outside of the graph
+_MAX_UNREACHED = 8  # maximum number of nodes for parameters that are not in the graph
 
 
 class _Gradient(NamedTuple):
@@ -46,21 +45,19 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
     order = [key for key, first in home.items() if key == first]
     parameters, above = _parameter_flows(flow_nodes)
     number = {key: len(above) + i for i, key in enumerate(order)}
-    # (flow node, flow node) -> gradient between the two
+    # (source flow node, target flow node) -> gradient of the link between them
     flows: dict[tuple[int, int], _Gradient] = {}
-    results: dict[int, _Gradient] = defaultdict(
-        lambda: _NO_GRADIENT
-    )  # flow node -> its result's gradient
-    own: dict[int, _Gradient] = defaultdict(
-        lambda: _NO_GRADIENT
-    )  # flow node -> gradient of its module's output
+    # flow node -> gradient of the results that other flow nodes use
+    results: dict[int, _Gradient] = defaultdict(lambda: _NO_GRADIENT)
+    # flow node -> gradient of its module's output
+    own: dict[int, _Gradient] = defaultdict(lambda: _NO_GRADIENT)
     reached = graph.reached()
     for line in drawing.all_edges:
         source, target = home[line.source], home[line.target]
         leaves = flow_nodes.leaves_module(source, line.source, line.target)
         if source != target or leaves:
             closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
-            # no gradient arrives, because all users are upstream of a cut
+            # True if no gradient arrives over this edge, because all paths from its end are cut
             dry = reached.isdisjoint(closed)
             flow = (
                 _NO_GRADIENT if dry else _gradient_of(graph, line.edge.source, line.edge.output_nr)
@@ -71,7 +68,7 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
                 continue
             flows[source, target] = flows.get((source, target), _NO_GRADIENT).merge(flow)
             results[source] = results[source].merge(flow)
-    # flow node -> ids of the graph's outputs at this node
+    # flow node -> ids of the graph's outputs that it computes
     outputs: dict[int, list[int]] = defaultdict(list)
     for node in sorted({node for node, _ in graph.outputs}):
         key = drawing.key(node)
@@ -134,7 +131,7 @@ def _segment_title(flow_nodes: FlowNodes, key: int) -> str:
 def _parameter_flows(
     flow_nodes: FlowNodes,
 ) -> tuple[dict[int, list[ParameterFlow]], tuple[FlowNode, ...]]:
-    """Return flow node -> parameters, and the nodes for parameters outside of the graph."""
+    """Return flow node -> parameters drawn beside it, and new nodes for parameters without one."""
     found: dict[int, list[ParameterFlow]] = defaultdict(list)
     home = flow_nodes.home
     firsts = reversed(dict.fromkeys(home.values()))
@@ -145,7 +142,7 @@ def _parameter_flows(
         state, norm = state_of(p, graph), gradient_norm(p, graph)
         key = None if p.node is None else flow_nodes.drawing.key(p.node)
         path, _, name = p.name.rpartition(".")
-        if key not in home:  # the parameter is drawn beside other parameters of its module
+        if key not in home:  # the parameter is drawn beside another flow node of its module
             key = paths.get(path) if path else None
         if key in home:
             found[home[key]].append(ParameterFlow(name, state, norm))
@@ -155,9 +152,12 @@ def _parameter_flows(
 
 
 def _unreached_nodes(parameters: Mapping[str, list[ParameterFlow]]) -> tuple[FlowNode, ...]:
-    """Return nodes for the parameters of modules outside of the graph.
+    """Return nodes for the modules that have parameters but are not in the graph.
 
-    Modules are merged at the deepest level of their paths that gives few enough nodes.
+    If there are too many modules, their paths are shortened, and modules with equal paths merged.
+
+    Args:
+        parameters: path of a module -> its parameters.
     """
     for parts in (8, 4, 3, 2, 1):
         merged: dict[str, list[ParameterFlow]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Decide which parameters of a step learn, and write the sentence above a diagram."""
+"""Decide which parameters of a step learn, and summarize this in the title of a flow diagram."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ...graph.text import listing
 from ...graph.units import count_text
 from .diagram import State
 
-MIN_LEARNING_NORM: Final = 1e-12  # least gradient norm of a parameter that learns
-_MAX_NAMES = 1  # most parameters named in the sentence
+MIN_LEARNING_NORM: Final = 1e-12  # smallest gradient norm of a parameter that learns
+_MAX_NAMES = 1  # maximum number of parameters named in the title of a diagram
 LEARN_NOTHING: Final = frozenset(  # ids of rules that explain why a parameter learns nothing
     (
         *("cut-gradient", "backward-returned-none", "never-called", "not-in-optimizer"),
@@ -25,7 +25,7 @@ LEARN_NOTHING: Final = frozenset(  # ids of rules that explain why a parameter l
 def state_of(parameter: Parameter, graph: Graph) -> State:
     """Return whether a parameter learns, is frozen, or learns nothing.
 
-    A parameter learns if an optimizer holds it and its gradient norm is at least
+    A parameter learns if it is in an optimizer and its gradient norm is at least
     `MIN_LEARNING_NORM`. A smaller gradient changes no float32 weight of usual magnitude.
     """
     if not parameter.requires_grad:
@@ -45,9 +45,7 @@ def states_of(graph: Graph) -> dict[str, State]:
 
 
 def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
-    """Return the gradient norm of a parameter; None if it has no gradient, or the norm is
-    unknown.
-    """
+    """Return the gradient norm of a parameter; None if no gradient or norm was recorded."""
     stats = parameter.grad
     if parameter.node is not None:
         given = [each for each in graph.nodes[parameter.node].grad_outputs if each is not None]
@@ -58,7 +56,7 @@ def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
 
 
 def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
-    """Return a sentence on how many parameters learn nothing, with the reason or their names."""
+    """Return the title of a flow diagram: how many parameters learn nothing, and where or which."""
     states = states_of(graph)
     parameters = [name for name, state in states.items() if state != "frozen"]
     names = [name for name in parameters if states[name] == "learns_nothing"]
@@ -76,10 +74,9 @@ def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
 
 
 def _explains(finding: Finding, names: set[str], graph: Graph) -> bool:
-    """Return True if a finding explains why one of these parameters learns nothing.
+    """Return True if a finding explains why one of the parameters `names` learns nothing.
 
-    The finding contains the parameter's node or, for a parameter outside of the graph, mentions its
-    name in the message.
+    Such a finding lists the parameter's node, or its message names a parameter without a node.
     """
     if finding.rule not in LEARN_NOTHING:
         return False

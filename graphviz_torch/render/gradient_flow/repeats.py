@@ -1,8 +1,9 @@
-"""Identical blocks of a flow diagram as one: of twelve layers, the rows of the first are drawn.
+"""Draw identical blocks of a flow diagram once: of twelve layers, the first.
 
-The rows of a block name the gradient of its first and last occurrence. Blocks stay apart where the
-gradient is the message: if they have one row each, if their parameters differ in whether they
-learn, if a cut is at one of them, or if their gradients differ by more than `_MAX_RATIO`.
+Each row of the drawn block names the gradients of the first and the last block. Blocks are drawn
+separately if they have only one row, if a cut is at one of them, if some of their parameters learn
+and the corresponding ones do not, or if their gradients differ by a factor of more than
+`_MAX_RATIO`.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Final
 
 from .diagram import FlowDiagram, FlowLink, FlowNode
 
-_MAX_RATIO: Final = 100.0  # of the gradients at one row of all blocks
+_MAX_RATIO: Final = 100.0  # maximum ratio of the gradient norms at corresponding rows
 _NUMBER: Final = re.compile(r"\d+")
 
-_Kind = tuple[object, ...]  # equal for rows that may be drawn as one
+_Kind = tuple[object, ...]  # a key that is equal for rows that may be drawn as one
 
 
 def fold_blocks(diagram: FlowDiagram) -> FlowDiagram:
-    """Return the diagram with each row of identical consecutive blocks drawn once."""
+    """Return the diagram with identical consecutive blocks drawn once."""
     nodes = diagram.nodes
     cut = {end for each in diagram.cuts for end in (each.source, each.target)}
     kinds = [(at,) if at in cut else _kind(node) for at, node in enumerate(nodes)]
     inside = {(link.source, link.target) for link in diagram.links}
-    moved = list(range(len(nodes)))  # row -> the row that represents it
+    moved = list(range(len(nodes)))  # row -> the corresponding row of the drawn block
     made: dict[int, FlowNode] = {}
     at = 0
     while at < len(nodes):
@@ -64,13 +65,13 @@ def _kind(node: FlowNode) -> _Kind:
 def _longest_repeat(
     nodes: Sequence[FlowNode], kinds: Sequence[_Kind], links: set[tuple[int, int]], at: int
 ) -> tuple[int, int]:
-    """Return the size of the block that begins at a row, and the number of its occurrences.
+    """Return the number of rows of the block that begins at row `at`, and how often it occurs.
 
-    It is (1, 1) for a row that is in no repeated block.
+    Return (1, 1) if no repeated block begins there.
     """
     found = 1, 1
     if not nodes[at].name:
-        return found  # where links meet, a block ends
+        return found  # no block begins at an operation that only joins links
     for size in range(2, (len(nodes) - at) // 2 + 1):
         times = 1
         while _follows(nodes, kinds, links, at, at + size * times, size, times):
@@ -89,18 +90,29 @@ def _follows(
     size: int,
     times: int,
 ) -> bool:
-    """Return True if the rows from `other` on are block number `times` after the first."""
+    """Return True if the rows from `other` on are the next repetition of a block.
+
+    Args:
+        nodes: the nodes of the diagram, one per row.
+        kinds: for each row, a key that is equal for rows that may be drawn as one.
+        links: (row of the source, row of the user) of each link.
+        first: first row of the first block.
+        other: first row of the block to compare.
+        size: number of rows of a block.
+        times: number of repetitions found before `other`.
+    """
     if [*kinds[first : first + size]] != [*kinds[other : other + size]]:
         return False
     pairs = [*zip(nodes[first : first + size], nodes[other : other + size], strict=True)]
     apart = [_numbers_apart(one.name, two.name) for one, two in pairs if one.name]
     counts = {(int(number[0]), end) for number, end in filter(None, apart)}
     begins = sorted(begin for begin, _ in counts)
-    # A block is one number, or a few in a row, such as an attention "0" and a feed-forward "1".
+    # The modules of a block have one number, or consecutive ones, such as "0" for the attention and
+    # "1" for the feed-forward.
     if None in apart or not counts or begins[-1] - begins[0] != len(begins) - 1:
         return False
     if len(apart) == len(begins):
-        return False  # layers of one row each show the gradient by depth
+        return False  # layers of one row are drawn separately, to show their gradients by depth
     if any(end - begin != times * len(begins) for begin, end in counts):
         return False
     if not all(_are_near(one.norm, two.norm) for one, two in pairs):
@@ -122,8 +134,10 @@ def _are_near(one: float | None, other: float | None) -> bool:
 
 
 def _numbers_apart(first: str, last: str) -> tuple[re.Match[str], int] | None:
-    """Return the only number in which two paths differ, and the last path's number; None if more
-    differs.
+    """Return the number in which two paths differ.
+
+    Returns:
+        The match in `first`, and the number in `last`; None unless exactly one number differs.
     """
     ones, others = _NUMBER.finditer(first), _NUMBER.finditer(last)
     found = [(a, int(b[0])) for a, b in zip(ones, others, strict=False) if a[0] != b[0]]
@@ -144,7 +158,7 @@ def _range_name(first: str, last: str) -> str:
 
 
 def _merge(nodes: Sequence[FlowNode]) -> FlowNode:
-    """Return one node for the same row of all blocks."""
+    """Return one node for the corresponding nodes of all blocks."""
     first, last = nodes[0], nodes[-1]
     if first is last:
         return first

@@ -20,12 +20,12 @@ _STATES: Final[dict[State, tuple[str, str]]] = {  # state -> (name of the color,
     "learns_nothing": ("transfer_line", "learns nothing"),
     "frozen": ("operation_line", "frozen"),
 }
-_MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # least and greatest width of a link, in pixels
+_MIN_WIDTH, MAX_WIDTH = 2.0, 46.0  # minimum and maximum width of a link, in pixels
 LEFT_MARGIN = 30  # pixels
-_MIN_DECADES = 3.0  # least number of powers of ten on the scale
+_MIN_DECADES = 3.0  # minimum length of the scale, in powers of ten
 _MAX_DECADES = 9.0
 _MIN_COUNT_WIDTH = 50  # pixels
-_MAX_NAMED = 3  # a node names at most this many parameters
+_MAX_NAMED = 3  # if a node has more parameters, they are counted instead of named
 
 
 class Scale:
@@ -52,9 +52,9 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iter
         x, y: middle of the bar.
         cut: the cut.
         text: x at which the text begins.
-        room: width that the text may have, in pixels.
+        room: maximum width of the text, in pixels.
     """
-    color = COLORS[_CUT_COLOR][0]  # every cut has the legend's color, whether harmful or intended
+    color = COLORS[_CUT_COLOR][0]  # harmful and intended cuts have the same color
     yield (
         f'<path d="M{x - 15:.1f} {y - 4:.1f}h30v8h-30z" fill="{color}"/>'
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
@@ -69,9 +69,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iter
 
 
 def node_mark(x: float, y: float, width: float, place: FlowNode) -> str:
-    """Return the shape of a node: filled if all its parameters learn, hollow if one learns
-    nothing.
-    """
+    """Return the shape of a node, hollow if one of its parameters learns nothing."""
     high = 12.0
     box = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.0f}"'
     paper = COLORS["background"][0]
@@ -102,8 +100,12 @@ def _dot(x: float, y: float, state: State) -> str:
 def parameter_marks(
     x: float, y: float, some: Sequence[ParameterFlow], room: float
 ) -> Iterator[str]:
-    """Yield the parameters of a node: a name for each if they are few, else a count for each
-    state.
+    """Yield the names of a node's parameters or, if there are many, their number by state.
+
+    Args:
+        x, y: position of the text.
+        some: the parameters.
+        room: maximum width of the text, in pixels.
     """
     names = [
         e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_MAX_NAMED]
@@ -130,7 +132,13 @@ def parameter_marks(
 
 
 def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
-    """Yield the scale of widths, and the meanings of colors and shapes."""
+    """Yield the scale of widths, and the meanings of colors and shapes.
+
+    Args:
+        scale: the scale of the links.
+        slim: factor by which the links of the panels are narrower.
+        height: height of the picture, in pixels.
+    """
     y = height - 66
     yield svg_text(LEFT_MARGIN, y + 2, "Norm of the gradient", "muted", size=11)
     low, high = math.ceil(scale.low - 1e-9), math.floor(scale.high + 1e-9)

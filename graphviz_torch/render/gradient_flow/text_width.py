@@ -1,7 +1,7 @@
 """Measure the width of text, from the advance widths of DejaVu Sans, the widest common font.
 
-Pictures without a layout engine need widths so that texts do not overlap. Helvetica, Arial and
-Liberation Sans are narrower.
+Pictures without a layout engine need these widths, so that texts do not overlap. Helvetica, Arial
+and Liberation Sans are narrower.
 """
 
 from __future__ import annotations
@@ -110,10 +110,14 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def fit_text(text: str, room: float, size: float, *, bold: bool = False, end: bool = False) -> str:
-    """Return the text, cut and with "…" if it is wider than `room` pixels.
+    """Return the text, or a part of it with "…" if it is wider than `room` pixels.
 
     Args:
-        end: keep the end of the text, which distinguishes the paths of modules best.
+        text: the text.
+        room: maximum width in pixels.
+        size: font size in pixels.
+        bold: True if the text is drawn in bold.
+        end: True to keep the end of the text, in which the paths of modules differ most.
 
     >>> fit_text("transformer", 50, 12), fit_text("transformer", 50, 12, end=True)
     ('transf…', '…ormer')

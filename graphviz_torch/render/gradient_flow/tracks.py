@@ -2,7 +2,8 @@
 --graph`.
 
 Each node has its own row. The link of a node's result runs down in a lane to the result's last
-user. Its first user is in the same lane, and from there on the link runs in another lane.
+user. If the result has several users, the first user is in that lane, and the link continues below
+the first user in another lane.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
         rows: number of rows.
         links: (row of the source, row of the user) of each link.
 
-    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0]  # the link that passes row 1 has a lane
+    >>> tracks(4, [(0, 1), (1, 2), (0, 2), (2, 3)])[0]
     [0, 0, 0, 0]
     """
     uses: dict[int, list[int]] = defaultdict(list)
@@ -46,7 +47,7 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
         if lane is None:
             lane = _free(live.values())
         for source, other in live.items():
-            if other == lane:  # the link passes this row, because the result has users below
+            if other == lane:  # the link passes this row, on its way to a later user
                 live[source] = _free([*live.values(), lane], lane)
         places.append(lane)
         if uses.get(row):

@@ -1,8 +1,8 @@
-"""Choose the attributes by which operations of the same name differ when blocks are compared.
+"""Choose the attributes of an operation that count when two blocks are compared.
 
 `pow 2` differs from `pow 3`. An attribute that is only a position in a sequence is ignored.
-Therefore the steps of an unrolled loop are isomorphic, although each selects its own row, and so
-are blocks that slice their weights from one stacked tensor.
+Therefore the steps of an unrolled loop are isomorphic, although each selects its own row. Blocks
+that slice their weights from one stacked tensor are isomorphic as well.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from ...graph import Edge, Node
 
-# (prefix of the autograd name, attributes to ignore). The ignored attributes are the position of
-# the slice that is read or written; the slice's size is compared by the output's shape. For all
-# operations ("") they are the random generator's state and the name of data.
+# (prefix of the autograd name, attributes to ignore). Most of these attributes are the position of
+# a slice, whose size is compared by the output's shape. For all operations (""), the state of the
+# random generator and the name of the data are ignored.
 _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("Select", frozenset(("index", "idx"))),  # x[3], x.select(0, 3), select_scatter, select_copy
     ("Slice", frozenset(("start", "end"))),  # x[3:5], narrow, tensor_split, slice_scatter
@@ -23,14 +23,14 @@ _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("AsStrided", frozenset(("storage_offset",))),
     ("", frozenset(("seed", "philox_seed", "philox_offset", "data"))),
 )
-# Operations that return a tuple of slices. If only one output is used, its output_nr is ignored,
+# Operations that return a tuple of slices. If only one slice is used, its output_nr is ignored,
 # like the index of a select.
 _PARTS: Final = ("Unbind", "Split", "UnsafeSplit", "Chunk")
 
 
 @lru_cache(maxsize=4096)
 def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the attributes that are compared.
+    """Return the attributes that count when operations are compared.
 
     Args:
         name: autograd's name of the operation.
@@ -46,9 +46,7 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
-    """Return the nodes that split a tensor, and of which only one output is used:
-    `x.unbind()[3]`.
-    """
+    """Return the nodes that split a tensor and have only one used output, as in `x.unbind()[3]`."""
     dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
     used: dict[int, set[int]] = {}
     for edge in edges if dividing else ():

@@ -1,7 +1,7 @@
 """Group the nodes that one function call created.
 
-The function is torch's, such as "cross_entropy", or, outside of modules, the program's own.
-`Node.call` contains the names of the calls.
+Calls of torch functions, such as "cross_entropy", are grouped, and outside of modules also calls of
+the program's own functions. `Node.call` contains the names of the calls.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _Path = tuple[str, ...]  # the names of the calls that contain a node, outermost
 
 
 def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
-    """Put the nodes of each call that created several into a group; groups of inner calls are
-    nested.
+    """Put the nodes that a function call created into a group, unless there is only one.
 
-    A call that created all nodes of a module gets no group, because the module's name describes
-    them.
+    A call inside another call becomes a nested group. A call that created all nodes of a module
+    gets no group, because the module's name describes these nodes.
 
     Args:
-        levels: the direct children of each group, the top level first, in topological order;
-            changed in place.
+        graph: the graph.
+        levels: the direct children of each group in topological order, those of the top level
+            first. The lists are changed in place.
 
     Returns:
         The new groups.
@@ -37,7 +37,7 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
         if not any("#" in call or "/" in call for call in calls):
             continue
         if number and len(calls - {""}) == 1 and all(type(item) is int for item in level):
-            continue  # all nodes of the module are from one call
+            continue  # one call created all nodes of the module
         rows = [*zip(_paths(graph, level), level, strict=True)]
         found = _group_by_call(graph, rows, 0, parts, whole=number > 0)
         if len(found) < len(level):
@@ -46,7 +46,12 @@ def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
 
 
 def _paths(graph: Graph, level: Sequence[Item]) -> list[_Path]:
-    """Return the calls that contain each item; for a leaf, those that contain its first user."""
+    """Return the calls that contain each item of a level. A leaf is in the calls of its first user.
+
+    Args:
+        graph: the graph.
+        level: groups and nodes, in topological order.
+    """
     found: list[_Path] = []
     path: _Path = ()
     for item in reversed(level):
@@ -70,10 +75,11 @@ def _group_by_call(
 
     Args:
         graph: the graph.
-        rows: (calls that contain the item, item), in order.
+        rows: (calls that contain the item, item) for each item of the level, in order.
         depth: number of outer calls that are grouped already.
-        parts: list to which new groups are added.
-        whole: True if the level has a name, so that a call that created all of it gets no group.
+        parts: list to which new groups are appended.
+        whole: True if the level is a named group. Then a call that created all its items gets no
+            group.
     """
     found: list[Item] = []
     at = 0
@@ -90,7 +96,7 @@ def _group_by_call(
         named = single or made < 2 or (whole and len(inside) == len(rows))
         part = Part("call", RangeName(name, f"{name}#", 1, 1), [])
         if not named:
-            parts.append(part)  # added before the groups inside
+            parts.append(part)  # outer groups precede inner groups
         if not last:
             items = _group_by_call(graph, inside, depth + 1, parts, whole=True)
         part.items = items

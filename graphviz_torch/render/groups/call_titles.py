@@ -10,11 +10,10 @@ from .groups import Group, Groups
 
 
 def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
-    """Return group -> title such as "encoder(positive)", for modules that were called several
-    times.
+    """Return group -> title such as "encoder(positive)", for modules called several times.
 
-    A call gets a title only if its first input has a name that no other call's first input has. An
-    input is data that the caller passed to the model, or the result of a node.
+    A call gets such a title only if the name of its first input is unique among the module's calls.
+    An input is data that the caller passed to the model, or the result of another node.
     """
     again = {_module(part) for part in tree.groups if "#" in part.name}
     if not again:
@@ -34,7 +33,7 @@ def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
         if cut.how == "detach" and cut.label
         for node in cut.after
     }
-    data: dict[int, tuple[str, str]] = {}  # call -> (module, name of the call's first input)
+    data: dict[int, tuple[str, str]] = {}  # group of a call -> (module, name of the first input)
     for part in calls:
         on = _read_first(graph, tree.operations[slice(*part.span)], reads, detached)
         if on:
@@ -53,16 +52,24 @@ def _read_first(
     reads: Mapping[int, list[int]],
     detached: Mapping[int, str],
 ) -> str:
-    """Return the name of the call's first input from outside; "" if it has no name, or several."""
+    """Return the name of the first input that the operations of a module call read.
+
+    Return "" if the input has no name, or if the first operation with an input reads several.
+
+    Args:
+        graph: the graph.
+        operations: ids of the call's operations, in topological order.
+        reads: operation -> the operations whose results it reads.
+        detached: operation -> "name.detach()", for operations that read a detached tensor.
+    """
     inside: set[int] = set()
     for node in operations:
         outside = set(reads.get(node, ())) - inside
         labels = {graph.nodes[source].label for source in outside}
         labels |= {detached[node]} if node in detached else set()
         given = {saved.label for saved in graph.nodes[node].saved if saved.kind == "input"}
-        labels |= (
-            given - {""} if labels else given
-        )  # a named result that the module reads is also saved as an input
+        # If the operation reads a named result, it may have saved the same tensor without a name.
+        labels |= given - {""} if labels else given
         if labels:
             return labels.pop() if len(labels) == 1 else ""
         inside.add(node)

@@ -1,8 +1,7 @@
 """Group consecutive operations: chains of views, and the operations of an `autograd.grad` call.
 
-In a chain, each view reads only the view before it, which has no other user. The operations that
-one line with `autograd.grad(create_graph=True)` created, as in the inner steps of MAML, form a
-group.
+In a chain, each view reads only the previous view, and is its only user. The operations that one
+line with `autograd.grad(create_graph=True)` created, as in the inner steps of MAML, form a group.
 """
 
 from __future__ import annotations
@@ -15,22 +14,25 @@ from typing import Final
 from ...graph import Edge, Graph
 from .part_tree import Item, Part, RangeName
 
-# Operations whose output has exactly the elements of the only input.
+# Operations with one input, whose output contains the elements of the input and no others.
 RESHAPING: Final = frozenset(
     (
         *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
         *("transpose", "unsafe_view", "unsqueeze", "view"),
     )
 )
-_BACKWARD = "_backward"  # suffix in the names of operations that only backward runs
+_BACKWARD = "_backward"  # suffix of the names of operations that only a backward pass runs
 GRADIENT: Final = "autograd.grad"
 
 
 def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item]]) -> list[Part]:
-    """Put each chain of views into a group, at the position of the chain's last operation.
+    """Put each chain of views into a group, which takes the position of the chain's last view.
 
     Args:
-        levels: the direct children of each group, in topological order; changed in place.
+        graph: the graph.
+        edges: the edges of the graph.
+        levels: the direct children of each group, in topological order. The lists are changed in
+            place.
 
     Returns:
         The new groups.
@@ -39,7 +41,7 @@ def gather_views(graph: Graph, edges: Sequence[Edge], levels: Sequence[list[Item
     linked = {*before, *before.values()}
     parts: list[Part] = []
     for level in levels if before else ():
-        chains: dict[int, list[int]] = {}  # last operation -> chain
+        chains: dict[int, list[int]] = {}  # last view of a chain -> all views of the chain
         for item in level:
             if type(item) is int and item in linked:
                 chains[item] = [*chains.pop(before.get(item, -1), ()), item]
@@ -57,7 +59,9 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
     """Put the operations that each `autograd.grad(create_graph=True)` created into a group.
 
     Args:
-        levels: the direct children of each group, in execution order; changed in place.
+        graph: the graph.
+        levels: the direct children of each group, in execution order. The lists are changed in
+            place.
 
     Returns:
         The new groups.
@@ -83,7 +87,7 @@ def gather_gradients(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
 
 
 def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
-    """Return the source line of each item; a leaf has the line of its first user."""
+    """Return the source line of each item of a level; a leaf gets the line of its first user."""
     found: list[str] = []
     line = ""
     for item in reversed(level):
@@ -96,7 +100,10 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
 
 
 def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
-    """Return view -> the view that it reads, for chains of unnamed views with a single user."""
+    """Return view -> the previous view in its chain.
+
+    The previous view is unnamed, has only this user, and is the view's only input.
+    """
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
     rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]

@@ -1,10 +1,11 @@
-"""Build the tree of groups, which a drawing shows as open or closed boxes.
+"""Build the tree of groups of nodes, which a drawing shows as open or closed boxes.
 
-The segments of a joined graph are the outermost groups. Inside them, each recorded call of a module
-is a group. A list of modules is not; its name becomes a prefix of the names inside. Inside modules,
-the nodes of one function call form a group. A level with too many children is split along the
-topological order. First the repetitions of a body (steps of a loop, unnamed blocks) and chains of
-one operation become groups, then runs of equal size.
+If several backward passes were joined into one graph, each pass is an outermost group. Inside, each
+recorded call of a module is a group, except for containers such as `nn.ModuleList`: the name of a
+container becomes a prefix of the names inside. Inside modules, the nodes that one function call
+created form a group. A group with too many children is split along the topological order. First
+repetitions (steps of a loop, unnamed blocks) and chains of one operation become groups, then runs
+of consecutive nodes of equal size.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Group(NamedTuple):
     """A group of nodes, which is drawn as one box while the group is closed."""
 
     id: int
-    name: str  # last name of the path: "layers", "attn#2", "repeat 3", "operations 101-200"
-    path: str  # unique path of names without "/": the parent's path and the name
+    name: str  # "layers", "attn#2" (second call), "repeat 3", "operations 101-200"
+    path: str  # unique: the parent's path, ".", and the name, with "|" for any "/"
     parent: int | None
     kind: Kind
     children: tuple[int, ...]  # groups directly inside, in topological order
@@ -39,7 +40,8 @@ class Group(NamedTuple):
     size: int  # number of all nodes inside
     span: tuple[int, int]  # range (start, end) of the group's operations in Groups.operations
     like: int  # id of the first isomorphic group, which may be this one
-    # Class of the module, "Linear(4, 16)", or classes of the modules in a run; "" if not recorded.
+    # Class of the module, such as "Linear(4, 16)", or classes of the modules in a run (consecutive
+    # nodes and groups); "" if not recorded.
     module_class: str = ""
 
 
@@ -52,7 +54,7 @@ class Groups:
     roots: tuple[int, ...]  # groups at the top level, in topological order
     nodes: tuple[int, ...]  # nodes at the top level, in id order
     places: tuple[int, ...]  # position of each node in the topological order of the tree
-    operations: tuple[int, ...]  # all nodes except leaves, in the same order
+    operations: tuple[int, ...]  # all nodes except leaves, in this topological order
 
     def with_descendants(self, number: int) -> list[int]:
         """Return a group and all groups inside, outer groups first."""
@@ -78,15 +80,16 @@ def group(
 
     A leaf belongs to the group of its first user. Two groups are isomorphic (`Group.like`) if their
     operations, attributes, outputs, leaves, inner edges and module classes are equal. Names may
-    differ, and so may attributes that are a position in a sequence, such as the index of a
-    `select`.
+    differ. Attributes that are a position in a sequence, such as the index of a `select`, may
+    differ as well.
 
     Args:
-        limit: most nodes and groups directly in a group.
-        rows: a longer row of modules is split into this many runs of a few modules each, which a
-            picture can show one by one. If None, only rows longer than `limit` are split, into few
-            runs of many modules.
-        loops: True to also group repeated bodies that fit the limit, and chains of views.
+        graph: the graph.
+        limit: maximum number of direct children of a group.
+        rows: if more modules than this follow each other, they are split into about `rows` runs of
+            a few modules each, which a picture can show one by one. If None, modules are split only
+            if they exceed `limit`, into a few runs of many modules.
+        loops: True to group chains of views, and also repetitions that would fit the limit.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -133,10 +136,16 @@ class ModuleTree:
 def _modules(
     graph: Graph, edges: Sequence[Edge], order: list[int], made: bool
 ) -> tuple[list[Item], list[Part]]:
-    """Return the items of the top level, and all modules, outer modules first.
+    """Return the items of the top level, and a group for each module call, outer groups first.
 
-    Each leaf is placed before its first user. In execution order (`made`), a container is not a
-    group if other operations ran between its modules, because its box would feed its own input.
+    Each leaf is placed before its first user.
+
+    Args:
+        graph: the graph.
+        edges: the edges of the graph.
+        order: the nodes in topological order.
+        made: True if `order` is the execution order. Then a container is not a group if other
+            operations ran between its modules, because its box would feed its own input.
     """
     nodes = graph.nodes
     places = places_of(order)
@@ -144,8 +153,8 @@ def _modules(
     first = [never] * never  # leaf -> position of its first user
     for edge in edges:
         leaf, place = edge.source, places[edge.target]
-        # In a graph that was not recorded, a leaf may feed a leaf. Its position then follows from
-        # its scope.
+        # In a graph that was not recorded, a leaf may feed only another leaf. Such a leaf stays
+        # where its scope places it.
         if place < first[leaf] and nodes[leaf].leaf and not nodes[edge.target].leaf:
             first[leaf] = place
     leaves: dict[int, list[int]] = {}  # node -> the leaves to insert before it
@@ -163,7 +172,7 @@ def _modules(
         apart |= interrupted_containers([scopes[i] for i in row])
     parts = [Part("graph", RangeName(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
     top: list[Item] = [*parts]
-    # Nodes before the first segment are at the top level.
+    # Nodes before the first backward pass of a joined graph are at the top level.
     for items, row in zip([top, *[part.items for part in parts]], rows, strict=True):
         levels = {"": items}
         for i in row:
@@ -196,9 +205,17 @@ def _lists(nodes: Sequence[Node]) -> set[str]:
 def _add_modules(
     levels: dict[str, list[Item]], scope: str, node: Node, apart: set[str]
 ) -> list[Part]:
-    """Add the missing levels of a scope to `levels`; return the new modules, outer modules first.
+    """Add a level for each module on the path of a scope that has none yet.
 
-    A module in `apart` gets no level; its name becomes a prefix of the names inside.
+    Args:
+        levels: path of a module -> items of the module; changed in place.
+        scope: path of a module call.
+        node: a node with this scope, which records the classes of the modules.
+        apart: paths of containers. A container gets no level, and its name becomes a prefix of the
+            names inside.
+
+    Returns:
+        The new groups, outer groups first.
     """
     missing = []
     path = scope
@@ -226,10 +243,11 @@ def _add_modules(
 
 
 def _scopes(nodes: Sequence[Node]) -> list[str]:
-    """Return the scope of each node for grouping.
+    """Return the scope (path of the module call) by which each node is grouped.
 
-    A model without submodules, or one that was called several times, becomes a scope too: "Policy",
-    "Policy#2", or "model", "model#2" if the model itself computes nothing.
+    If the model has no submodules or was called several times, its name is added to the scopes:
+    "Policy", "Policy#2", or "model", "model#2" if the model computes nothing outside of its
+    submodules.
     """
     scopes = [node.scope for node in nodes]
     distinct = set(scopes)
@@ -269,7 +287,7 @@ def _parse_name(text: str) -> RangeName:
 def _build_groups(
     graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]
 ) -> Groups:
-    """Return the finished groups, parents before children, in topological order."""
+    """Return the groups in their final form, parents before children, in topological order."""
     parts: list[Part] = []
     parents: list[int | None] = []
     paths: list[str] = []
@@ -281,7 +299,7 @@ def _build_groups(
     while stack:
         part, parent = stack.pop()
         numbers[part] = number = len(parts)
-        # TensorBoard would split a name at "/".
+        # "/" is replaced, because TensorBoard would split the name there.
         path = part.name.text.replace("/", "|")
         outer = parent
         while part.kind == "module" and outer is not None and parts[outer].kind != "module":

@@ -1,7 +1,7 @@
 """Decide which parts of a graph are isomorphic: equal operations with equal edges inside the part.
 
-A position is the index of an operation in the order of the tree. Splitting levels keeps this order,
-so every part is a range of positions.
+A part is a group that is being built. A position is the index of an operation in topological order.
+Groups are made of consecutive operations, so every part is a range of positions.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .attributes import distinguishing, only_part_used
 from .part_tree import Item, Part, flatten, split
 from .size_variants import differ_in_one_axis, without_sizes
 
-_CALL_NUMBER = re.compile(r"#\d+$")  # of "attn#2"
-_ANY_NUMBER = re.compile(r"[#\d]+")  # of "attn#2" and of "layers.3"
+_CALL_NUMBER = re.compile(r"#\d+$")  # matches "#2" in "attn#2"
+_ANY_NUMBER = re.compile(r"[#\d]+")  # matches "#2" in "attn#2" and "3" in "layers.3"
 
 _Outputs = tuple[TensorMeta | None, ...]
 
 
 class Structure:
-    """The operations of a graph by position, and an integer id for each distinct structure."""
+    """The operations of a graph in order, and an integer id for each distinct structure."""
 
     def __init__(self, graph: Graph, edges: Sequence[Edge], order: list[int]) -> None:
         self.nodes = nodes = graph.nodes
@@ -34,18 +34,18 @@ class Structure:
         self.position = position = [-1] * len(nodes)  # node id -> position; -1 for a leaf
         for at, i in enumerate(self.operations):
             position[i] = at
-        # Position -> inputs of the operation: (input_nr, outputs id) if the input is a leaf, and
-        # (distance to the source, output_nr, input_nr) if the input is an operation.
+        # Position -> the operation's inputs. An input from a leaf is (input_nr, id of the leaf's
+        # outputs); an input from an operation is (distance to it, output_nr, input_nr).
         self.reads: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
-        # Position -> first position, and last position, that the operation reads.
+        # Position -> first, and last, position of the operations whose results are read there.
         self._first, self._last = list(range(count)), [-1] * count
         self._known: dict[object, int] = {}  # structure -> id
-        self._outputs: dict[int, _Outputs] = {}  # outputs id -> outputs of a leaf
+        self._outputs: dict[int, _Outputs] = {}  # id of a leaf's outputs -> the outputs
         self._read(edges)
-        # Position -> id of the operation with attributes and outputs. `_whole` includes inputs as
-        # well.
+        # Position -> id of the operation's name, attributes and outputs. The ids in `_whole` depend
+        # on the operation's inputs as well.
         self._computes = self._operation_ids()
-        # operation id -> key of the operation that ignores sizes
+        # id in `_computes` -> key that is equal for operations that differ only in sizes
         self._unsized: dict[int, object] = {}
         known = self._known
         whole = [
@@ -53,13 +53,13 @@ class Structure:
             for kind, read in zip(self._computes, self.reads, strict=True)
         ]
         self._whole = tuple(whole)
-        # part with its inputs -> id of its structure
+        # content of a part, with inputs from outside -> id of its structure
         self._found: dict[tuple[object, ...], int] = {}
 
     def _read(self, edges: Sequence[Edge]) -> None:
         nodes, position = self.nodes, self.position
         reads, first, last = self.reads, self._first, self._last
-        # `id()` of a tuple of outputs, which many nodes share -> outputs id
+        # `id()` of a tuple of outputs (many nodes share one) -> id of these outputs
         outputs: dict[int, int] = {}
         alone = only_part_used(nodes, edges)
         for edge in edges:
@@ -83,9 +83,8 @@ class Structure:
                 last[end] = start
 
     def _operation_ids(self) -> list[int]:
-        """Return the id of each operation. Outputs are compared by `id()`, because hashing is
-        slow.
-        """
+        """Return an id for each operation, equal for equal name, attributes and outputs."""
+        # `id()` of the outputs first finds equal operations, because hashing outputs is slow.
         kinds: dict[tuple[str, int, tuple[str, ...]], int] = {}
         found: list[int] = []
         for i in self.operations:
@@ -103,7 +102,7 @@ class Structure:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """Return, for each position, the number of earlier results that are used there or later."""
+        """For each position, the number of earlier results that are used there or later."""
         steps = [0] * (len(self.operations) + 2)
         # position -> last position that uses the result
         farthest = list(range(len(self.operations)))
@@ -118,7 +117,7 @@ class Structure:
 
     @cached_property
     def _parameters(self) -> set[tuple[int, int]]:
-        """Return the (position, input_nr) pairs that read a parameter."""
+        """(position, input_nr) of each input that is a parameter."""
         nodes, position = self.nodes, self.position
         reads = [edge for edge in self._edges if nodes[edge.source].leaf == "parameter"]
         return {(position[edge.target], edge.input_nr) for edge in reads}
@@ -137,16 +136,14 @@ class Structure:
         return start, end
 
     def _place(self, item: Item) -> tuple[int, int]:
-        """Return the range of the positions of an item; (0, 0) if the item contains no
-        operation.
-        """
+        """Return the range of the positions of an item; (0, 0) if it contains no operation."""
         if isinstance(item, Part):
             return item.span
         at = self.position[item]
         return (at, at + 1) if at >= 0 else (0, 0)
 
     def close(self, part: Part) -> None:
-        """Set `span` and `structure` of a part, whose items must not change any more."""
+        """Set `span` and `structure` of a part, whose items must not change after this call."""
         part.parts, part.nodes = split(part.items)
         position = self.position
         places = [] if part.parts else [at for i in part.nodes if (at := position[i]) >= 0]
@@ -154,7 +151,7 @@ class Structure:
         part.span = start, end
         groups = tuple([(row_name(inner, part), inner.structure) for inner in part.parts])
         leaves = () if start < end else tuple([self.nodes[i].outputs for i in flatten([part])])
-        # Fast path: parts with equal inputs at equal distances, also from outside, are isomorphic.
+        # Fast path: if all inputs are equal, including those from outside, parts are isomorphic.
         whole = part.module_class, groups, leaves, self._whole[start:end]
         structure = self._found.get(whole)
         if structure is None:
@@ -176,11 +173,11 @@ class Structure:
         return [r for r in self.reads[p] if len(r) == 2 or p - end < r[0] <= p - start]
 
     def unite(self, parts: Sequence[Part]) -> None:
-        """Give the same structure to parts that differ only in the size of one axis.
+        """Make parts isomorphic if they differ only in the size of one axis.
 
-        Examples are the experts of a mixture, each of which gets the rows that a router selects,
-        and the steps of a loop over a growing sequence. The parameters of such parts have equal
-        shapes.
+        Such parts get the same `structure`. Examples are the experts of a mixture, each of which
+        gets as many rows as a router selects, and the steps of a loop over a growing sequence. The
+        parameters of such parts have equal shapes.
         """
         if len({part.module_class for part in parts}) == len(parts):
             return
@@ -205,13 +202,13 @@ class Structure:
 
         Args:
             part: the part.
-                start: position of the first operation to include; None includes all.
+            start: position of the first operation to include; None includes all.
         """
         first, end = part.span
         start = first if start is None else start
         groups: list[object] = []
         around = [part]
-        for outer in around:  # the list grows during the loop
+        for outer in around:  # the loop appends the parts inside
             for inner in outer.parts:
                 place = inner.span[0] - start, inner.span[1] - start
                 name = row_name(inner, outer)
@@ -231,11 +228,14 @@ class Structure:
         return (*groups, *computes)
 
     def _outside_inputs(self, p: int, start: int) -> dict[int, tuple[_Outputs, bool]]:
-        """Return input_nr -> (outputs, True for a leaf), for inputs from outside of the part.
+        """Return the inputs of an operation from outside of its part.
 
         Args:
             p: position of the operation.
-            start: start of the part.
+            start: position at which the part begins.
+
+        Returns:
+            input_nr -> (outputs of the source, True if the source is a leaf).
         """
         found: dict[int, tuple[_Outputs, bool]] = {}
         for read in self.reads[p]:
@@ -249,9 +249,9 @@ class Structure:
     def differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
         """Return True if corresponding outputs of parts differ in the size of at most one axis.
 
-        The parts must have equal `size_free_structure`. Their parameters must have equal shapes,
-        but one part may read a parameter where another part reads a value that was computed from
-        it, as in the inner steps of MAML.
+        The parts must have equal `size_free_structure`, and their parameters equal shapes. Where
+        one part reads a parameter, another may read a value computed from that parameter, as in
+        the inner steps of MAML.
         """
         spans = {part.structure: part.span for part in parts}.values()
         least = min([end - start for start, end in spans])
@@ -270,7 +270,10 @@ class Structure:
 
 
 def row_name(part: Part, outer: Part) -> str:
-    """Return the name that all modules of a row share; "" if the part is not a module."""
+    """Return the name by which a module is compared; "" if the part is not a module.
+
+    Call numbers are removed and, inside a run of consecutive modules, all numbers.
+    """
     if part.kind != "module":
         return ""
     return (

@@ -14,9 +14,8 @@ class Keys:
         tree: the groups of the graph.
         nodes: ids of the nodes with a box.
         closed: ids of the closed groups.
-        repeated: first group of each family -> all groups of the family, the first included. A
-            family consists of identical groups, of which only the first is drawn, and the others
-            are hidden.
+        repeated: first group of each family -> all groups of the family. A family consists of
+            identical groups, of which only the first is drawn; the others are hidden.
     """
 
     def __init__(
@@ -31,7 +30,7 @@ class Keys:
         self.family = {n: first for first, alike in repeated.items() for n in alike}
         self.shown = set(nodes)
         self.box = {inner: number for number in closed for inner in tree.with_descendants(number)}
-        # Hidden group, or group inside a hidden group -> the hidden group.
+        # Group that is not drawn because an identical group is, or a group inside -> this group.
         others = [number for alike in repeated.values() for number in alike[1:]]
         self.hidden = {
             inner: number for number in others for inner in tree.with_descendants(number)
@@ -40,7 +39,7 @@ class Keys:
         self.position = dict(zip(operations, range(len(operations)), strict=True))
         self.known: dict[int, int | None] = {}
         self.folded: dict[int | None, dict[int, int]] = {}
-        # leaf of a hidden group -> key of the element that shows its first user
+        # leaf in a hidden group -> key of the element that shows the leaf's first user
         self.users: dict[int, int] = {}
         self._alike: dict[tuple[int, bool], list[int]] = {}
 
@@ -55,8 +54,8 @@ class Keys:
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
             there = self.hidden[number]
-            # Count from the end, because the first step of a loop may lack operations at its
-            # beginning.
+            # Corresponding operations are equally far from the end of their groups; the first step
+            # of a loop may lack operations at its beginning.
             end = groups[self.family[there]].span[1]
             place = end + self.position[node] - groups[there].span[1]
             node = self.tree.operations[place]
@@ -66,18 +65,20 @@ class Keys:
         return ~self.box[number] if number in self.box else None
 
     def is_loop(self, family: int) -> bool:
-        """Return True if the groups of a family are steps of a loop rather than blocks with own
-        parameters.
+        """Return True if the groups of a family are steps of a loop.
+
+        Otherwise they are blocks, each with its own parameters.
         """
         alike, groups = self.repeated.get(family, ()), self.tree.groups
         return bool(alike) and (groups[alike[0]].kind == "run" or "#" in groups[alike[-1]].name)
 
     def represented_nodes(self, node: int, *, loops: bool = True) -> list[int]:
-        """Return the nodes that a drawn node represents, one per step of a loop, itself included.
+        """Return the nodes that a drawn node represents, itself included.
 
         Args:
             node: id of the drawn node.
-                loops: False to include nodes of identical blocks that have their own parameters.
+            loops: True to return only the corresponding nodes in the other steps of a loop; False
+                to add those in identical blocks, which have their own parameters.
         """
         if (node, loops) not in self._alike:
             self._alike[node, loops] = self._find_represented(node, loops)
@@ -94,13 +95,18 @@ class Keys:
                 places = [self.position[i] - end for i in found]
                 spans = [groups[n].span for n in self.repeated[outer]]
                 inside = [(last + p, first) for first, last in spans for p in places]
-                # The operation may be missing in the first step.
+                # The first step of a loop may lack the operation.
                 found = [self.tree.operations[p] for p, first in inside if p >= first]
         return found
 
     def family_links(self, source: int, target: int) -> dict[int, tuple[int, int]]:
-        """Return family -> (group of the source, group of the target), for an edge between two
-        groups of a family.
+        """Return the families in which an edge leads from one identical group to another.
+
+        Args:
+            source, target: ids of the edge's nodes.
+
+        Returns:
+            First group of the family -> (group of the source, group of the target).
         """
         start, end = (
             self._family_members(self.tree.of[source]),
@@ -109,8 +115,8 @@ class Keys:
         return {f: (n, end[f]) for f, n in start.items() if f in end and end[f] != n}
 
     def _family_members(self, group: int | None) -> dict[int, int]:
-        """Return family -> its group, for all groups of families that contain a group."""
-        if group in self.hidden:  # groups inside a hidden group belong to no family
+        """Return first group of a family -> the family's group that contains `group`."""
+        if group in self.hidden:  # only a hidden group itself, not a group inside it, has a family
             group = self.hidden[group]
         if group not in self.folded:
             around = [n for n in self.tree.with_ancestors(group) if n in self.family]

@@ -1,8 +1,8 @@
-"""Choose the topological order of nodes, along which levels are split into groups.
+"""Choose the topological order of nodes, of which groups are consecutive ranges.
 
 If backward was recorded, the order is the execution order of forward, which is the reverse of the
-order in which backward ran. A range of this order, drawn as a box, never feeds its own input. If
-backward was not recorded, the order places the inputs of a loop's step in that step.
+order in which backward ran. A group of consecutive nodes then never feeds its own input. If
+backward was not recorded, the order places each input of a loop's step just before its user.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from operator import attrgetter
 
 from ...graph import Edge, Graph
 
-# In a graph without modules, nodes are ordered by id if every result is used within this many
-# nodes.
+# In a graph without modules and without a recorded backward, the order is that of the ids if no
+# result is used by a node whose id is larger by more than this.
 _MAX_DISTANCE_TO_USER = 100
 
 
 def by_target(graph: Graph) -> Sequence[Edge]:
-    """Return the edges sorted by target. The edges of a traced graph are returned as they are."""
+    """Return the edges sorted by target; edges that are sorted already are not copied."""
     targets = [edge.target for edge in graph.edges]
     in_order = targets == sorted(targets)
     return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
@@ -32,7 +32,7 @@ def has_modules(graph: Graph) -> bool:
 
 
 def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
-    """Return (True if the order is the execution order, all nodes in a topological order)."""
+    """Return all nodes in topological order, after True if this is the order of execution."""
     ran = [node.order for node in graph.nodes]
     if ran.count(None) < len(ran):
         return True, _execution_order(ran, edges)
@@ -40,16 +40,18 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
 
 
 def interrupted_containers(scopes: Sequence[str]) -> set[str]:
-    """Return the paths of the containers of modules that the program leaves and enters again.
+    """Return the paths of containers between whose modules other operations ran.
+
+    An example is an `nn.ModuleList` of layers, with other operations between two layers.
 
     Args:
-        scopes: scopes of the nodes, in execution order.
+        scopes: scopes (paths of module calls) of the nodes, in execution order.
 
     >>> interrupted_containers(["h.0", "h.1", "", "h.2", "a.b", "a"]) == {"h"}
     True
     """
     called = {"", *scopes}
-    # scope -> prefixes of the scope that are no scope themselves
+    # scope -> prefixes of its path that are not scopes, because no operation ran directly in them
     containers: dict[str, set[str]] = {}
     for scope in called:
         path, containers[scope] = scope, set()
@@ -111,8 +113,8 @@ def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
 def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     """Return the nodes in the order of a depth-first search from the outputs, longest branch first.
 
-    A short branch, such as the input of one step, is placed directly before its user instead of
-    before the whole loop.
+    A short branch, such as the input of one step of a loop, therefore comes directly before its
+    user instead of before the whole loop.
     """
     inputs: list[list[int]] = [[] for _ in graph.nodes]
     is_end = [True] * len(graph.nodes)
@@ -128,14 +130,15 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     stack = [i for i in reversed(range(len(graph.nodes))) if is_end[i]]
     while stack:
         i = stack.pop()
-        if i < 0:  # all inputs of node ~i are in `order`
+        if i < 0:  # ~i is a node whose inputs are all in `order`
             order.append(~i)
         elif not seen[i]:
             seen[i] = True
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                # the sort is stable, so of equal depths the first input is popped first
+                # The last source is visited first: the deepest, and of equally deep sources the
+                # first input, because the sort is stable.
                 sources.reverse()
                 sources.sort(key=depth.__getitem__)
             stack += sources
@@ -143,7 +146,7 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
 
 
 def places_of(order: list[int]) -> list[int]:
-    """Return the position of each node in an order."""
+    """Return node id -> position in `order`, as a list."""
     places = [0] * len(order)
     for place, i in enumerate(order):
         places[i] = place

@@ -1,14 +1,17 @@
-"""Define the tree of groups while it is built: nested parts, whose items are parts and nodes."""
+"""Define the tree of groups that is being built: nested parts, whose items are parts and nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-# Kinds of groups. "graph" is a segment of a joined graph, "module" one call of a module, "call" one
-# call of a function of torch or of the program, "run" a range of consecutive nodes and groups,
-# "chain" a sequence of repeated operations or of views that the group's name lists, and "stack"
-# consecutive identical groups.
+# Kinds of groups:
+# - "graph": one backward pass of a joined graph
+# - "module": one call of a module
+# - "call": one call of a function of torch or of the program
+# - "run": consecutive nodes and groups, such as a step of a loop
+# - "chain": consecutive views or equal operations, which the group's name lists
+# - "stack": consecutive identical groups
 Kind = Literal["graph", "module", "call", "run", "chain", "stack"]
 
 
@@ -24,15 +27,15 @@ class Part:
         self.name = name
         self.items = items
         self.module_class = module_class
-        # Set by `Structure.close`:
+        # `Structure.close` sets the following attributes.
         self.parts: list[Part] = []
         self.nodes: list[int] = []  # sorted by id
         self.span = (0, 0)  # range (start, end) of the positions of all operations inside
-        self.structure = 0  # id that all isomorphic parts have
+        self.structure = 0  # id of the part's structure, equal for isomorphic parts
 
 
 class RangeName(NamedTuple):
-    """A name that can be joined with a later name: "repeat 1" and "repeat 9" give "repeat 1-9"."""
+    """A numbered name. "repeat 1" and "repeat 9" can be joined into "repeat 1-9"."""
 
     text: str
     stem: str
@@ -50,7 +53,7 @@ def split(items: list[Item]) -> tuple[list[Part], list[int]]:
 
 
 def flatten(items: Sequence[Item]) -> list[int]:
-    """Return all nodes in `items` and in the parts inside, in order."""
+    """Return the ids of all nodes in `items`, nested parts included, in order."""
     nodes: list[int] = []
     stack = [iter(items)]
     while stack:

@@ -1,4 +1,4 @@
-"""Find families: consecutive identical groups, of which a picture shows one."""
+"""Find families: consecutive identical groups, of which a picture draws only one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from dataclasses import replace
 from .groups import Group, Groups
 from .isomorphism import without_numbers
 
-# at most this many identical segments are drawn separately, so that their titles are seen
+# Up to this many identical backward passes are drawn one by one, so that all titles can be read.
 _MAX_GRAPHS_APART = 3
-_MIN_STACK = 2  # fewest groups that are put into a stack
+_MIN_STACK = 2  # minimum number of groups that are put into a stack
 _DIGITS = re.compile(r"\d+$")
 
 Rows = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 
 def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the families of identical groups that follow each other without an operation in
-    between.
+    """Return the families of identical groups, without other operations between them.
 
-    The names of the modules in a family differ only in a number, so that an encoder never
-    represents a decoder. The first group of a family is the one that is drawn. A group without an
-    identical neighbor is a family of one group.
+    The names of the modules in a family differ only in a number, so an encoder and a decoder are
+    never in one family. The first group of a family is the one to draw. A group without an
+    identical neighbor is a family of its own.
     """
     groups = tree.groups
     found: list[list[int]] = []
@@ -43,8 +42,9 @@ def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
 
 
 def _complete_first(tree: Groups, family: Sequence[int]) -> tuple[int, ...]:
-    """Return the family with its largest group first, because the first step of a loop may be
-    shorter.
+    """Return a family with its largest group moved to the front.
+
+    The first step of a loop may have fewer operations than the others.
     """
     first = max(
         family, key=lambda number: tree.groups[number].span[1] - tree.groups[number].span[0]
@@ -62,22 +62,20 @@ def _stem(part: Group) -> str:
 
 
 def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
-    """Return the tree with a new group, a stack, around the undrawn groups of each family.
+    """Return the tree with a new group, a stack, around the repetitions in each family.
 
-    For example, the first of twelve blocks "0" to "11" remains, and the others are put into a group
+    For example, the first of twelve blocks "0" to "11" remains, and the others are put into a stack
     "1-11".
 
     Args:
         tree: the tree.
-            rows: a function that returns the families of the groups of a level. The function may
-                replace a run by the groups inside the run, which is then removed from the tree.
-                None uses `families`.
+        rows: a function that returns the families of sibling groups. If it replaces a run (a group
+            of consecutive groups) by the groups inside, the run is removed from the tree. None
+            uses `families`.
     """
-    stacks: dict[
-        int, tuple[int, ...]
-    ] = {}  # first undrawn group -> all undrawn groups of its family
-    inside: dict[int | None, list[int]] = {}  # level -> the groups directly in it
-    gone: set[int] = set()  # runs that were replaced
+    stacks: dict[int, tuple[int, ...]] = {}  # second group of a family -> all groups but the first
+    inside: dict[int | None, list[int]] = {}  # group -> its direct children after replacing runs
+    gone: set[int] = set()  # runs that were replaced by the groups inside them
     for level, children in (
         (None, tree.roots),
         *((part.id, part.children) for part in tree.groups),
@@ -96,7 +94,7 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
         return tree
     outer = {member: level for level, row in inside.items() for member in row}
     numbers: dict[int, int] = {}
-    stack_ids: dict[int, int] = {}  # first undrawn group -> id of the new stack
+    stack_ids: dict[int, int] = {}  # second group of a family -> id of the new stack
     count = 0
     for old in range(len(tree.groups)):
         if old in gone:
@@ -132,10 +130,16 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
 
 
 def _replaced_runs(tree: Groups, children: Iterable[int], row: Iterable[int]) -> Iterator[int]:
-    """Yield the groups below a level that are not in its row, but around a group of the row."""
+    """Yield the runs that were replaced by the groups inside them.
+
+    Args:
+        tree: the tree.
+        children: the original children of a group.
+        row: the children after replacing runs.
+    """
     kept = set(row)
     left = [number for number in children if number not in kept]
-    for number in left:  # grows during the loop
+    for number in left:  # the loop appends groups inside replaced runs
         left += [inner for inner in tree.groups[number].children if inner not in kept]
         yield number
 

@@ -1,6 +1,6 @@
-"""Find repetitions in a sequence: a body of tokens that occurs three or more times in a row.
+"""Find repetitions in a sequence: tokens (a body) that occur three or more times in a row.
 
-The beginning of the first occurrence may be missing.
+The first occurrence of the body may lack its beginning.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
-# Number of equal tokens that makes their distance a candidate for the period. Fewer tokens, such as
-# a pair of operations, may recur inside a body.
+# If this many consecutive tokens recur, the distance between the two occurrences is a candidate for
+# the period. Fewer tokens, such as a pair of operations, may recur inside a body.
 _MATCH_LENGTH = 8
-_SEARCH_STEP = 4  # tokens between the starts of two searches
-_MAX_CANDIDATES = 6  # most periods that are checked
-# fraction of the first body that may be missing, because a first step reads no earlier step
+_SEARCH_STEP = 4  # distance of the positions at which a search for recurring tokens starts
+_MAX_CANDIDATES = 6  # maximum number of candidate periods to check
+# Maximum fraction of the body that the first occurrence may lack. The first step of a loop lacks
+# operations that read an earlier step.
 _MAX_LACKING = 0.25
 MIN_TIMES = 3
 
 
 class Repeat(NamedTuple):
-    """`length` tokens from index `start` on, which repeat with the period `period`."""
+    """A repetition: `length` tokens from index `start`, in which each `period` tokens are equal."""
 
     start: int
     period: int
@@ -31,16 +32,16 @@ class Repeat(NamedTuple):
 
 
 def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Repeat]:
-    """Return the repetitions in a sequence, which do not overlap, in order.
+    """Return the repetitions in a sequence, in order and without overlaps.
 
-    The longest repetition is found first. Then the ranges before and after it are searched, if they
-    are longer than `shortest`.
+    The search first finds the longest repetition. It continues in the tokens before and after the
+    repetition if these are more than `shortest`.
 
     >>> find_repeats("xyz" + "abcde" * 4 + "z", shortest=8)
     [Repeat(start=3, period=5, length=20)]
     """
-    # Each distinct token becomes a character, because searching a string is fast. From the
-    # 1,114,112th token on, distinct tokens share the last character.
+    # Each distinct token becomes a character, because searching a string is fast. If there are more
+    # distinct tokens than characters (1,114,112), the remaining tokens share the last character.
     known: dict[Hashable, str] = {}
     text = "".join(
         [known.setdefault(token, chr(min(len(known), sys.maxunicode))) for token in tokens]

@@ -8,13 +8,13 @@ from typing import Final
 from ...graph import Node, TensorMeta
 from .attributes import distinguishing
 
-# Attributes of the first addition in a sum over a loop: `total = 0; total += loss`.
+# Attributes of an addition of the constant 0, as in `total = 0; total += loss`.
 ADDED_ZERO: Final = ("other=0", "other=0.0")
 _Outputs = tuple[TensorMeta | None, ...]
 
 
 def without_sizes(node: Node) -> tuple[object, ...]:
-    """Return a key of an operation that ignores the sizes of its outputs."""
+    """Return a key that is equal for operations that differ only in the sizes of their outputs."""
     metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
     attributes = distinguishing(node.name, node.attributes)
     return node.name, tuple(metas), tuple([each for each in attributes if each not in ADDED_ZERO])

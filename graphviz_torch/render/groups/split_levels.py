@@ -1,6 +1,6 @@
 """Split levels of the group tree that have too many items.
 
-A level consists of the direct children of a group, which are groups or nodes.
+A level consists of the direct children of a group. These items are groups or nodes.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from .part_tree import Item, Part, RangeName, flatten, split
 from .repeats import MIN_TIMES, find_repeats
 
 _MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
-_MAX_CLASSES_NAMED = 3  # most classes of modules in the name of a run
-# a level is a row of modules if more than this fraction of its items are modules
+_MAX_CLASSES_NAMED = 3  # maximum number of module classes in the name of a run
+# A level is a row of modules if more than this fraction of its items are modules.
 _MIN_MODULE_SHARE = 0.25
-_MIN_BODY = 3  # a smaller body gets no group; runs are cut at multiples of its length instead
+# A repeated body of fewer items gets no group. Instead, a level is split into runs (groups of
+# consecutive items) whose size is a multiple of the body's length.
+_MIN_BODY = 3
 
 
 class LevelSplitter:
-    """Splitter that puts items of a level into groups, until no level has more than `limit`
-    items.
-    """
+    """Splitter of levels: it groups items until no level has more than `limit` items."""
 
     def __init__(self, structure: Structure, limit: int, rows: int | None, loops: bool) -> None:
         self.structure = structure
@@ -35,7 +35,7 @@ class LevelSplitter:
         self.loops = loops
 
     def split(self, items: list[Item]) -> list[Item]:
-        """Return the items of one level, put into groups until at most `limit` remain."""
+        """Return the items of a level, grouped so that at most `limit` items remain."""
         size = self.limit
         parts = [item for item in items if type(item) is Part]
         if len(parts) > 1:
@@ -49,15 +49,16 @@ class LevelSplitter:
     def _short_runs(self, items: list[Item], most: int) -> list[Item]:
         """Split a row of modules into about `most` short runs of equal size.
 
-        Operations between two modules, such as an addition, belong to the run of the module before
-        them.
+        An operation between two modules, such as an addition, belongs to the run of the module
+        before the operation.
         """
         starts = [i for i, item in enumerate(items) if type(item) is Part and item.kind == "module"]
         if not is_row(len(starts), len(items)):
             return items
         first, last = starts[0], starts[-1] + 1
         room = most - first - (len(items) - last)
-        # too many items come before and after the row to stay outside of the runs
+        # If more than half of `most` items come before the first or after the last module, these
+        # items are put into runs as well.
         if 2 * room < most:
             first, last, room = 0, len(items), most
         ends = [first, *starts[:: min(self.limit, ceil(len(starts) / room))][1:], last]
@@ -71,7 +72,8 @@ class LevelSplitter:
         if len(items) <= self.limit:
             return items
         if all(type(item) is Part and item.kind == "graph" for item in items):
-            # segments get small runs, so that a reader opens one and sees the others listed
+            # Many backward passes get small runs, so that a reader who opens one run still sees the
+            # titles of the others.
             size = min(size, isqrt(len(items)))
         while len(items) > self.limit:
             if size == self.limit:
@@ -82,7 +84,7 @@ class LevelSplitter:
         return items
 
     def _repeats(self, items: list[Item]) -> tuple[list[Item], int]:
-        """Return the items with each repetition of a body in a group, and the size of runs.
+        """Return the items with a group for each repeated body, and the size of further runs.
 
         A body is a sequence of items that repeats, such as a step of a loop.
         """
@@ -102,8 +104,9 @@ class LevelSplitter:
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # The body starts at the position in the second step where the fewest results enter. Of
-            # several such positions, the one is used for which the last body ends with the loop.
+            # A body may start at any position within a period. The position is chosen at which the
+            # fewest results of earlier operations are still needed. Of several such positions, that
+            # one is chosen at which the last body ends where the loop ends.
             units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [
                 self.structure.crossing[self.structure.span(items[a:b])[0]] for a, b in units
@@ -118,7 +121,7 @@ class LevelSplitter:
             if len(steps) < MIN_TIMES:
                 continue
             if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
-                continue  # most bodies differ, and their items fit the level without groups
+                continue  # most bodies differ, and the level is small enough without groups
             result += items[ends[done] : ends[start + (0 if first else shift)]]
             for step in steps:
                 number += 1
@@ -128,10 +131,11 @@ class LevelSplitter:
         return result + items[ends[done] :], size
 
     def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
-        """Return the first step of a loop, if it lacks only operations that read earlier steps.
+        """Return a group for the first step of a loop, in a list.
 
-        The first step gets the structure of the other steps, so that it is drawn as one of them.
-        Return [] if the items before the other steps are no such step.
+        The first step may lack operations that read an earlier step. It gets the structure of the
+        other steps, so that it is drawn as one of them. Return [] if `items` differ from the other
+        steps in any other way.
 
         Args:
             items: the items before the other steps.
@@ -143,7 +147,7 @@ class LevelSplitter:
             return []
         lacking = range(body[0], body[1] - (end - start))
         if not all(any(len(read) == 3 for read in structure.reads[p]) for p in lacking):
-            # an operation that does not read an earlier step cannot be missing in the first step
+            # Only operations that read an earlier step can be missing in the first step.
             return []
         part = self._close(Part("run", bodies[0].name, items))
         same = self.structure.size_free_structure(part) == self.structure.size_free_structure(
@@ -155,23 +159,26 @@ class LevelSplitter:
         return [part]
 
     def _first_operation(self, items: list[Item], start: int) -> int:
-        """Return the index of the first operation from `start` on, since a chain begins after its
-        leaves.
-        """
+        """Return the index of the first item from `start` on that is not a leaf."""
         leaf = (type(item) is int and self.nodes[item].leaf for item in items[start:])
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
 
     def _reads_equally(self, items: list[Item], period: int) -> bool:
-        """Return True if each operation has as many inputs as the operation one period before
-        it.
+        """Return True if operations at a distance of `period` have equally many inputs.
+
+        The first period is ignored.
         """
         places = [self.structure.position[i] for i in flatten(items)]
         reads = [len(self.structure.reads[place]) for place in places if place >= 0]
         return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
-        """Return a group for an operation, or two in turn, that repeat; the group's name counts
-        them.
+        """Return a group for a repeated operation or pair, whose name is the titles and a count.
+
+        Args:
+            items: the repeated operations, and their leaves.
+            period: number of operations that repeat.
+            size: maximum number of items in a run of the group.
         """
         operations = [self.nodes[i] for i in flatten(items) if not self.nodes[i].leaf]
         body = ", ".join(node.title for node in operations[:period])
@@ -181,10 +188,10 @@ class LevelSplitter:
         return part
 
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
-        """Return a token for each unit, and the ends of the units.
+        """Return a token for each unit, and the index in `items` at which each unit ends.
 
         A unit is an operation or a part, with the leaves before it. Leaves at the end belong to no
-        unit.
+        unit. Units with equal tokens may be repetitions of each other.
         """
         tokens: list[object] = []
         ends = [0]
@@ -195,8 +202,8 @@ class LevelSplitter:
                 name = without_call_number(item.name.text)
                 call = item.kind == "module" and names[name] > 1
                 size = item.span[1] - item.span[0]
-                # Calls of one module may have different structures: one reads the parameters,
-                # another reads values that a step computed from them.
+                # Calls of one module may differ in structure: in MAML, one call reads parameters,
+                # and another reads values that an inner step computed from the parameters.
                 tokens.append((name, item.module_class, size) if call else item.structure)
                 ends.append(end)
             elif not self.nodes[item].leaf:
@@ -237,7 +244,7 @@ def _repeat_name(number: int) -> RangeName:
 
 
 def _range_name(first: RangeName, last: RangeName) -> RangeName:
-    """Return the name of a range of groups, given the names of its first and last group."""
+    """Return the name of a range of groups from the names of the first and the last group."""
     if first.stem == last.stem and first.last < last.first:
         return RangeName("", first.stem, first.first, last.last)
     text = f"{first.text.partition(' … ')[0]} … {last.text.rpartition(' … ')[2]}"
@@ -245,6 +252,9 @@ def _range_name(first: RangeName, last: RangeName) -> RangeName:
 
 
 def _common_class(parts: list[Part]) -> str:
-    """Return the classes of modules without arguments; "" if there are many, or one is unknown."""
+    """Return the distinct classes of modules, without arguments.
+
+    Return "" if there are too many classes, or if one is unknown.
+    """
     classes = dict.fromkeys(part.module_class.partition("(")[0] for part in parts)
     return ", ".join(classes) if len(classes) <= _MAX_CLASSES_NAMED and "" not in classes else ""

@@ -1,11 +1,11 @@
 """Count the floating-point operations (FLOPs) of each node, by the formulas of PyTorch.
 
 The formulas are those of `torch.utils.flop_counter` (2.13), in which a multiply-add counts as two.
-Matrix products, convolutions and attention are counted. Attention is counted as if nothing were
-masked, also on the CPU, where PyTorch's counter omits it. In backward, operations that a checkpoint
-recomputes are counted too. All other operations are not counted, nor are those without gradient,
-which have no node. The FLOPs inside a custom Function, a compiled region, a reentrant checkpoint,
-or a recurrent layer that is one node are unknown.
+Only matrix products, convolutions and attention are counted. Attention is counted as if nothing
+were masked, also on the CPU, where PyTorch's counter omits attention. In backward, operations that
+a checkpoint recomputes are counted too. Operations whose results need no gradient are not counted,
+because they have no node. FLOPs are unknown inside a custom Function, a compiled region, a
+reentrant checkpoint, or a recurrent layer that is one node.
 
 FLOPs are computed from operations and shapes alone, so a graph from a file gives the same numbers.
 """
@@ -19,7 +19,7 @@ from ...graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 
-# Operation -> (input_nr, autograd's name of the saved tensor) of both factors.
+# Matrix product -> (input_nr, autograd's name of the saved tensor) of its two factors.
 _PRODUCTS = {
     "mm": ((0, "self"), (1, "mat2")),
     "bmm": ((0, "self"), (1, "mat2")),
@@ -36,7 +36,8 @@ class Flops(NamedTuple):
 
     forward: int | None
     backward: int | None
-    more: bool = False  # True if backward recomputes forward an unknown number of times
+    # True if backward also recomputes the node, but the number of times is unknown
+    more: bool = False
 
 
 _ZERO_FLOPS = Flops(0, 0)
@@ -46,7 +47,7 @@ _UNKNOWN_FLOPS = Flops(None, None)
 def flops(graph: Graph) -> list[Flops]:
     """Return the FLOPs of each node, in forward and in backward.
 
-    If no backward was recorded, all gradients that a backward would compute are counted.
+    If no backward was recorded, `backward` counts all gradients that a backward would compute.
 
     >>> from graphviz_torch.graph import Graph, Node, TensorMeta
     >>> w, y = TensorMeta((4, 16), "float32", "cpu"), TensorMeta((8, 16), "float32", "cpu")
@@ -62,7 +63,12 @@ def flops(graph: Graph) -> list[Flops]:
 
 
 def _with_reruns(node: Node, once: Flops) -> Flops:
-    """Return `once` with the forward operations that a checkpoint recomputes added to backward."""
+    """Return the FLOPs of a node with the recomputations by a checkpoint added to backward.
+
+    Args:
+        node: the node.
+        once: FLOPs of the node without recomputation.
+    """
     forward, backward, _ = once
     if not forward or backward is None:
         return once
@@ -110,7 +116,7 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
         return _convolution(node, output.shape, inputs)
     if operation.endswith(_RECURRENT):
         return _UNKNOWN_FLOPS
-    # names of custom Functions end in "Backward", those of built-in nodes in a number
+    # The name of a custom Function ends in "Backward", the name of a built-in node in a digit.
     if node.name.endswith("Backward"):
         return _UNKNOWN_FLOPS
     if operation.startswith("scaled_dot_product"):
@@ -120,9 +126,8 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
 
 def _product(operation: str, output: Shape, inputs: _Inputs) -> Flops:
     (left, left_name), (right, right_name) = _PRODUCTS[operation]
-    count = inputs.needs_gradient(left) + inputs.needs_gradient(
-        right
-    )  # computing each gradient is a product as well
+    # The gradient of each factor takes one more product of the same size.
+    count = inputs.needs_gradient(left) + inputs.needs_gradient(right)
     a, b = inputs.shape(left, left_name), inputs.shape(right, right_name)
     inner = a[-1:] if a is not None else b[-2:-1] if b is not None else None
     return _times(_count(output, inner), 1, count)
@@ -133,7 +138,8 @@ def _convolution(node: Node, output: Shape, inputs: _Inputs) -> Flops:
     groups = known.get("groups", "1")
     places = inputs.shape(0, "input") if known.get("transposed") == "True" else output
     once = _count(output[:1], places and places[2:], inputs.shape(1, "weight"))
-    # PyTorch counts the gradient of the weight as if every group read all channels.
+    # For the gradient of the weight, PyTorch's formula ignores groups: it counts all channels for
+    # each group.
     of_weight = int(groups) if groups.isdecimal() else 1
     return _times(once, 1, inputs.needs_gradient(0) + inputs.needs_gradient(1) * of_weight)
 
@@ -141,7 +147,8 @@ def _convolution(node: Node, output: Shape, inputs: _Inputs) -> Flops:
 def _attention(output: Shape, inputs: _Inputs) -> Flops:
     query, key, value = (inputs.shape(i, name) for i, name in enumerate(_ATTENTION))
     long, wide = key or value, key or query
-    scores = _count(output[:-1], long and long[-2:-1])  # one multiply-add per score and feature
+    # Each score (query times key) takes one multiply-add per feature.
+    scores = _count(output[:-1], long and long[-2:-1])
     if scores is None or wide is None:
         return _times(None, 1, any(map(inputs.needs_gradient, range(3))))
     into, out = wide[-1], output[-1]

@@ -17,8 +17,8 @@ from ..labels import count
 from .summary_rows import MAX_UNFOLDED, SummaryRow, summary_rows
 from .sums import ModuleSummary, in_order, sums_by_module
 
-_MAX_MODULES = 400  # by default, levels that add up to more modules are not shown
-_MIN_NAME_WIDTH = 24  # characters of a name that always remain
+_MAX_MODULES = 400  # by default, fewer levels are shown if the table would have more modules
+_MIN_NAME_WIDTH = 24  # minimum width of the column of names, in characters
 
 
 @dataclass(frozen=True, repr=False)
@@ -38,18 +38,19 @@ class Summary:
     total         scalar       3     16        16
     """
 
-    # The modules in the order of forward, each before its submodules. The first is the model
-    # itself, with the path "", if it computes something outside of its submodules.
+    # The modules in the order of forward, each before its submodules. If the model computes
+    # something outside of its submodules, the first is the model itself, with the path "".
     modules: tuple[ModuleSummary, ...]
     total: ModuleSummary
     depth: int  # deepest level in `modules`
     deepest: int  # deepest level in the graph
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dict for each module, and for the total, which is last.
+        """Return a dict for each module, and a last dict for the total.
 
-        `pandas.DataFrame(summary.rows())` makes a data frame. "output" is text, "f32[8, 128] cpu";
-        other values are numbers, text or None. The fields that recorders fill come last.
+        `pandas.DataFrame(summary.rows())` makes a data frame. The value of "output" is text, such
+        as "f32[8, 128] cpu"; other values are numbers, text or None. The last fields are those that
+        plugins recorded for modules (`recorded_columns`).
         """
         rows = [asdict(row) for row in (*self.modules, self.total)]
         for row, each in zip(rows, (*self.modules, self.total), strict=True):
@@ -60,9 +61,7 @@ class Summary:
 
     @property
     def recorded_columns(self) -> Mapping[str, Column]:
-        """Fields of `ModuleRow` that recorders filled, without text that is equal in all
-        modules.
-        """
+        """The recorded fields of `ModuleRow`, except text that is equal in all modules."""
         return columns_in(ModuleRow, [row.row for row in self.modules] or [self.total.row])
 
     def to_text(self, *, wide: bool = False) -> str:
@@ -114,8 +113,12 @@ class Summary:
         )
 
     def _cells(self, *, fold: bool) -> tuple[list[SummaryRow], dict[str, list[str]]]:
-        """Return the rows, with the total last, and title -> cells for columns that are not
-        empty.
+        """Return the rows, with the total last, and column title -> cells of the rows.
+
+        Empty columns are left out.
+
+        Args:
+            fold: True to put identical modules into one row if there are many modules.
         """
         rows = (*self.modules, self.total)
         fold = fold and len(self.modules) > MAX_UNFOLDED
@@ -150,16 +153,17 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     number of parameters, and of trainable ones if some are frozen; the FLOPs of forward and of
     backward, by the formulas of PyTorch; the bytes kept for backward; the gradient norm, and its
     ratio to the norm of the weights; the time in backward; the bytes sent to other ranks. Empty
-    columns are left out. FLOPs are computed from operations and shapes, also for a graph from a
-    file, and without torch.
+    columns are left out. FLOPs are computed from operations and shapes alone, so that they are
+    known for a graph from a file too, and without torch.
 
     Args:
-        graph: a Graph, a recording, or a target of `trace`.
+        graph: a Graph, a recording, or any argument of `trace`, such as a tensor.
         depth: number of levels of modules to show; 1 shows the children of the model. None shows as
-            many levels as fit 40 rows, in which identical blocks share a row.
+            many levels as fit 40 rows, with one row for several identical blocks.
 
     Raises:
-        TypeError, ValueError: as `graph_of`; also ValueError if `depth` is less than 1.
+        TypeError: if `graph` is none of these.
+        ValueError: if `graph` has no autograd graph, or if `depth` is less than 1.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -190,7 +194,12 @@ def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
 
 
 def _depth(rows: list[ModuleSummary], deepest: int) -> int:
-    """Return the deepest level whose rows fit, if identical blocks share a row."""
+    """Return the deepest level at which the table has few enough rows.
+
+    Args:
+        rows: all modules.
+        deepest: the deepest level in the graph.
+    """
     for depth in range(deepest, 1, -1):
         level = tuple(row for row in rows if row.depth <= depth)
         if len(level) <= MAX_UNFOLDED:
@@ -214,16 +223,14 @@ def _text_or_empty(value: float | None, text: Callable[[float], str]) -> str:
 
 
 class _Cells(NamedTuple):
-    """Functions that write the cells of a column."""
+    """A column of the table, as functions that write its cells."""
 
     text: Callable[[ModuleSummary], str]
-    # Number by which different texts of one row are ordered, to write them as a range.
+    # Returns the number by which modules that share a row are ordered, to write a range of texts.
     measure: Callable[[ModuleSummary], float | None] = lambda row: None
 
     def cell(self, rows: tuple[ModuleSummary, ...]) -> str:
-        """Return the cell of a row: the text that all modules of the row have, or the range of
-        texts.
-        """
+        """Return the cell for modules that share a row: their common text, or a range of texts."""
         ends = [(x, i) for i, row in enumerate(rows) if (x := self.measure(row)) is not None]
         if not ends or len({self.text(row) for row in rows}) == 1:
             return self.text(rows[0])
@@ -267,7 +274,7 @@ _COLUMNS: dict[str, _Cells] = {
         lambda row: _text_or_empty(row.sent_bytes, bytes_text), lambda row: row.sent_bytes
     ),
 }
-# Columns at the end are left out first.
+# If the table is too wide, columns are left out from the end of this list.
 _COLUMNS_BY_IMPORTANCE = (
     "module",
     "params",

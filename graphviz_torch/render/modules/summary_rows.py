@@ -1,4 +1,4 @@
-"""Choose the rows of a summary: one for each module, or for several identical modules in a row."""
+"""Choose the rows of a summary: one for each module, or for consecutive identical modules."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class SummaryRow(NamedTuple):
 
 
 def summary_rows(rows: Sequence[ModuleSummary], *, fold: bool) -> list[SummaryRow]:
-    """Return the rows for `rows`, the modules in the order of forward.
+    """Return the rows of the table for some modules.
 
     Args:
-        rows: the modules.
-            fold: True to put consecutive modules into one row if they have equal class, output,
-                parameters, FLOPs, calls and children, and if their names differ only in a number.
+        rows: the modules, in the order of forward.
+        fold: True to put consecutive modules into one row if they have equal class, output,
+            parameters, FLOPs, calls and children, and if their names differ only in a number.
     """
     root = [row for row in rows if not row.module]
     indent = len(root)
@@ -49,11 +49,12 @@ class _Tree:
         self.known: dict[str, int] = {}  # path -> id of the module's structure
 
     def lines(self, levels: list[list[str]], indent: int) -> Iterator[SummaryRow]:
-        """Yield the rows of a level of modules.
+        """Yield the rows for the children of a module, and below each row those for its children.
 
         Args:
-            levels: paths of the children of each identical parent; these share the rows.
-            indent: depth of the level.
+            levels: for each of several identical parents, the paths of its children. Corresponding
+                children share a row.
+            indent: depth of the children.
         """
         for begin, end in self._families(levels[0]):
             paths = [path for level in levels for path in level[begin:end]]

@@ -22,28 +22,28 @@ class ModuleSummary:
     output: TensorMeta | None  # output of the last call
     parameters: int  # number of elements of all parameters; a shared tensor counts once
     trainable: int  # number of these elements that require grad
-    flops_forward: int  # flops.py lists the operations that are counted
+    flops_forward: int  # only of the operations that flops.py counts
     flops_backward: int
-    flops_unknown: int  # number of nodes whose FLOPs are unknown, and not included in the sums
+    flops_unknown: int  # number of nodes with unknown FLOPs, which the sums do not include
     saved_bytes: int | None  # bytes saved for backward
     gradient_norm: float | None  # norm over all parameters, without the loss scale
     gradient_ratio: float | None  # gradient_norm divided by the norm of the parameters
     seconds: float | None  # time in backward
-    row: ModuleRow  # fields that recorders fill; sums include submodules
+    row: ModuleRow  # further recorded values; those that are summed include submodules
     sent_bytes: int | None = None  # bytes sent to other ranks; None if nothing was sent
-    partial: int = 0  # number of parameters of whose gradient only the local shard is known
+    partial: int = 0  # number of parameters whose gradient is known for the local shard only
 
     @property
     def depth(self) -> int:
-        """Number of modules on the path; 0 for the total and for the model itself."""
+        """Number of names in the path; 0 for the total and for the model itself."""
         return self.module.count(".") + 1 if self.module else 0
 
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of a module and its submodules, while nodes are added."""
+    """The sums over the nodes of a module and its submodules that were added so far."""
 
-    first: float = math.inf  # position in forward of the first operation of the module
+    first: float = math.inf  # position of the module's first operation in the order of forward
     last: Node | None = None  # the last node whose output leaves the module
     kind: str = ""
     scopes: set[str] = field(default_factory=set)
@@ -61,13 +61,13 @@ class Sums:
     recorded: dict[str, Any] = field(default_factory=dict)  # field of `ModuleRow` -> value
 
     def add(self, node: Node, operations: Flops, moment: float, *, leaves: bool) -> None:
-        """Add an operation.
+        """Add the values of an operation to the sums.
 
         Args:
             node: the operation.
             operations: FLOPs of the operation.
-            moment: position of the operation in forward.
-            leaves: True if the output is used outside of the module.
+            moment: position of the operation in the order of forward.
+            leaves: True if the operation's output is used outside of the module.
         """
         self.first = min(self.first, moment)
         if leaves:
@@ -106,9 +106,11 @@ class Sums:
 
 
 def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
-    """Return module path -> sums, with the total at "", and the sums of the model itself.
+    """Return the sums of each module, and the sums of the model itself.
 
-    The model itself has sums if it computes something outside of its submodules.
+    Returns:
+        Module path -> sums, with the total over the graph at "". Then the sums of the model, which
+        are empty unless it computes something outside of its submodules.
     """
     found: dict[str, Sums] = {"": Sums()}
     root = Sums()
@@ -117,7 +119,8 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
     leaving = _output_depths(graph)
     backwards = any(node.order is not None for node in graph.nodes)
     for node, operations in zip(graph.nodes, flops(graph), strict=True):
-        # Backward runs in the reverse order of forward. If no backward ran, the id is used instead.
+        # The order of forward is the reverse of the order in which backward ran. Without a recorded
+        # backward, the order of the ids is used.
         moment = node.id if node.order is None else -node.order if backwards else node.id
         kinds, scopes = node.module_class.split("/"), node.scope.split(".")
         if root.kind and not node.leaf and (node.module or node.module_class):
@@ -139,7 +142,7 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
             parameter.grad is not None and parameter.shard_count == 1 and not parameter.grad.extent
         )
         if stats is not None and stats.extent and whole:
-            # statistics of the full gradient, after the reduction over ranks
+            # Use the full gradient, after the reduction over ranks, instead of the local one.
             stats = parameter.grad
         for sums in (root, *(found.setdefault(each, Sums()) for each in _path_prefixes(path))):
             sums.parameters += elements
@@ -151,7 +154,7 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
                     sums.weights = math.hypot(sums.weights or 0.0, parameter.norm)
     for module in _in_checkpoints(graph):
         for path in _path_prefixes(module):
-            if path in found:  # the module's operations are hidden in the checkpoint's node
+            if path in found:  # FLOPs inside the checkpoint are unknown
                 found[path].unknown = found[path].unknown or 1
     for each in graph.collectives:
         for sums in (
@@ -165,7 +168,10 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
 
 
 def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
-    """Add the values that recorders stored for modules; sums are added to outer modules as well."""
+    """Add the values in `graph.modules` to `found` and `root`.
+
+    Values that are summed are added to the outer modules as well.
+    """
     for row in graph.modules:
         own = found.get(row.path, Sums()) if row.path else root
         around = [root, *(found[path] for path in _path_prefixes(row.path) if path in found)]
@@ -178,15 +184,19 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
 
 
 def _in_checkpoints(graph: Graph) -> set[str]:
-    """Return the modules whose parameters have no node, since only a reentrant checkpoint uses
-    them.
+    """Return the modules of the nodes whose results are read inside a reentrant checkpoint.
+
+    The operations inside the checkpoint have no nodes.
     """
     before = {cut.before for cut in graph.cuts if cut.how == "checkpoint"} - {None}
     return {node.module for node in graph.nodes if node.id in before}
 
 
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
-    """Yield (parameter, module path) of all recorded parameters, or else of those in the graph."""
+    """Yield (parameter, path of its module) for all parameters.
+
+    Without recorded parameters, use the nodes of parameters.
+    """
     if graph.parameters:
         for parameter in graph.parameters:
             yield parameter, parameter.name.rpartition(".")[0]
@@ -197,10 +207,10 @@ def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 
 
 def _output_depths(graph: Graph) -> list[int]:
-    """Return, for each node, the least depth of a module that returns the node's output.
+    """Return, for each node, the depth of the outermost module that returns the node's output.
 
-    This is one more than the depth of the innermost module that contains the node and all users; 0
-    if the model itself returns the output.
+    The depth is one more than that of the innermost module that contains the node and all its
+    users. It is 0 if the model itself returns the output.
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
     inside = [bool(node.module or node.module_class) for node in graph.nodes]
@@ -226,6 +236,6 @@ def _path_prefixes(path: str) -> Iterator[str]:
 
 
 def in_order(found: dict[str, Sums]) -> Iterable[str]:
-    """Return the paths in the order in which forward reached them, parents before children."""
+    """Return the paths of modules in the order in which forward called them, parents first."""
     first = {path: (sums.first, i) for i, (path, sums) in enumerate(found.items())}
     return sorted(found, key=lambda path: [first[each] for each in _path_prefixes(path)])

@@ -11,15 +11,19 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, count_text
 from .. import labels
 
-# most lines per box; if there are more, collectives that differ only in size are summed
+# maximum number of lines in a box; for more lines, collectives that differ only in size are summed
 _MAX_LINES = 4
 _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 
 
 def collectives(graph: GraphLike) -> list[Collective]:
-    """Return the collectives of this rank in program order, with source line and module.
+    """Return the collectives of a graph in program order.
 
-    A traced graph has none, because `trace` runs no collectives.
+    Each has its source line and module. A traced graph has no collectives, because `trace` runs
+    none.
+
+    Args:
+        graph: a graph or a recording of this rank.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -30,7 +34,7 @@ def collectives(graph: GraphLike) -> list[Collective]:
 
 
 def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
-    """Return (collective, count), one for all collectives that are equal except for their node.
+    """Return distinct collectives with their counts. The node of a collective is ignored.
 
     >>> one = Collective("all_reduce", 8, "float32", 2)
     >>> [(each.kind, times) for each, times in merge_equal([one, replace(one, node=3)])]
@@ -40,8 +44,7 @@ def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
 
 
 def describe_collectives(sent: Iterable[Collective]) -> list[str]:
-    """Return the lines of a box for its collectives; equal collectives share a line with their
-    count.
+    """Return lines of text on the collectives of a box; equal collectives share a line.
 
     >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
     >>> describe_collectives([one, replace(one, phase="backward")])
@@ -61,8 +64,9 @@ def describe_collectives(sent: Iterable[Collective]) -> list[str]:
 
 
 def _line(some: list[Collective]) -> str:
-    """Return a line for collectives of one kind and group; if their sizes differ, with the
-    total.
+    """Return a line on collectives of one kind and group.
+
+    If their sizes differ, the line contains the total.
     """
     first, many, phases = some[0], len(some), dict.fromkeys(each.phase for each in some)
     summed = len({each.nbytes for each in some}) > 1

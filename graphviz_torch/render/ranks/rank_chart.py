@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..dot.picture import Picture
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
-_MAX_RANKS = 64  # most rows
-_MAX_WAITS = 5  # most sentences
+_MAX_RANKS = 64  # maximum number of rows
+_MAX_WAITS = 5  # maximum number of sentences
 _MIN_WAIT = 1e-3  # seconds; shorter waits are not reported
 
 
@@ -35,8 +35,9 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
             rank.
 
     Raises:
-        ValueError: if the times of fewer than two ranks were recorded. Times are recorded on gloo,
-            whose ranks wait on the CPU, but not on a GPU, where a stream waits.
+        ValueError: if the times of fewer than two ranks were recorded. Times are recorded for gloo,
+            with which the CPU waits for a result. For NCCL they are not, because a GPU's stream
+            waits instead.
 
     >>> from dataclasses import replace
     >>> from graphviz_torch.graph import Graph, RankTime
@@ -46,7 +47,8 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
     >>> "rank 0 waited 3 s for rank 1 in all_reduce" in chart.source
     True
     """
-    from ..dot.picture import Picture  # lazily: the view draws the rows without it
+    # Imported lazily, because the interactive view uses this module without `Picture`.
+    from ..dot.picture import Picture
 
     every = list(graphs) if isinstance(graphs, (list, tuple)) else [graphs]
     sent = [each for graph in every for each in graph_of(graph).collectives]
@@ -64,7 +66,13 @@ def has_times(collectives: Iterable[Collective]) -> bool:
 
 
 def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str] = ()) -> str:
-    """Return the SVG of `rank_chart`, `width` pixels wide, with `lines` below the rows."""
+    """Return the SVG of `rank_chart`.
+
+    Args:
+        collectives: the collectives of all ranks.
+        width: width of the picture in pixels.
+        lines: lines of text to write below the rows.
+    """
     bars = align_times(collectives)
     ranks = sorted(bars)[:_MAX_RANKS]
     every = [(begin, begin + long) for rank in ranks for begin, long, _ in bars[rank]]
@@ -120,7 +128,7 @@ def wait_lines(collectives: Iterable[Collective]) -> list[str]:
 
 def _bar(x: float, y: float, width: float, seconds: float, each: Collective) -> str:
     fill, line = COLORS["collective"][0], COLORS["collective_line"][0]
-    title = svg_escape(f"{each.kind} {description(each)} · stood {seconds_text(seconds)}")
+    title = svg_escape(f"{each.kind} {description(each)} · took {seconds_text(seconds)}")
     name = svg_text(x + 4, y + 15, each.kind, "ink", size=11) if width > 8 * len(each.kind) else ""
     return (
         f'<g><title>{title}</title><rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="21" '

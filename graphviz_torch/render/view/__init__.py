@@ -15,11 +15,11 @@ html, body { margin: 0; height: 100%; }
 
 @cache
 def view_script() -> str:
-    """Return the view as the text of one self-contained ES module.
+    """Return the interactive view as the text of one self-contained ES module.
 
     The module exports `mount(element, payload, {onSelect, selected, theme, colorBy, page})`. A page
-    can append code to the text that calls `mount`. With `page: true` the view fills the page: it
-    handles all keys and, unless the page is in a frame, the page's address.
+    can append code that calls `mount` to the text. With `page: true` the view fills the page: it
+    handles all keys and, unless the page is in a frame, changes the page's address.
 
     Raises:
         FileNotFoundError: if the view was not built. Installing the package builds it.
@@ -37,5 +37,5 @@ def view_script() -> str:
 
 
 def view_style() -> str:
-    """Return CSS for a page that the view fills. The script contains the CSS of the view itself."""
+    """Return CSS for a page that the view fills. The CSS of the view itself is in its script."""
     return _STYLE

@@ -1,6 +1,6 @@
-"""Bundle the TypeScript of the view, with Node from a PyPI package, when the package is built.
+"""Bundle the TypeScript of the view when the package is built, with Node from a PyPI package.
 
-Hatch runs this build hook for every wheel, also an editable one. The hook does nothing if the
+Hatch runs this build hook for every wheel, including editable ones. The hook does nothing if the
 bundle is up to date with the sources. A source distribution contains the bundle, so building from
 it needs no Node.
 """

@@ -8,11 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 from ...graph import Edge, Graph, Node
 from ...graph.text import first_items
 
-_MAX_EDGES_NAMED = 2  # most edges named in a line
+_MAX_EDGES_NAMED = 2  # maximum number of edges named in a line
 
 
 class Change(Protocol):
-    """Interface of a difference between two matched nodes."""
+    """Interface of a difference in one field, between two matched nodes of two graphs."""
 
     @property
     def b(self) -> int:
@@ -33,37 +33,40 @@ class Change(Protocol):
 
 @runtime_checkable
 class Difference(Protocol):
-    """Interface of a difference between two graphs: the attributes of `GraphDiff` that the view
-    reads.
+    """Interface of a difference between graphs `a` and `b`.
+
+    It lists the attributes of `GraphDiff` that pictures and the view read.
     """
 
     a: Graph
     b: Graph
     pairs: tuple[tuple[int, int], ...]
     changed: tuple[Any, ...]
-    added_edges: tuple[Edge, ...]  # with ids of b
-    removed_edges: tuple[Edge, ...]  # with ids of a
-    titles: tuple[str, str]  # names of both graphs
+    added_edges: tuple[Edge, ...]  # edges that only b has, with node ids of b
+    removed_edges: tuple[Edge, ...]  # edges that only a has, with node ids of a
+    titles: tuple[str, str]  # names of a and b
 
     @property
     def direction(self) -> str:
         """Title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
-        """Return a graph with the nodes of `b` in their order, and removed nodes of `a` in
-        between.
-        """
+        """Return one graph: the nodes of `b`, with the nodes that only `a` has in between."""
 
     def marks(self) -> Mapping[int, Any]:
-        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
+        """Return id of a node in `union()` -> "added", "removed" or "changed"."""
 
 
 def difference(diff: Difference, union: Graph) -> dict[str, Any]:
-    """Return the part of the payload's header that describes `diff`; ids are those of `union`."""
+    """Return the fields of the payload's header that describe a diff.
+
+    Args:
+        diff: the diff.
+        union: the union of its graphs, whose node ids the fields use.
+    """
     marks = diff.marks()
-    place = [
-        node.id for node in union.nodes if marks.get(node.id) != "removed"
-    ]  # id in b -> id in the union
+    # id in b -> id in the union
+    place = [node.id for node in union.nodes if marks.get(node.id) != "removed"]
     changes: dict[int, list[tuple[str, str, str]]] = {}
     for change in diff.changed:
         row = (change.what, change.before, change.after)
@@ -72,9 +75,8 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
         edge._replace(source=place[edge.source], target=place[edge.target])
         for edge in diff.added_edges
     }
-    edges = [
-        edge for at_node in union.inputs() for edge in at_node
-    ]  # the edges in the order of the payload's columns
+    # The payload lists edges in this order.
+    edges = [edge for at_node in union.inputs() for edge in at_node]
     return {
         "marks": sorted(marks.items()),
         "changes": changes,
@@ -84,9 +86,10 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
 
 
 def difference_line(diff: Difference) -> str:
-    """Return a line with the direction of the diff, and the changed edges between common nodes.
+    """Return the line that a picture of a diff has below it.
 
-    The picture shows all other differences.
+    It contains the direction, and the edges between common nodes that only one graph has. All other
+    differences are visible in the picture.
     """
     edges = list(_edges(diff))
     listed = f" Edges: {'; '.join(first_items(edges, _MAX_EDGES_NAMED))}." if edges else ""

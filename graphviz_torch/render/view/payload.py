@@ -2,14 +2,15 @@
 
 The text is base64 of gzip of: the length of the header (4 bytes, little-endian), the header (JSON,
 UTF-8), and the columns one after the other. A column contains one number per row (a node, an edge,
-a group, a gradient) as planes: first the lowest byte of every row, then the next. Repeated values
-(texts, tensors, saved tensors) are in the header once, and a column contains their position. A
-label in a list continues the path of the node's module. A missing scope is equal to that path.
+a group, a gradient) as byte planes: first the lowest byte of every row's number, then the next
+byte. Repeated values (texts, tensors, saved tensors) are in the header once, and a column contains
+their position there. If a node's label begins with the path of the node's module, the header has
+the rest of the label, in a list. If a node's scope is equal to that path, it is left out.
 
 Measured numbers have a relative error of at most 1/16,000, or 1/2,000,000 in a small graph, so that
 all four digits that the view shows are right. Times have a relative error of at most 1/1,000. In
-this way a large graph takes less than 16 bytes per node. In a large graph, gradients have their
-values only if they have few elements.
+this way a large graph takes less than 16 bytes per node. In a large graph, the elements of a
+gradient are included only if they are few.
 """
 
 from __future__ import annotations
@@ -47,18 +48,20 @@ from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")
-_MAX_NODES_AS_STILL = 2_000  # in a larger graph, the view chooses the open groups by a cheaper rule
+# In a larger graph, the view itself chooses the groups to open at first, by a cheaper rule than
+# that of still pictures.
+_MAX_NODES_AS_STILL = 2_000
 _FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
-_MAX_NODES_ALL_VALUES = 50  # in a larger graph, only small gradients have their elements
-_MAX_NODES_FINE = 500  # in a larger graph, numbers are coarser
-_PANEL = 300  # width of a chart, in pixels
+_MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradients are included
+_MAX_NODES_FINE = 500  # in a larger graph, numbers have _COARSE instead of _FINE mantissa bits
+_PANEL = 300  # width of the chart of ranks, in pixels
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "where", "note")
-# Fields of Node that share one column of the payload.
+# Fields of Node that have no column of their own: the column of attributes contains them as text.
 _BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
-# most elements of a gradient that are included, in a small and in a large graph
+# maximum number of elements of a gradient that are included: in a small graph, in a large graph
 _MAX_VALUES, _MAX_VALUES_LARGE = 64, 4
 
 
@@ -72,8 +75,8 @@ def view_payload(
 
     Args:
         graph: a graph, a tensor or a recording, as in `draw_graph`, or the `diff` of two graphs,
-            which are drawn as one. Or the result of `influences`, whose graphs the reader selects
-            by a click.
+            which are drawn as one. The result of `influences` is accepted as well: the view's
+            legend has a button for each of its graphs.
         findings: the findings to show: "auto" for those that `find` reports, a list, or None.
         title: the title of the view; "" uses the names of the outputs.
 
@@ -170,7 +173,16 @@ def view_payload(
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
-    """Add a column for each graph whose nodes have an influence; return their names."""
+    """Add a column of `Node.influence` for each graph that has such values.
+
+    Args:
+        lanes: name -> graph; the graphs differ only in `Node.influence`.
+        count: number of rows of a column.
+        columns: the columns of the payload.
+
+    Returns:
+        The names of the graphs with a column.
+    """
     known: dict[str, list[float | None]] = {}
     for name, graph in lanes.items():
         values = [node.influence for node in graph.nodes]
@@ -182,9 +194,10 @@ def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) ->
 
 
 def _ranks(graph: Graph) -> dict[str, Any] | None:
-    """Return the time that ranks spent in collectives, as a data URL of an image and as sentences.
+    """Return a chart of the time that ranks spent in collectives, and sentences on the waits.
 
-    Return None if fewer than two ranks were recorded.
+    The chart is the data URL of an SVG. Return None if the times of fewer than two ranks were
+    recorded.
     """
     if not has_times(graph.collectives):
         return None
@@ -193,7 +206,7 @@ def _ranks(graph: Graph) -> dict[str, Any] | None:
 
 
 def _attributes(node: Node) -> tuple[str, ...]:
-    """Return autograd's attributes of a node, and text for the fields that share a column."""
+    """Return autograd's attributes of a node, and the text of each field in `_BESIDE`."""
     if not _BESIDE:
         return node.attributes
     texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
@@ -201,8 +214,9 @@ def _attributes(node: Node) -> tuple[str, ...]:
 
 
 def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
-    """Return module path -> (title, text) of its records; text that is equal in all modules is left
-    out.
+    """Return module path -> (title, text) of each recorded field of `ModuleRow`.
+
+    A field with the same text for all modules is left out.
     """
     columns = columns_in(ModuleRow, graph.modules).items()
     if not columns:
@@ -219,7 +233,11 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
 def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
     """Return the text of each operation, with its distinguishing attributes.
 
-    The only operation of a call has the name of the call.
+    If a call created only one operation, the operation gets the name of the call.
+
+    Args:
+        nodes: the nodes.
+        places: for each node, the position of its attributes in their table.
     """
     calls = ["" if "#" in node.call.rpartition("/")[2] else node.call for node in nodes]
     keys = [
@@ -231,14 +249,12 @@ def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
 
 
 def _finite(number: float | None) -> float | None:
-    """Return a finite number, or None, because JSON has no infinity. A loss scale may be
-    infinite.
-    """
+    """Return a number, or None if it is not finite, because JSON has no infinity."""
     return number if number is not None and math.isfinite(number) else None
 
 
 def _with_failed(graph: Graph) -> Graph:
-    """Return the graph with one more node: the operation that raised, after its operands."""
+    """Return the graph with a node for the operation that raised, if its operands are known."""
     failure = graph.failure
     if failure is None or failure.operation in ("", "backward"):
         return graph
@@ -288,7 +304,10 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
 
 
 def _label(node: Node) -> str | tuple[str]:
-    """Return a node's label; if it begins with the module's path, return the rest in a 1-tuple."""
+    """Return a node's label.
+
+    If the label begins with the path of the node's module, return only the rest, in a tuple.
+    """
     before = f"{node.module}."
     return (node.label[len(before) :],) if node.label.startswith(before) else node.label
 
@@ -298,8 +317,8 @@ def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...
 
 
 def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
-    # The node that counts a shared storage is given by its distance, which is equal in equal
-    # blocks.
+    # If another node counts the storage, that node is encoded as a distance. Identical blocks have
+    # equal distances, so that their rows are stored once.
     return tuple(
         [
             (
@@ -356,16 +375,16 @@ def _values(values: Iterable[Any]) -> list[float | str]:
 
 
 def _single_boxes(boxes: Drawing) -> set[int]:
-    """Return the groups that begin as one box and can be opened.
+    """Return the groups that the view draws as a single operation until the user opens them.
 
-    These are the fused groups, and all modules and calls of which only one node has a box. Their
-    other nodes are written inside the box or drawn as an edge, such as the `t` of a linear layer.
+    These are the fused groups, and all modules and calls in which only one node has a box. The
+    other nodes, such as the `t` of a linear layer, are written inside that box or drawn as an edge.
     """
     groups, folded, nodes = boxes.groups, boxes.inner.folded, boxes.graph.nodes
     assert groups is not None
     found = set(boxes.fused)
     visible = [0] * len(groups.groups)
-    opens = set(found)  # groups that can be opened, and all groups that contain such a group
+    opens = set(found)  # the groups in `found`, and all groups that contain one of these
     for part in reversed(groups.groups):  # inner groups first
         hidden = [i for i in part.nodes if i in folded]
         visible[part.id] += len(part.nodes) - len(hidden)
@@ -381,10 +400,14 @@ def _single_boxes(boxes: Drawing) -> set[int]:
 
 
 def _hosts(boxes: Drawing, single: set[int]) -> list[int]:
-    """Return, for each node, the node whose box shows it, which is the node itself if it has a box.
+    """Return, for each node, the node whose box shows it: the node itself if it has a box.
 
-    In a group that is one box at first, the operations have boxes, which are visible when the group
-    is opened.
+    Operations in a group that is drawn as a single operation have boxes too, which are visible once
+    the group is opened.
+
+    Args:
+        boxes: the drawing.
+        single: the groups that are drawn as a single operation at first.
     """
     inner, groups, nodes = boxes.inner, boxes.groups, boxes.graph.nodes
     assert groups is not None
@@ -414,10 +437,10 @@ def _add_groups(
 
     Args:
         boxes: the boxes of the default drawing.
-        single: groups that are one box at first.
-        items: data and calls without an autograd node, which follow the nodes.
-        paged: True to list the groups that are open at first.
-        columns, header: parts of the payload.
+        single: groups that are drawn as a single operation at first.
+        items: nodes for data, and for calls without an autograd node, which follow the other nodes.
+        paged: True to list the groups that are open at first; False to let the view choose them.
+        columns, header: the payload's columns and header, which are changed in place.
     """
     tree = boxes.groups
     assert tree is not None

@@ -1,4 +1,4 @@
-"""Store rows that repeat in tables, and numbers in columns of bytes, for `payload`."""
+"""Store the rows of a payload compactly: repeated rows in tables, numbers in columns of bytes."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Table:
 
     @property
     def rows(self) -> list[Any]:
-        """Return the distinct rows, by position."""
+        """The distinct rows, in the order of their positions."""
         return list(self._at)
 
 
 class Columns:
-    """Columns of numbers as byte planes. A plane has one byte of every row's number. A column of
-    zeros is left out.
+    """Columns of numbers, stored as byte planes.
+
+    A plane contains one byte of every row's number. A column of zeros is left out.
     """
 
     def __init__(self) -> None:
@@ -46,9 +47,7 @@ class Columns:
             self._add(name, "number", struct.pack(f"<{len(values)}Q", *values), top, len(values))
 
     def steps(self, name: str, values: Sequence[int]) -> None:
-        """Add a column of integers, stored as differences, which are small between consecutive
-        rows.
-        """
+        """Add a column of integers, stored as the differences between consecutive rows."""
         steps = [b - a for a, b in zip((0, *values), values, strict=False)]
         self._add_signed(name, "step", steps)
 
@@ -68,7 +67,10 @@ class Columns:
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
 
     def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
-        """Add a column of positions in a table of values, and return the values in the table."""
+        """Add a column for repeated values, and return the table of distinct values.
+
+        The column contains the position of each row's value in the table.
+        """
         table = Table()
         table.position("")
         self.numbers(name, table.positions(values))

@@ -1,4 +1,4 @@
-"""Add data, and calls without an autograd node, to the nodes that the view shows."""
+"""Add nodes for data, and for calls without an autograd node, to the graph that the view shows."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from ...graph import Edge, Graph, Node
 from ..groups.groups import Groups
 
-DATA, UNTRACKED = "data", "untracked"  # kinds of items, which the view treats like kinds of leaves
+DATA, UNTRACKED = "data", "untracked"  # values of `Node.leaf` for data, and for calls without node
 _MAX_ITEMS = 200
 
 
 def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int, float]]:
-    """Return the graph with a node for each entry of `Graph.untracked` that leads to a node.
+    """Return the graph with a node for each entry of `Graph.untracked` that feeds a node.
 
     Args:
         graph: the graph.
-            hosts: node id -> the node whose box shows it, to which edges of new nodes lead.
+        hosts: node id -> the node whose box shows it. The edges of new nodes lead to that node.
 
     Returns:
-        The graph, in which the new nodes follow the others, and new node -> position in the order
-        of nodes, which is before its first user.
+        The graph, in which the new nodes come last, and new node id -> position in the order of
+        ids, just before its first user.
     """
     rows = graph.untracked
     if not rows or graph.failure is not None:
@@ -91,7 +91,7 @@ def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
 
 
 def _classes(graph: Graph) -> dict[str, str]:
-    """Return module path -> classes along the path, for modules with nodes."""
+    """Return module path -> the classes of the modules on the path, as in `Node.module_class`."""
     found: dict[str, str] = {}
     for path, kinds in dict.fromkeys((node.module, node.module_class) for node in graph.nodes):
         while path and path not in found:
