@@ -1,7 +1,8 @@
 """Build the graphs of a recording from plain values, when a step or the block is over.
 
-Backward ─► columns of the listeners ─► Graph ─► completed by each listener
-        module rows, the same in every graph of the recording ─┘
+1. A `Backward` and the columns of all listeners, such as one value per node, become a `Graph`.
+2. Each listener adds the values that belong to no single node.
+3. The rows about modules are added, which are the same in every graph of the recording.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ def graphs_of(
     Args:
         backwards: the backwards, in the order in which they ran.
         program: the recorded program, which knows the modules and lines of nodes.
-        listeners: the recorders. Each adds columns to nodes, columns to module rows, and values
-            that belong to no node.
+        listeners: the recorders, which add values to nodes, to modules and to the whole graph.
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for listener in listeners:
@@ -62,8 +62,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
     for listener in listeners:
         for name, values in (program.remarks.attempt(listener.module_columns) or {}).items():
             found[name] = {**found.get(name, {}), **values}
-    # The rows are made from columns, without a Python loop over modules, since there may be
-    # thousands of modules.
+    # There may be thousands of modules, so the rows are built without a Python loop over modules.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
     columns = [
         map(found.get(name, {}).get, paths, repeat(default))
@@ -89,9 +88,8 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
             column = rows[name]
             for i, value in values.items():
                 column[i] = value
-    said = {
-        i: sorted(some) for i, some in notes.items()
-    }  # sorted, so the order of listeners does not matter
+    # Sorted, so that the order of the listeners does not matter.
+    said = {i: sorted(some) for i, some in notes.items()}
     for i, some in _output_notes(backward, program).items():
         said[i] = [*said.get(i, ()), *some]
     if said:
@@ -122,8 +120,10 @@ def _complete_graph(
 def _region_arguments(
     backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> tuple[Any, ...]:
-    """Return the arguments of `inline_regions` after the graph: the regions, a function that
-    shortens file names, the modules' classes, and a function that returns module paths.
+    """Return all arguments of `inline_regions` except the first one, which is the graph.
+
+    These are the regions, a function that shortens file names, the modules' classes, and a function
+    that returns a module's path.
     """
     regions: Mapping[int, Region] = backward.reading.regions
     for listener in listeners:
@@ -159,7 +159,10 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """Return notes by node id: why a node has no hooks, and at outputs those on the recording."""
+    """Return notes by node id.
+
+    A note says why a node has no hook. The outputs also get the notes on the whole recording.
+    """
     said = {i: [note] for i, note in backward.notes.items()}
     lines = program.remarks.lines
     for i in {node for node, _ in backward.reading.ends} if lines else ():
@@ -168,8 +171,9 @@ def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
 
 
 def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
-    """Return the graphs. Those after the first graph with NaN or Inf in a parameter's gradient get
-    that graph's position as `step.nonfinite_since`.
+    """Set `step.nonfinite_since` in all graphs after the first one with non-finite gradients.
+
+    The value is the index of that graph. Only gradients of parameters count.
     """
     first = next(
         (i for i, graph in enumerate(graphs) if _has_nonfinite_gradients(graph)), len(graphs)
@@ -181,8 +185,10 @@ def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
 
 
 def _are_inner_steps(backwards: Sequence[Backward]) -> list[bool]:
-    """Return for each backward whether it is an inner step, such as one of MAML: a call of
-    autograd.grad with retain_graph whose nodes are also in the graph of a later backward.
+    """Return for each backward whether it is an inner step, such as one of MAML.
+
+    An inner step is a call of autograd.grad with retain_graph whose nodes are also in the graph of
+    a later backward.
     """
     later: set[int] = set()
     found = []
@@ -194,7 +200,7 @@ def _are_inner_steps(backwards: Sequence[Backward]) -> list[bool]:
 
 
 def _has_nonfinite_gradients(graph: Graph) -> bool:
-    """Return True if a parameter's gradient is NaN or Inf and no GradScaler would skip the step."""
+    """Return True if a parameter's gradient has NaN or Inf, unless a GradScaler skips the step."""
     leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
     given = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
     return graph.step.loss_scale is None and sum([s.nan + s.inf for s in given]) > 0

@@ -1,10 +1,12 @@
-"""Base class of the recorders, which observe the program and add values to its graphs.
+"""Define `Listener`, the base class of the recorders.
+
+A recorder observes the program, and adds values to the program's graphs.
 
 A listener implements the callbacks of the events that it needs:
 
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
     on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py
-    on_operator                  an operator below autograd ran; internals/hooks/dispatch.py
+    on_operator                  an ATen operator was dispatched; internals/hooks/dispatch.py
     on_collective  on_collective_wait        a collective; internals/hooks/collectives/
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
     on_function_skipped          torch.compile skips a function; internals/compiler/skipped.py
@@ -20,10 +22,11 @@ A listener implements the callbacks of the events that it needs:
     on_resume                    recording continues after a pause (Resumed)
     on_release                   references to live nodes must be dropped (None)
 
-A listener changes no value and no mode, keeps no tensor alive, and uses no other listener. Data
-that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An exception in a
-callback becomes a "not recorded" note, and the program does not see it. Operators and collectives
-are observed in all threads, other events only in the thread that is recorded.
+A listener changes no value and no mode of the program, keeps no tensor alive, and uses no other
+listener. Data that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An
+exception in a callback becomes a "not recorded" note, and does not propagate into the program.
+Operators and collectives are observed in all threads. Other events are observed only in the thread
+that is recorded.
 """
 
 from __future__ import annotations
@@ -43,13 +46,14 @@ from .backward import Backward
 from .live import LiveGraph
 from .program import Program
 
-# Values of nodes, by field of `Node` and then by node id. Nodes without a value are left out.
+# Field of `Node` -> node id -> value. Nodes without a value are left out.
 Columns = Mapping[str, Mapping[int, Any]]
-# Values of modules, by field of `ModuleRow` and then by path. Modules without a value are left out.
+# Field of `ModuleRow` -> path of the module -> value. Modules without a value are left out.
 Rows = Mapping[str, Mapping[str, Any]]
 
 
-# By event, a context manager class that installs hooks; its argument is the event's callback.
+# Name of an event -> class of a context manager that installs hooks. The class takes the callback
+# of the event as its argument.
 Watches = Mapping[str, Callable[[Callable[[Any], None]], Any]]
 
 
@@ -59,7 +63,7 @@ class BackwardBegan(NamedTuple):
     live: LiveGraph
     outputs: Sequence[Any]  # the roots: tensors or gradient edges
     given: Sequence[Tensor | None]  # gradients of the roots
-    asked: list[GradientEdge]  # the inputs of `autograd.grad`
+    asked: list[GradientEdge]  # gradient edges of `inputs`; [] if backward computes all gradients
     frame: FrameType | None  # the user's frame that calls backward
 
 
@@ -80,12 +84,12 @@ class InnerBackwardRaised(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The nodes on which the roots of a graph depend, for listeners that read the graph."""
+    """The nodes that a backward reaches, for listeners that add nodes upstream of cuts."""
 
     graph: Container[GradFn]  # the nodes that backward runs, or would run
-    before: set[int]  # id() of the variables that earlier backwards reached
-    failed: bool  # an exception ended the recording; the graph ends at the failure
-    peek: bool  # the graph is read without a backward, and the program continues afterwards
+    before: set[int]  # id() of the leaves that earlier backwards reached
+    failed: bool  # True if an exception ended the recording; the graph then ends at the failure
+    peek: bool  # True if there is no backward, and the program continues after the graph is read
 
 
 class BlockRaised(NamedTuple):
@@ -120,19 +124,20 @@ class Listener:
 
     # Properties of `Options`. The listener is used only if all of them are true.
     needs: ClassVar[tuple[str, ...]] = ()
-    # `on_call_end` gets calls of these functions and calls with one of these keyword arguments.
-    # None: it gets all calls, except those that only read metadata.
+    # `on_call_end` gets the calls of these functions. A str is the name of a keyword argument: all
+    # calls with this argument are included. None: all calls, except those that read only metadata.
     functions: Container[Any] | None = None
-    # `on_call_start` gets the calls of `functions` that are also in this container; None: all.
+    # `on_call_start` gets the calls of those `functions` that are also in this container. None: all
+    # calls of `functions`.
     before: Container[Any] | None = None
-    # True if `on_call_end` gets each access to `.grad` by `zero_grad`.
+    # True if `on_call_end` also gets the accesses to `.grad` that `zero_grad` makes.
     sees_zero_grad: ClassVar[bool] = False
-    # `on_operator` gets operators with these names, such as "aten::copy_", if the operator's
-    # function here returns True for arguments and result.
+    # Name of an operator, such as "aten::copy_" -> function of its arguments and result.
+    # `on_operator` gets a call of the operator if the function returns True.
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
-    # True if the listener gets operators even on machines without an accelerator.
+    # True if `on_operator` is also called on machines without an accelerator.
     everywhere: ClassVar[bool] = False
-    # Additional hooks that this listener needs, by event.
+    # Additional hooks that this listener needs, by name of the event.
     watches: ClassVar[Watches] = {}
 
     def __init__(self, program: Program) -> None:
@@ -140,19 +145,21 @@ class Listener:
         self.events = program.events  # receives facts that no node can show
 
     def hidden_nodes(self, reach: Reach) -> list[GradFn]:
-        """Return live nodes that are drawn, with the nodes upstream of them, although backward does
-        not run them.
+        """Return live nodes that the graph has to contain although backward does not run them.
+
+        The graph will also contain all nodes upstream of them.
         """
         return []
 
     def edges_before_error(self) -> list[GradientEdge] | None:
-        """Return the gradient edges of the operands of the call that raised; None if a backward
-        raised.
+        """Return the gradient edges at which the graph of a failure ends.
+
+        They belong to the operands of the call that raised. Returns None if a backward raised.
         """
         return []
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        """Run after all graphs have their columns, before `add_to_graph`."""
+        """Handle the end of the first stage, in which all graphs got their node columns."""
 
     def node_columns(self, backward: Backward) -> Columns:
         """Return the values of nodes, by field of `Node` and then by node id."""
@@ -161,7 +168,7 @@ class Listener:
     def module_columns(self) -> Rows:
         """Return the values of modules, by field of `ModuleRow` and then by path.
 
-        They are the same in all graphs of a recording.
+        The values are added to all graphs of the recording.
         """
         return {}
 
@@ -176,9 +183,7 @@ class Listener:
         return regions
 
     def persistent_state(self, graphs: Sequence[Graph]) -> Any:
-        """Return a value that the recording keeps after its graphs are built; None if it keeps
-        none.
-        """
+        """Return a value for the recording to keep after its graphs are built, or None."""
         return None
 
     def close(self) -> None:

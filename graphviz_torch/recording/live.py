@@ -1,7 +1,7 @@
-"""Read a graph while its nodes are alive, because backward may free them.
+"""Represent a graph while its nodes are alive, that is, before backward may free them.
 
-The listeners receive the graph as a `LiveGraph`. After backward a `Backward` replaces it, which
-keeps no node alive. The functions here find graph outputs, leaves, and nodes upstream of a cut.
+The listeners receive the graph as a `LiveGraph`. After backward it is replaced by a `Backward`,
+which keeps no node alive. The functions here find outputs, leaves, and nodes upstream of cuts.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from .memory import Checkpoints, Memory
 
 
 def graph_outputs(ends: list[GradientEdge]) -> list[GradientEdge]:
-    """Return the distinct gradient edges that no other given edge depends on."""
+    """Return the distinct gradient edges on which no other of the given edges depends."""
     fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
 def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Return for each tensor its variable's name, and the sequence number and type of the node that
-    created it.
+    """Return for each tensor its variable's name, and the node that created the tensor.
 
-    Leaves are skipped. Views of tensors that were changed in place are skipped, too.
+    The node is given by its sequence number and type. Leaves are skipped. Views of tensors that
+    were changed in place are skipped, too.
     """
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]
@@ -43,12 +43,12 @@ def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
 def nodes_with_hidden_parameters(
     cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
-    """Return those nodes in front of cuts that depend on a parameter which the graph lacks.
+    """Return those nodes upstream of cuts that depend on a parameter outside of the graph.
 
     Args:
         cut_off: the nodes that created the operands of cuts.
         graph: the nodes of the graph.
-        names: names of the parameters to search for, by id(); empty: search for any leaf.
+        names: names of the parameters to search for, by id(). If it is empty, any leaf counts.
         reached: id() of the parameters to ignore.
     """
     found = []
@@ -62,19 +62,19 @@ def nodes_with_hidden_parameters(
 
 
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
-    """Return the AccumulateGrad nodes among `fns`; each adds to the `.grad` of a leaf."""
+    """Return the AccumulateGrad nodes among `fns`."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]
 
 
 def numbers_of(ids: dict[GradFn, int], leaves: dict[int, int]) -> list[int]:
     """Return the sequence number of each node; -1 for leaves and for numbers that occur twice.
 
-    Each thread counts its own nodes. Two nodes with the same number were created by different
-    threads, and cannot be distinguished by number.
+    Autograd numbers the nodes of each thread separately. Nodes of two threads may have the same
+    number, and cannot be identified by it.
 
     Args:
-        ids: id of each live node.
-        leaves: id of each leaf's node, by id() of the tensor.
+        ids: live node -> node id.
+        leaves: id() of a leaf -> id of its node.
     """
     numbers: list[int] = list(map(methodcaller("_sequence_nr"), ids))
     for i in leaves.values():
@@ -92,38 +92,35 @@ class ExecutionOrder:
     """The nodes that a backward ran, in order, as recorded by node hooks."""
 
     def __init__(self) -> None:
-        self._rows: list[Any] | None = None  # None: no node is hooked
+        self._rows: list[Any] | None = None  # None if no node is hooked
 
     def watch(self) -> None:
-        """Allow hooks on nodes. Until this is called, `rows` and `nodes` are None."""
+        """Begin to record, because nodes may be hooked. Before, `rows` and `nodes` are None."""
         self._rows = []
 
     @property
     def rows(self) -> list[Any] | None:
-        """Return the list to which hooks append three values per node; None if hooks are not
-        allowed.
+        """Return the list to which hooks append three values per node; None without hooks.
 
-        It is one flat list, since thousands of tuples would slow down Python's garbage collector.
+        The list is flat, because thousands of tuples would slow down Python's garbage collector.
         """
         return self._rows
 
     @property
     def nodes(self) -> list[int] | None:
-        """Return the ids of the nodes in the order in which they ran; None if no hooks were
-        allowed.
-        """
+        """Return the ids of the nodes, in the order in which they ran; None without hooks."""
         return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
 @dataclass(frozen=True, eq=False)
 class LiveGraph:
-    """A graph whose nodes are alive. While the graph's backward runs, node hooks fill `ran`."""
+    """A graph whose nodes are alive. While its backward runs, hooks on the nodes fill `ran`."""
 
     position: int  # index in `Recording.graphs`
     call: BackwardCall
     ends: list[GradientEdge]  # roots of the backward
     ids: dict[GradFn, int]  # the live nodes, in the order of `Graph.nodes`
-    own: dict[GradFn, int]  # the nodes that backward can run; other nodes are upstream of cuts
+    own: dict[GradFn, int]  # those that backward can run; the other nodes are upstream of cuts
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the leaf tensors that backward reaches
@@ -133,7 +130,7 @@ class LiveGraph:
     checkpoints: Checkpoints  # segments whose forward runs again in backward
     memory: Memory  # the saved tensors
     ran: ExecutionOrder = field(default_factory=ExecutionOrder)
-    notes: dict[int, str] = field(default_factory=dict)  # by node id, why nodes have no hooks
+    notes: dict[int, str] = field(default_factory=dict)  # node id -> why the node has no hook
 
     @cached_property
     def devices(self) -> frozenset[str]:
@@ -142,12 +139,13 @@ class LiveGraph:
         return frozenset(meta.device for metas in outputs for meta in metas if meta is not None)
 
     def may_be_hooked(self) -> bool:
-        """Return True if node hooks are safe, that is, no CUDA graph is captured and compiled
-        autograd is off.
+        """Return True if nodes may be hooked.
+
+        Hooks are not safe while a CUDA graph is captured, or if compiled autograd is on.
         """
         cuda = any(device.startswith("cuda") for device in self.devices)
         if cuda and torch.cuda.is_current_stream_capturing():
-            return False  # our operators would become part of the CUDA graph
+            return False  # operators of the hooks would become part of the CUDA graph
         if compiles_backward():
             for node, _ in self.reading.ends:
                 self.notes[node] = _COMPILED

@@ -2,23 +2,23 @@
 
 The storage of every saved tensor is counted once, at the first node in graph order that saves it.
 The sum is therefore the memory that the graph keeps alive. It includes parameters, buffers, inputs,
-indices of sparse tensors and offsets of nested tensors. Not counted are plain attributes of custom
-Functions, buffers inside kernels, tensors in MKL-DNN's layout, and Python objects in compiled
-regions. Numbers as in `x * 2.5` are not counted either: PyTorch saves them as tensors that no hook
-sees. A `True` counts as one byte, since it cannot be distinguished from a tensor.
+indices of sparse tensors and offsets of nested tensors. It does not include plain attributes of
+custom Functions, buffers inside kernels, tensors in MKL-DNN's layout, Python objects in compiled
+regions, and numbers such as the 2.5 of `x * 2.5`, which PyTorch saves as tensors that no hook sees.
+The number `True` counts as one byte, because it cannot be distinguished from a tensor.
 
 Saved tensors are not unpacked. If `saved_tensors_hooks` packed a tensor, the tensors in the packed
 object are counted, with the device and bytes that they have in this object.
 
 A segment under `torch.utils.checkpoint.checkpoint(..., use_reentrant=False)` keeps the tensors
 among its arguments, and the results that a selective policy saves. Both are counted at the first
-node of the segment. Its random state (5,056 bytes on the CPU) and the tensors in closures of its
-function are not counted.
+node of the segment. The segment's random state (5,056 bytes on the CPU) and the tensors in closures
+of its function are not counted.
 
-When backward runs the forward of a segment again, PyTorch stops this second forward once every
-tensor that the first forward saved exists again, unless `early_stop` is off. The last operation is
-therefore not repeated if it saves only its operands. With a selective policy it is unknown which
-operations run again.
+When backward runs the forward of a segment again, PyTorch stops this second forward as soon as it
+has computed every tensor that the first forward saved, unless `early_stop` is off. An operation at
+the end of the segment that saves only its operands is therefore not repeated. With a selective
+policy it is unknown which operations run again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ..internals.tensors.metadata import tensor_metas
 from ..internals.tensors.pytree import tensors
 from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 
-_ATTENTION = "ScaledDotProduct"  # prefix of node types whose last saved tensors are results
+_ATTENTION = "ScaledDotProduct"  # prefix of node types that save results after their operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Checkpoint:
     """A checkpointed segment, and how often its forward ran again. It keeps no tensor alive."""
 
     nodes: frozenset[int]  # ids of the segment's nodes that save tensors
-    start: int  # backward runs the nodes start <= sequence number < stop again
+    start: int  # backward repeats the operations of the nodes start <= sequence number < stop
     stop: int
     saved: int  # number of tensors that the segment's forward saves
-    # Number of tensors that each rerun saved, by backward. This is PyTorch's own counter.
+    # PyTorch's own counter: backward -> number of tensors that the repeated forward has saved
     saved_again: Mapping[Any, int]
     selects: bool  # True with a selective policy
     before: int = 0  # number of reruns before the graph was read
@@ -71,7 +71,7 @@ class Checkpoint:
     def times(self) -> int:
         """Return how often backward ran the segment's forward again.
 
-        With a selective policy, only the operations whose results were not kept run again.
+        With a selective policy, only the operations whose results were not saved run again.
         """
         return sum(count == self.saved for count in self.saved_again.values()) - self.before
 
@@ -81,16 +81,16 @@ class Checkpoints:
     """The checkpointed segments of a live graph, and the tensors that they keep."""
 
     parts: list[Checkpoint] = field(default_factory=list)
-    # Each tensor that a segment keeps, after the id of the segment's first node.
+    # For each tensor that a segment keeps: the id of the segment's first node, and the tensor.
     kept: list[tuple[int, Tensor]] = field(default_factory=list)
 
 
 class _SavePoint(NamedTuple):
-    """The position in the forward at which a tensor is saved."""
+    """The point of the forward at which a tensor is saved."""
 
-    node: int
-    start: int  # nodes with smaller sequence numbers have run when the tensor is saved
-    stop: int  # nodes with smaller sequence numbers have run when the next node saves a tensor
+    node: int  # id of the node that saves the tensor
+    start: int  # operations with smaller sequence numbers have run when the tensor is saved
+    stop: int  # operations with smaller sequence numbers have run when this operation ends
 
 
 def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> Checkpoints:
@@ -98,8 +98,8 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
-        frames: PyTorch's objects for live segments, inner segments first, each with the sequence
-            number of the segment's first node.
+        frames: PyTorch's `_CheckpointFrame` objects of live segments, inner segments first, each
+            with the sequence number of the segment's first node.
     """
     found = Checkpoints()
     places = _places(fns) if frames else {}
@@ -107,7 +107,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         holders = holders_of(frame)
         known = [places[id(holder)] for holder in holders if id(holder) in places]
         if not known:
-            continue  # a segment of another graph
+            continue  # the segment belongs to another graph
         ends = frame.early_stop and id(holders[-1]) in places
         stop = known[-1].start if ends else known[-1].stop
         nodes, counts = frozenset(place.node for place in known), frame.recomp_counter
@@ -116,7 +116,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
         position = calling_position(frame)
         found.parts.append(replace(part, before=part.times(), position=position))
         for each in contents_of(frame):
-            if is_holder(each):  # a placeholder: the outer segment computes the tensor again
+            if is_holder(each):  # a placeholder of a tensor that the outer segment computes again
                 places[id(each)] = _SavePoint(min(nodes), start, known[-1].stop)
             else:
                 found.kept.extend((min(nodes), tensor) for tensor in tensors(each))
@@ -124,7 +124,7 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
 
 def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
-    """Return where checkpointed tensors are saved, by id() of PyTorch's placeholder for each."""
+    """Return where checkpointed tensors are saved, by the id() of each tensor's placeholder."""
     found = {}
     for node, fn in enumerate(fns):
         kind = type(fn)
@@ -132,7 +132,7 @@ def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
             try:
                 raw = getattr(fn, attribute)
             except RuntimeError:
-                continue  # an earlier backward has freed it
+                continue  # an earlier backward has freed the tensor
             for one in raw if type(raw) is tuple else (raw,):
                 if one is not None and is_holder(one.data):
                     number = fn._sequence_nr()
@@ -145,8 +145,8 @@ def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
 _BEFORE = f"{CHECKPOINTED} before the recording: what that keeps is not counted"
 _OF_CHECKPOINT = "checkpointed tensor"
 _new: Any = tuple.__new__  # creates a SavedTensor without a Python-level call
-# For each dtype of a tensor made from a Python number, a tensor of another dtype. Type promotion
-# returns the other dtype for the number, and the number's dtype for an ordinary tensor.
+# Dtype -> a tensor of a smaller dtype. Type promotion with this tensor returns the smaller dtype
+# for a tensor made from a Python number, but the original dtype for an ordinary tensor.
 _STRONGER = {
     torch.float64: torch.ones((), dtype=torch.float32),
     torch.int64: torch.ones((), dtype=torch.int32),
@@ -154,13 +154,13 @@ _STRONGER = {
 }
 
 
-Rows = dict[int, tuple[SavedTensor, ...]]  # by node
-# Identifies a view: storage id, offset, shape, strides.
+Rows = dict[int, tuple[SavedTensor, ...]]  # by node id
+# Key that identifies a view: storage id, offset, shape, strides.
 _ViewKey = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
-    """The saved tensors of a live graph. They are read on first use.
+    """The saved tensors of a live graph, which are read on first use.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -196,7 +196,7 @@ class Memory:
 
     @property
     def notes(self) -> dict[int, str]:
-        """Return a note for each node whose saved tensors could not be counted, by node id."""
+        """Return notes on the nodes whose saved tensors could not be counted, by node id."""
         return self._read[1]
 
     @property
@@ -232,7 +232,7 @@ def _read_saved(
             try:
                 raw = getattr(fn, attribute)
             except RuntimeError:
-                continue  # an earlier backward has freed it
+                continue  # an earlier backward has freed the tensor
             for one in raw if type(raw) is tuple else (raw,):
                 data: Any = None if one is None else one.data
                 if type(data) in PLAIN:
@@ -250,7 +250,10 @@ def _read_saved(
 
 
 def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
-    """Return the kind of each storage by storage id: that of the first known tensor in it."""
+    """Return the kind of each storage, by storage id.
+
+    If several tensors share a storage, the first one determines the kind.
+    """
     parts = parts_of_each([tensor for _, tensor in known])
     keys = storage_ids([part for _, part in parts])
     pairs = list(zip(keys, parts, strict=True))
@@ -258,14 +261,14 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
 
 
 def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_ViewKey, str]:
-    """Return the program's names of its data, by view.
+    """Return the program's names for data tensors, by the key of their view.
 
-    Data are plain tensors that require no gradient and are neither parameters nor buffers.
+    Data tensors are plain tensors that require no gradient and are neither parameters nor buffers.
     """
     data = [
         (name, tensor)
         for name, tensor in named
-        # Names of parameters and buffers are of a subclass of str.
+        # The names of parameters and buffers are left out: their type is a subclass of str.
         if type(name) is str and type(tensor) in PLAIN
         if is_dense(tensor) and not tensor.requires_grad
     ]
@@ -283,22 +286,22 @@ def _describe(
     kinds: Mapping[int, SavedKind],
     labels: Mapping[_ViewKey, str],
 ) -> tuple[Rows, list[Tensor]]:
-    """Return the rows of saved tensors by node id, and the live activations.
+    """Return the saved tensors as plain values by node id, and the live activations.
 
-    The bytes of a storage are counted at the first node that saves a tensor of it.
+    The bytes of a storage are counted at the first node that saves a tensor in this storage.
 
     Args:
-        kept: node id, attribute name and tensor, in graph order.
-        kinds: kinds of storages by storage id.
-        labels: the program's names of views.
+        kept: node id, attribute name and tensor of each saved tensor, in graph order.
+        kinds: kinds of storages, by storage id.
+        labels: the program's names for data tensors, by the key of their view.
     """
     given = [tensor for _, _, tensor in kept]
     parts = parts_of_each(given)
     keys = storage_ids([part for _, part in parts])
     memories = {key: part for key, (_, part) in zip(keys, parts, strict=True)}
     sizes = dict(zip(memories, storage_sizes(list(memories.values())), strict=True))
-    counted: dict[int, int] = {}  # first node that saves each storage, by storage id
-    # The fields nbytes, kind, node that counts the storage, and label of each saved tensor.
+    counted: dict[int, int] = {}  # storage id -> first node that saves a tensor in the storage
+    # For each saved tensor: nbytes, kind, the node at which its storage is counted, and label.
     values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]
     for (i, part), key in zip(parts, keys, strict=True):
         value = values[i]
@@ -318,7 +321,7 @@ def _describe(
         )
     ]
     saved = tuple(map(_new, repeat(SavedTensor), fields))
-    first: dict[int, int] = {}  # position in `kept` of each node's first saved tensor
+    first: dict[int, int] = {}  # node id -> index in `kept` of the node's first saved tensor
     for i, (node, _, _) in enumerate(kept):
         if node not in first:
             first[node] = i
@@ -333,7 +336,7 @@ def _describe(
 def _is_number(tensor: Tensor) -> bool:
     """Return True if PyTorch made this zero-dimensional tensor from a Python number.
 
-    Such a tensor gives way to a tensor of another dtype in type promotion.
+    Such a tensor does not determine the result's dtype in type promotion.
     """
     other = _STRONGER.get(tensor.dtype)
     if other is None or not tensor.is_cpu:

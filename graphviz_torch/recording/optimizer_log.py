@@ -1,4 +1,4 @@
-"""Keep one record for each optimizer that steps, which recordings and `watch` read."""
+"""Keep one record for each optimizer that steps, for recordings and for `watch`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..internals.hooks.optimizers import Stepped, Stepping
 from ..internals.probes import run_unobserved
 from ..internals.tensors.memory import has_memory
 
-_MAX_OPTIMIZERS = 64  # records that are kept
+_MAX_OPTIMIZERS = 64  # number of records that are kept
 
 
 class OptimizerRecord:
-    """The state of an optimizer at its last step.
+    """The steps and learning rates of an optimizer, up to its last step.
 
     Args:
-        optimizer: the optimizer, to which a weak reference is kept.
+        optimizer: the optimizer. Only a weak reference to it is kept.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

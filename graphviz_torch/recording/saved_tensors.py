@@ -1,4 +1,4 @@
-"""Show at each node the tensors that it saved, and how often a checkpoint ran its forward again."""
+"""Record for each node the tensors that it saved, and how often its checkpoint ran it again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from .program import Program
 
 
 class SavedTensors(Listener):
-    """The saved tensors of each node and their bytes; memory.py defines which are counted."""
+    """Listener that records each node's saved tensors and their bytes, as read by memory.py."""
 
     needs = ("memory",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._columns: dict[int, Columns] = {}  # by graph
+        self._columns: dict[int, Columns] = {}  # by index of the graph
 
     def on_graph_read(self, live: LiveGraph) -> None:
         """Read the saved tensors before backward frees them."""
@@ -42,12 +42,13 @@ _NOTE_RERAN = f"{CHECKPOINTED}: its forward ran again in backward"
 
 
 class Reruns(Listener):
-    """How often backward ran the forward of each checkpointed node again."""
+    """Listener that counts how often backward repeated the operations of checkpointed nodes."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._parts: dict[int, list[Checkpoint]] = {}  # by graph
-        self._times: dict[int, list[int]] = {}  # reruns of each segment, by graph
+        # Index of a graph -> its checkpointed segments, and the number of reruns of each segment.
+        self._parts: dict[int, list[Checkpoint]] = {}
+        self._times: dict[int, list[int]] = {}
 
     def on_graph_read(self, live: LiveGraph) -> None:
         """Remember the checkpointed segments of the graph."""
@@ -55,7 +56,7 @@ class Reruns(Listener):
             self._parts[live.position] = live.checkpoints.parts
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Read how often each segment ran again, before another backward increases the counts."""
+        """Count the reruns of each segment, before another backward increases the counts."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]

@@ -1,9 +1,9 @@
-"""Run a recording while its block is open: pass events to the program's services and listeners.
+"""Run a recording while its block is open.
 
-hooks ─► Session ─► the program's services and the listeners
-             │
-             ├─ backward: read ─► LiveGraph ─► listeners ─► engine runs ─► Backward
-             └─ end: graphs_of(backwards, listeners) ─► Graphs
+A `Session` passes each event from the hooks to the program's services, such as the table of
+parameters, and to the listeners. When a backward begins, the session reads the graph as a
+`LiveGraph`. When the backward ends, the graph becomes a `Backward`. At the end of a step or of the
+block, `graphs_of` builds a `Graph` from each `Backward`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from .program.program import Options
 from .program.source_lines import raising_position
 
 _REPLAY_NOTE = "the effects of a CUDA graph replay"
-_LEAVES_MODULE = "on_module_end"  # after this event the program is in another module
+_LEAVES_MODULE = "on_module_end"  # the services handle this event last, see `receivers`
 
 
 class _InnerBackward(NamedTuple):
@@ -78,15 +78,15 @@ class Session:
         self._live: LiveGraph | None = None
         # id() of each leaf that a backward of this step or of the previous step reached.
         self._reached: set[int] = set()
-        self._first = sequence_number()  # newer nodes are in no backward yet
+        self._first = sequence_number()  # nodes from this number on are newer than all backwards
 
     def callback(self, event: str) -> Callable[[Any], None]:
-        """Return a callback that passes an event of this program's own thread to the listeners."""
+        """Return a callback that passes events of this program's own thread to the listeners."""
         listening, program = self._listening(event), self.program
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
         def pass_on(happened: Any) -> None:
-            # `program.is_here()` is written out here, because this code runs for every call.
+            # This is `program.is_here()`, inlined for speed because it runs for every call.
             if key in active_programs() and get_ident() == thread:
                 notify(listening, happened, miss)
 
@@ -95,19 +95,25 @@ class Session:
     def any_thread_callback(
         self, event: str, listeners: Sequence[Listener] | None = None
     ) -> Callable[[Any], None]:
-        """Return a callback that passes an event of any thread to the listeners."""
+        """Return a callback that passes events of all threads to the listeners."""
         listening = listener_methods(self.listeners if listeners is None else listeners, event)
         miss = self.program.remarks.miss
         return lambda happened: notify(listening, happened, miss)
 
     def tell(self, event: str, happened: object) -> None:
-        """Pass an event to all listeners."""
+        """Pass an event to all receivers.
+
+        Args:
+            event: name of the event's callback, such as "on_step_end".
+            happened: the argument of the callback.
+        """
         notify(self._listening(event), happened, self.program.remarks.miss)
 
     def receivers(self, event: str) -> tuple[object, ...]:
         """Return the receivers of an event in order: the program's services, then the listeners.
 
-        For the end of a module the services come last.
+        At the end of a module's forward, the order is reversed, because the services would already
+        name the outer module as the running one.
         """
         program, listeners = self.program.services, self.listeners
         return (*listeners, *program) if event == _LEAVES_MODULE else (*program, *listeners)
@@ -116,18 +122,22 @@ class Session:
         return listener_methods(self.receivers(event), event)
 
     def release(self) -> None:
-        """Drop live nodes: `swap_tensors` refuses a tensor whose AccumulateGrad node is alive."""
+        """Drop references to live nodes, with which `torch.utils.swap_tensors` would fail."""
         self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
-        """Handle the start of a backward, and return its graph; None if it is not recorded."""
+        """Handle the start of a backward, and return its graph.
+
+        Returns:
+            The graph; an `_InnerBackward` for a nested backward; None if nothing is recorded.
+        """
         program = self.program
         if not program.is_here():
             return None
         with unseen_calls(), program.table.read_once():
             ends = self._ends_of(event.outputs)
             if not ends or is_trial():
-                return None  # the engine will raise
+                return None  # the engine will raise, or torch.func or Dynamo runs the backward
             if self._live is not None:
                 return _InnerBackward(ends)
             try:
@@ -144,7 +154,7 @@ class Session:
         return self._live
 
     def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
-        """Return the gradient edges of tensors and edges; unreadable values are skipped."""
+        """Return the gradient edges of tensors and edges. Values without an edge are skipped."""
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
@@ -198,14 +208,14 @@ class Session:
     def on_cuda_graph_replay(self) -> None:
         """Handle a CUDA graph replay, which may have changed any tensor.
 
-        A replay inside a forward or backward is ignored: it is part of that forward or backward.
+        A replay inside a forward or backward is ignored, because it is part of that computation.
         """
         if self.program.is_here() and not self.program.in_forward and running_node() is None:
             self.program.remarks.leave_out(_REPLAY_NOTE)
             self.tell("on_resume", Resumed(None))
 
     def end_step(self, frame: FrameType | None) -> None:
-        """End a training step, drop the records about its graphs, and continue in this frame."""
+        """End a training step, drop the records about its graphs, and continue in `frame`."""
         self._reached = {key for backward in self.backwards for key in backward.reached}
         self.backwards = []
         self._first = sequence_number()
@@ -219,7 +229,7 @@ class Session:
 
     @with_gc_disabled
     def graphs(self) -> list[Graph]:
-        """Return a graph for each backward so far; without a backward, the graph of the forward."""
+        """Return a graph for each backward so far, or the graph of the forward if there is none."""
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls(), self.program.table.read_once():
             if not backwards and (ends := self._last_ends()):
@@ -227,11 +237,11 @@ class Session:
                 backwards = [live.plain()]
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
-        return found  # a `return` inside `with` could leave calls hidden after an interrupt
+        return found  # not inside `with`, where an interrupt could leave calls hidden
 
     @with_gc_disabled
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls without effect in this step; none if a backward ran in the step."""
+        """Return the calls without effect in this step; [] if a backward ran in the step."""
         if self.backwards:
             return []
         with unseen_calls():
@@ -258,15 +268,14 @@ class Session:
         failed: bool = False,
         peek: bool = False,
     ) -> LiveGraph:
-        """Read the graph of these gradient edges while its nodes are alive, and pass the graph to
-        the listeners.
+        """Read the graph of these gradient edges, and pass the `LiveGraph` to the listeners.
 
         Args:
             ends: the roots of the graph.
             frame: the frame that called backward, or that reads the graph.
             began: the call of backward; None if the graph is read without a backward.
             failed: True if an exception ended the recording.
-            peek: True if the program continues after a read without a backward.
+            peek: True if the graph is read without a backward, and the program continues.
         """
         program, here = self.program, user_frame(frame)
         call = BackwardCall(
@@ -285,7 +294,7 @@ class Session:
         reach = Reach(own, self._reached, failed, peek)
         for listener in self.listeners:
             hidden += program.remarks.attempt(listener.hidden_nodes, reach) or []
-        if hidden:  # nodes upstream of cuts are drawn too, and precede the other nodes
+        if hidden:  # the graph also gets nodes upstream of cuts, before the other nodes
             ids, edges = collect_nodes(hidden + [fn for fn, _ in ends])
         reading = read_nodes(ids, edges, ends, named)
         leaves = reading.leaves
@@ -307,7 +316,7 @@ class Session:
             reading=reading,
             numbers=numbers_of(ids, leaves),
             reached=frozenset(reached),
-            # The keys are names, because the program may replace the tensor of a parameter.
+            # The keys are names instead of ids, since the program may replace parameters later.
             parameters={names[key]: i for key, i in leaves.items() if key in names},
             named=named,
             failed=failed,

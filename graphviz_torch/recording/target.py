@@ -1,7 +1,4 @@
-"""Build the graph of a tensor, module or exported program, for `draw_graph` and `trace`.
-
-A tensor is traced; a module runs one forward; a program is converted.
-"""
+"""Build the graph of a tensor, module or exported program, for `draw_graph` and `trace`."""
 
 from __future__ import annotations
 
@@ -23,11 +20,17 @@ from .recording import record
 
 
 def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
-    """Return the graph of a tensor, nested tensors, a program, or a module; None for other objects.
+    """Return the graph of a tensor, nested tensors, a module or a program.
 
-    A module runs one forward with `inputs`. The module's buffers and train/eval modes, and the
-    random state, are restored afterwards. A program of `torch.export` or `torch.fx` is converted
-    without running it, unless inputs are given.
+    The graph of tensors is traced. A module runs one forward with `inputs`. The module's buffers
+    and train/eval modes, and the random state, are restored afterwards. A program of `torch.export`
+    or `torch.fx` is converted without running it, unless inputs are given. The result is None for
+    objects of other types.
+
+    Args:
+        target: the object.
+        inputs: arguments of the forward.
+        names: names of tensors, as for `trace`.
 
     Raises:
         TypeError: if the module's forward needs other inputs.
@@ -44,11 +47,11 @@ def read(target: Any, inputs: tuple[Any, ...], names: Any) -> Graph | None:
 
 def _of_module(model: torch.nn.Module, inputs: tuple[Any, ...], names: Any) -> Graph:
     _expect_inputs(model, inputs)
-    # Names belong to autograd nodes. A compiled region therefore stays one node if there are names.
+    # With `names`, compiled regions are not opened, so that the recorded nodes are the traced ones.
     recording = record(model, gradients=False, compiled="open" if names is None else "closed")
     with _restore_on_exit(model), torch.enable_grad(), recording:
         outputs = model(*inputs)
-        roots(outputs)  # raises ValueError with the reason if there is no graph
+        roots(outputs)  # raises ValueError if there is no graph
         graph = recording.graph
         if names is not None:
             labels = {node.id: node.label for node in trace(outputs, names=names).nodes}
@@ -65,10 +68,10 @@ def _expect_inputs(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
     except TypeError:
         kind = type(model).__name__
         raise TypeError(
-            f"{kind} is a module whose forward needs inputs: draw_graph(model, x) runs it, or pass "
-            "what it returned: model(x)."
+            f"{kind} is a module whose forward needs inputs. Pass the inputs, as in "
+            "draw_graph(model, x), or pass the result, as in draw_graph(model(x))."
         ) from None
-    except ValueError:  # a forward without a signature
+    except ValueError:  # the forward has no signature
         return
 
 
@@ -96,8 +99,9 @@ def _restore_on_exit(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a copy of a buffer; None for None, and if the buffer's values cannot be compared
-    because the buffer is sparse, nested, masked or on the meta device.
+    """Return a copy of a buffer; None if there is no buffer, or if its values cannot be compared.
+
+    This is the case for buffers that are sparse, nested, masked or on the meta device.
     """
     if buffer is None or not has_memory(buffer):
         return None

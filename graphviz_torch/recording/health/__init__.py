@@ -1,1 +1,1 @@
-"""Check every step of a training at low cost, for `watch`."""
+"""Check every step of a training run at low cost, for `watch`."""

@@ -1,9 +1,9 @@
 """Detect an average of the weights, or a target network, that does not follow the model.
 
 Candidates are the training functions' variables with names such as "ema", "average", "shadow" or
-"target". A copy may be frozen on purpose. A candidate is therefore reported only if the program
-writes to it and its values stay equal, or if it stays equal over more steps than any schedule
-needs. A few values of one weight are compared.
+"target". A program may freeze such a copy on purpose. A candidate with constant values is therefore
+reported only if the program writes to it, or if its values stay equal for more steps than any
+update schedule takes. A few values of one weight are compared.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from ...internals.tensors.memory import has_memory
 from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
-_MAX_FRAMES = 4  # frames searched, from the optimizer's step outwards
-_MAX_VALUES = 64  # compared values of one weight
-_MIN_WRITES = 16  # in-place writes without a change of the values, for a report
-_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # unchanged steps before a report
+_MAX_FRAMES = 4  # frames searched for candidates, from the optimizer's step outwards
+_MAX_VALUES = 64  # number of compared values of a weight
+_MIN_WRITES = 16  # a weight is reported after this number of in-place writes without effect
+_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # or after this number of steps without a change
 # Types of variables that are not candidates.
 _OTHER_TYPES = frozenset(
     (ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float)
@@ -37,13 +37,13 @@ _OTHER_TYPES = frozenset(
 
 @dataclass(slots=True)
 class _Average:
-    """A sampled weight of an average, and the model's weight of the same name."""
+    """A sampled weight of a candidate, and the model's weight of the same name."""
 
-    name: str  # the variable's name
-    ids: tuple[int, int]  # id() of the two weights
+    name: str  # name of the candidate's variable
+    ids: tuple[int, int]  # id() of the candidate's weight and of the model's weight
     step: int  # the step at which the weights were sampled
-    version: int  # version of the average's weight
-    values: Tensor  # values of the average's weight
+    version: int  # version of the candidate's weight
+    values: Tensor  # values of the candidate's weight
     source_values: Tensor  # values of the model's weight
 
 
@@ -60,7 +60,12 @@ class Averages:
         self._reported: set[str] = set()
 
     def look(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Yield a report for each candidate that should have changed by this step."""
+        """Yield a report for each candidate that does not follow the model.
+
+        Args:
+            step: number of the step.
+            frame: the frame that calls the optimizer's step.
+        """
         model = self._model()
         if model is None:
             return
@@ -83,7 +88,7 @@ class Averages:
             self._known[name] = _Average(name, ids, step, version, values, source_values)
             return
         if torch.equal(source_values, known.source_values):
-            return  # the model has not changed either
+            return  # the model's weight has not changed, either
         written = weight._version - known.version >= _MIN_WRITES
         most = _TARGET_STEPS if "target" in name.lower() else _AVERAGE_STEPS
         if written or step - known.step >= most:
@@ -95,7 +100,7 @@ class Averages:
 
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield variables named like an average or a target network, with their weights."""
+    """Yield the names and weights of variables named like an average or a target network."""
     for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
         for name, value in local_variables(outer, _OTHER_TYPES).items():
             parts = [(name, value)]
@@ -111,7 +116,7 @@ def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str
 def _weights(value: Any) -> dict[str, Tensor]:
     if isinstance(value, Module):
         inner = getattr(value, "module", value)
-        count = getattr(value, "n_averaged", None)  # torch's AveragedModel, which may begin late
+        count = getattr(value, "n_averaged", None)  # 0 before an AveragedModel's first update
         late = isinstance(count, Tensor) and count.is_cpu and not TensorBase.item(count)
         return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
     if isinstance(value, dict):
@@ -122,8 +127,14 @@ def _weights(value: Any) -> dict[str, Tensor]:
 def _pairs(
     weights: dict[str, Tensor], own: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield name, weight and model's weight for each CPU weight that the model has with the same
-    name, shape and dtype.
+    """Yield the CPU weights that equal a weight of the model in name, shape and dtype.
+
+    Args:
+        weights: weights of a candidate, by name.
+        own: weights of the model, by name.
+
+    Yields:
+        The name, the candidate's weight, and the model's weight.
     """
     for name, weight in weights.items():
         other = own.get(name)

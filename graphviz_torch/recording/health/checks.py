@@ -1,8 +1,8 @@
-"""Compare the numbers of each step with those of earlier steps, to find sudden changes.
+"""Compare norms and memory of each step with those of earlier steps, to find sudden changes.
 
-Each rule reports a parameter once. The bounds are so wide that a healthy training does not reach
-them: a gradient norm is reported if it is ten times the largest norm of the last fifty steps, a
-weight if one step after another changes it by a tenth of its norm.
+Each rule reports a parameter once. The bounds are so wide that a healthy training run does not
+reach them. For example, a gradient norm is reported if it exceeds ten times the largest norm of the
+last fifty steps.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
 
-PATIENCE = 20  # consecutive steps without a gradient, for a report
+PATIENCE = 20  # a parameter is reported after this number of steps in a row without a gradient
 _PAST = 50  # number of earlier steps with which a gradient norm is compared
-_SPIKE = 10.0  # ratio of a gradient norm to the largest earlier norm, for a report
+_SPIKE = 10.0  # a gradient norm is a spike if it exceeds this many times the largest earlier norm
 _NOTABLE = 0.01  # norms below this fraction of the largest initial norm are never a spike
-_LARGE_UPDATE = 0.1  # a step that changes more than this fraction of a weight's norm is large
-_LARGE_SAMPLES = 3  # consecutive samples with a large update, for a report
+_LARGE_UPDATE = 0.1  # an update is large if it exceeds this fraction of the weight's norm
+_LARGE_SAMPLES = 3  # a weight is reported after this number of samples in a row with large updates
 _SHRUNKEN = 1e-3  # a weight collapsed if its norm is below this fraction of its largest norm
 _EFFECTS_OF_A_RATE = {  # rules that report consequences of a bad learning rate
     "gradient-spike",
@@ -33,7 +33,7 @@ _EFFECTS_OF_A_RATE = {  # rules that report consequences of a bad learning rate
     "nonfinite-gradient",
     "nonfinite-loss",
 }
-# For each rule, the rules whose reports are consequences of it and are dropped for a while.
+# Rule -> rules whose reports are consequences of its report, and are dropped for a while.
 _EFFECTS: dict[str, set[str]] = {
     "nonfinite-loss": {
         "nonfinite-loss",
@@ -58,25 +58,25 @@ _EFFECTS: dict[str, set[str]] = {
     },
 }
 _EFFECT_STEPS = 1000  # number of steps in which consequences of a report are dropped
-_MEMORY_SAMPLES = 8  # consecutive growing samples of the memory in use, for a report
-_GROWTH, _MIN_GROWTH = 1.1, 64 << 20  # growth over these samples, for a report: ratio and bytes
+_MEMORY_SAMPLES = 8  # memory is reported if it grew in each of this number of samples,
+_GROWTH, _MIN_GROWTH = 1.1, 64 << 20  # by more than this ratio and this number of bytes in total
 
 
 @dataclass(frozen=True, slots=True)
 class WatchReport:
-    """A problem in a step of a watched training."""
+    """A problem in a step of a watched training run."""
 
     step: int  # number of the step, from 0 on
-    rule: str  # id of the rule, as `rules()` lists it
+    rule: str  # id of the rule, as in `rules()`
     message: str
     parameters: tuple[str, ...] = ()
 
 
 class HealthChecks:
-    """The checks of one training, with the numbers of its earlier steps.
+    """The checks of one training run, with the norms of its earlier steps.
 
     Args:
-        names: names of the parameters. The methods take positions in this sequence.
+        names: names of the parameters. The methods identify a parameter by its index in `names`.
 
     >>> checks = HealthChecks(["body.weight", "head.weight"])
     >>> [report.message for report in checks.gradients(7, {0: 1.0, 1: math.nan})]
@@ -85,16 +85,17 @@ class HealthChecks:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        # Steps without a gradient, by parameter: the first step, the number of steps, and True if
-        # the gradient is None, False if it is zero.
+        # Parameter without a gradient -> the first of its latest steps without one, the number of
+        # these steps, and True if the gradient is None, False if it is zero.
         self._idle: dict[int, tuple[int, int, bool]] = {}
-        self._known: set[tuple[str, int]] = set()  # reported rules and parameters
-        self._causes: dict[str, int] = {}  # step of the last report, by rule
+        self._known: set[tuple[str, int]] = set()  # rules and parameters that were reported
+        self._causes: dict[str, int] = {}  # rule -> step of its last report
         self._largest = 0.0  # largest gradient norm of the first steps
-        # Earlier gradient norms of a group of parameters, by its first parameter and its size.
+        # A group of parameters, given by its first parameter and its size -> the norms of the
+        # group's gradients in earlier steps.
         self._totals: dict[tuple[int, int], deque[float]] = {}
-        self._updates: dict[int, int] = {}  # number of consecutive large updates, by parameter
-        # The largest norm and the step in which the weight had it, by parameter.
+        self._updates: dict[int, int] = {}  # parameter -> number of large updates in a row
+        # Parameter -> its largest norm, and the step in which it had this norm.
         self._weights: dict[int, tuple[float, int]] = {}
         self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)
 
@@ -103,14 +104,14 @@ class HealthChecks:
 
         Args:
             step: number of the step.
-            norms: norm of the gradient by position of the parameter; None for a parameter without
-                a gradient.
+            norms: norm of the gradient, by index of the parameter; None for a parameter without a
+                gradient.
         """
         known = [norm for norm in norms.values() if norm]
         total = math.hypot(*known)
         if not math.isfinite(total):
             bad = [i for i, norm in norms.items() if norm is not None and not math.isfinite(norm)]
-            if bad:  # otherwise all norms are finite, and only the sum of their squares overflows
+            if bad:  # if not, the norms are finite and only the sum of their squares overflows
                 yield from self._report(
                     step,
                     "nonfinite-gradient",
@@ -156,9 +157,9 @@ class HealthChecks:
 
         Args:
             step: number of the step.
-            parameter: position of the weight.
+            parameter: index of the weight.
             weight: norm of the weight before the step.
-            change: norm of the weight's change in the step.
+            change: norm of the difference between the weight after and before the step.
         """
         largest, when = self._weights.get(parameter, (0.0, step))
         if weight >= largest:
@@ -185,9 +186,9 @@ class HealthChecks:
 
         Args:
             step: number of the step.
-            parameters: positions of the unchanged parameters.
+            parameters: indices of the unchanged parameters.
             since: the last step known to have changed one of the parameters, and the first step
-                known to have changed none.
+                known to have changed none of them.
             all_of_them: True if no parameter of the optimizer changes.
         """
         what = "any weight" if all_of_them else "{}"
@@ -216,9 +217,9 @@ class HealthChecks:
         Args:
             step: number of the step.
             kind: id of the rule.
-            parameters: positions of the parameters.
+            parameters: indices of the parameters.
             text: the message, in which {} is replaced by the parameters' names.
-            once: True if the rule reports once in the training, not once per parameter.
+            once: True if the rule reports once per training run, False if once per parameter.
         """
         keys = {(kind, -1 if once else i) for i in parameters} or {(kind, -1)}
         if keys <= self._known:

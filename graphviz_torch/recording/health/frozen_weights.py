@@ -1,10 +1,12 @@
 """Find weights that no longer change although they have gradients, and when they last changed.
 
-From time to time one weight is sampled before and after a step. If the step left it unchanged, it
-is the suspect, and is sampled at each of the following steps. If it stays unchanged, all other
-weights are sampled, one per step, so that one report contains all weights with the same cause.
+The search samples weights, that is, it compares their values before and after a step:
 
-    weights in turn ─► one suspect, at each step ─► all others, one per step ─► report
+1. At intervals of several steps, one weight is sampled. If the step left the weight unchanged, this
+   weight becomes the suspect.
+2. The suspect is sampled at each step. If it changes, it is no longer suspected.
+3. If the suspect stays unchanged, all other weights are sampled, one per step. One report then
+   contains all unchanged weights.
 """
 
 from __future__ import annotations
@@ -12,33 +14,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-_SURE_STEPS = 20  # consecutive steps in which the suspected parameter did not change
+_SURE_STEPS = 20  # number of steps in which the suspect is sampled before the other weights
 
 
 class FrozenGroup(NamedTuple):
     """Weights that no longer change."""
 
     parameters: list[int]
-    # The last step known to have changed one of them, the first known to have changed none.
+    # The last step known to have changed one of the weights, and the first step known to have
+    # changed none of them.
     since: tuple[int, int]
-    all_of_them: bool  # True if all weights of the optimizer are in the group
+    all_of_them: bool  # True if the group contains all weights of the optimizer
 
 
 class FrozenWeights:
     """The state of the search for weights that no longer change."""
 
     def __init__(self) -> None:
-        self._changed: dict[int, int] = {}  # last step that changed a parameter
+        self._changed: dict[int, int] = {}  # weight -> last step known to have changed it
         self._suspect: int | None = None
         self._first = 0  # first step that left the suspect unchanged
-        self._count = 0  # number of consecutive steps that left the suspect unchanged
-        self._others: list[int] = []  # other weights that are not sampled yet
-        self._unchanged: list[int] = []  # weights found unchanged
-        self._looked_at = 0  # number of other weights that can be sampled
+        self._count = 0  # number of steps in a row that left the suspect unchanged
+        self._others: list[int] = []  # weights besides the suspect that were not sampled yet
+        self._unchanged: list[int] = []  # weights found unchanged, beginning with the suspect
+        self._looked_at = 0  # number of weights besides the suspect that can be sampled
         self._reported: set[int] = set()  # unchanged weights that were reported
 
     def next_weight(self, own: Sequence[int]) -> int | None:
-        """Return the weight to sample now, among an optimizer's weights; None: any weight."""
+        """Return the weight that the search has to sample at this step.
+
+        The result is None if there is no suspect among these weights of an optimizer.
+        """
         if self._suspect is None or self._suspect not in own:
             return None
         return self._others[-1] if self._others else self._suspect
@@ -46,16 +52,18 @@ class FrozenWeights:
     def sample(
         self, step: int, parameter: int, own: Sequence[int], *, still: bool, judged: bool
     ) -> Iterator[FrozenGroup]:
-        """Record whether a step left a weight unchanged, and yield the unchanged weights when the
-        search ends.
+        """Record whether a step left a weight unchanged.
 
         Args:
             step: number of the optimizer step.
-            parameter: the sampled weight, by its position in the model.
-            own: all weights of the optimizer that stepped, by position.
+            parameter: index of the sampled weight in the model.
+            own: indices of all weights of the optimizer that stepped.
             still: True if the sampled values are unchanged.
-            judged: True if the step should have changed the weight: it has a gradient, and the
-                learning rate has not decayed.
+            judged: True if the step should have changed the weight, because the weight has a
+                gradient and the learning rate has not decayed.
+
+        Yields:
+            The unchanged weights, when the search ends.
         """
         if not still:
             self._changed[parameter] = step
@@ -80,7 +88,7 @@ class FrozenWeights:
                 yield self._found()
 
     def skip(self, parameter: int) -> Iterator[FrozenGroup]:
-        """Handle that the weight from `next_weight` cannot be sampled."""
+        """Skip a weight that cannot be sampled, and yield the unchanged ones if the search ends."""
         if self._others and parameter == self._others[-1]:
             self._others.pop()
             self._looked_at -= 1

@@ -1,11 +1,13 @@
-"""Check every step of a training, within a small fraction of the step's time.
+"""Check every step of a training run, within a small fraction of the step's time.
 
-Before an optimizer steps, the norms of all gradients are read. If that takes too long, each step
-reads the norms of some parameters in turn; for a small model, every second or fourth step reads all
-norms. One gradient of the first module is read at every step, because backward computes it last and
-non-finite values reach it. From time to time a few values of one weight are compared before and
-after a step, and the memory in use is read. On CUDA the norms of a step are read at the next step,
-so that nothing waits for the device.
+Before an optimizer steps, the norms of all gradients are read. If that takes too long, the
+parameters are divided into parts, and each step reads the norms of one part. For a small model,
+every second or fourth step reads all norms instead. One gradient of the first module is read at
+every step, because backward computes it last, and NaN and Inf of other gradients propagate to it.
+
+Every few steps, some values of one weight are compared before and after the step, and the memory in
+use is read. On CUDA the norms of a step are read at the next step, so that the program does not
+wait for the device.
 """
 
 from __future__ import annotations
@@ -38,38 +40,38 @@ from .retained_graphs import RetainedGraphMarks
 
 _COST_SHARE = 0.03  # fraction of a step's time that the checks may take
 _MIN_COST = 6e-5  # seconds per step that the checks may always take
-_MAX_COST_RATIO = 4.0  # larger ratios of spent to allowed time count as this ratio
-_MEAN_WEIGHT = 1 / 4  # weight of a new value in a running mean
+_MAX_COST_RATIO = 4.0  # upper bound for the ratio of spent to allowed time
+_MEAN_WEIGHT = 1 / 4  # weight of a new value in running means
 _RATION_EVERY = 4  # steps between adjustments of the number of norms that a step reads
-_MAX_PARTS, _MIN_PART = 64, 8  # most parts of the parameters, fewest parameters in a part
-_MAX_INTERVAL = 4  # most steps between checks of parameters that are too few to be divided
+_MAX_PARTS, _MIN_PART = 64, 8  # largest number of parts, smallest number of parameters in a part
+_MAX_INTERVAL = 4  # for a small model, largest number of steps from one check to the next
 _SAMPLE_EVERY = 16  # steps between samples of a weight
 _MEMORY_EVERY = 32  # steps between readings of the memory in use
-_SAMPLE_SIZE = 4096  # compared values of a weight
+_SAMPLE_SIZE = 4096  # number of compared values of a weight
 _AVERAGES_EVERY = 256  # steps between checks of averages of the weights
 _LOOK_UP_EVERY = 100  # steps between readings of an optimizer's parameter list
-_RECREATED = 5  # consecutive steps with a new optimizer each, for a report
+_RECREATED = 5  # reported after this number of steps in a row that each use a new optimizer
 
 
 class _WeightSample(NamedTuple):
-    """The first values of a weight before a step."""
+    """Some values of a weight before a step."""
 
-    parameter: int
-    tensor: Tensor
+    parameter: int  # index of the weight
+    tensor: Tensor  # view of the first values of the weight
     before: Tensor  # copy of `tensor` before the step
     has_gradient: bool
 
 
 class Health:
-    """The health checks of one training, run at every step.
+    """The health checks of one training run, which are applied at every step.
 
     Args:
         model: the trained model.
-        tell: called with each report.
+        on_report: called with each report.
     """
 
-    def __init__(self, model: Module, tell: Callable[[WatchReport], object]) -> None:
-        self._tell = tell
+    def __init__(self, model: Module, on_report: Callable[[WatchReport], object]) -> None:
+        self._on_report = on_report
         self._parameters = ModelParameters(model)
         self._checks = HealthChecks(self._parameters.names)
         self._graphs, self._frozen = RetainedGraphMarks(), FrozenWeights()
@@ -77,20 +79,20 @@ class Health:
         self._pasts = OptimizerLog(OptimizerPast)
         self._stepped: set[int] = set()  # id() of the optimizers that stepped in this step
         self._last: OptimizerPast | None = None  # the optimizer that stepped last
-        self._recreated = 0  # consecutive steps for which the optimizer was created again
+        self._recreated = 0  # number of steps in a row that each used a new optimizer
         self._sample: _WeightSample | None = None
-        self._waiting: list[Callable[[], None]] = []  # device reads postponed to the next step
+        self._waiting: list[Callable[[], None]] = []  # reads from CUDA postponed to the next step
         self._parts = 1  # number of parts into which the parameters are divided
-        self._rationed, self._ended = -1, perf_counter()  # step and time of the last adjustment
-        self._cost = 0.0  # seconds that checks took since the last adjustment
+        self._rationed, self._ended = -1, perf_counter()  # step and time of the last `_ration`
+        self._cost = 0.0  # seconds that checks took since the last `_ration`
         self._mean = 0.0  # running mean of the ratio of spent to allowed time
         self.seconds = 0.0  # running mean of a step's duration
         self.step = -1  # number of the last step, from 0 on
-        self._computes = False  # True during an optimizer step with a closure
+        self._computes = False  # True during an optimizer step whose closure may run backward
 
     @property
     def current(self) -> int:
-        """Return the number of the step to which a backward that runs now belongs."""
+        """Return the number of the step to which the running backward belongs."""
         return self.step if self._computes else self.step + 1
 
     def on_backward_start(self, event: EngineCalled) -> None:
@@ -112,7 +114,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Pass on a report of another check, unless it is a consequence of an earlier report."""
+        """Pass on a report from outside, unless it is a consequence of an earlier report."""
         self._filter_and_report([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -129,7 +131,7 @@ class Health:
         if past.own:
             try:
                 self._look(past)
-            except RuntimeError:  # raised by a device that failed, and by tensors without a norm
+            except RuntimeError:  # the device failed, or PyTorch cannot compute a tensor's norm
                 self._sample = None
         self._cost += perf_counter() - began
 
@@ -167,7 +169,7 @@ class Health:
         known = past.looked_up == self._parameters.version and not self._parameters.waits
         if not known or self.step % _LOOK_UP_EVERY == 0:
             if not known:
-                self._checks.forget_weights()  # the weights of a new head may start at zero
+                self._checks.forget_weights()  # a new parameter may rightly start at zero
             past.looked_up = self._parameters.version
             past.held = set(map(id, parameters_of(optimizer)))
             tensors = self._parameters.tensors
@@ -176,7 +178,7 @@ class Health:
         return past
 
     def _begin(self, past: OptimizerPast, event: Stepping) -> None:
-        """Begin a training step if this optimizer step is the first one in it."""
+        """Begin a training step if this optimizer step is the first one of a training step."""
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
         if last is not None and past is not last and past.steps == 1:  # the optimizer is new
@@ -193,7 +195,7 @@ class Health:
         self._stepped.add(id(event.optimizer))
 
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
-        """Run the checks of an optimizer's history before the optimizer steps."""
+        """Run those checks that do not read all gradients, before an optimizer steps."""
         step, frame = self.step, event.frame
         self._filter_and_report(past.check_rates(step, event.optimizer.param_groups, frame))
         self._computes = past.computes
@@ -233,7 +235,7 @@ class Health:
                 self._filter_and_report(self._checks.gradients(self.step, norms))
         else:  # some gradients cannot be read quickly, or are not finite
             if quick is not None:
-                part = own  # some are not finite, so the norms of all gradients are read
+                part = own  # to report all non-finite gradients, the norms of all are read
             gradients = self._gradients(part)
             absent: dict[int, float | None] = {i: None for i in part if i not in gradients}
             norms = absent
@@ -243,7 +245,11 @@ class Health:
         self._sample_weight(own, norms)
 
     def _sample_weight(self, own: list[int], norms: Mapping[int, float | None]) -> None:
-        """Sample one weight: a suspect at every step, others at every `_SAMPLE_EVERY`-th step."""
+        """Sample one weight before the step.
+
+        If `FrozenWeights` has a suspect, it chooses the weight. Otherwise the weights are sampled
+        in turn, at every `_SAMPLE_EVERY`-th step.
+        """
         wanted = self._frozen.next_weight(own)
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
             if wanted is None:
@@ -269,7 +275,7 @@ class Health:
         self._filter_and_report(self._checks.gradients(step, {**absent, **there}))
 
     def _take(self, i: int, norms: Mapping[int, float | None]) -> None:
-        """Copy the first values of a weight before the step."""
+        """Sample the weight with index `i`, if its values can be compared."""
         with unseen_calls(), torch.no_grad():
             tensor = self._parameters.tensors[i][1]
             if (
@@ -315,10 +321,13 @@ class Health:
         for report in reports:
             if report.rule != "no-gradient" or not self._any_nonzero(report.parameters):
                 for each in self._checks.without_effects(report):
-                    self._tell(each)
+                    self._on_report(each)
 
     def _any_nonzero(self, names: tuple[str, ...]) -> bool:
-        """Return True if any of these gradients has a non-zero element, even if its norm is 0."""
+        """Return True if a gradient of these parameters has a non-zero element.
+
+        The norm of such a gradient may still be 0, because small squares underflow.
+        """
         gradients = (p.grad for name, p in self._parameters.tensors if name in names)
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(torch.any(g)) for g in gradients)
@@ -342,11 +351,11 @@ class Health:
 
 
 def _representative(own: list[int], names: Sequence[str]) -> int:
-    """Return the parameter whose gradient is read at every step: the first module's bias, or else
-    the first parameter.
+    """Return the index of the parameter whose gradient is read at every step.
 
-    The bias's gradient is a sum of the values from which the weight's gradient is computed, and is
-    smaller.
+    This is the bias of the first module, or else the first parameter. The bias's gradient is the
+    sum of the gradients at the module's output, so NaN and Inf propagate to it. It is smaller than
+    the weight's gradient.
     """
     first, *others = own or [-1]
     module, _, last = names[first].rpartition(".") if own else ("", "", "")
@@ -360,7 +369,10 @@ def _on_cuda(tensors: Iterable[Tensor]) -> bool:
 
 
 def _memory() -> int:
-    """Return the bytes in use on all CUDA devices, or by the process without CUDA; 0 if unknown."""
+    """Return the bytes in use on all CUDA devices, or those of the process if CUDA is not used.
+
+    The result is 0 if they are unknown.
+    """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return sum(map(torch.cuda.memory_allocated, range(torch.cuda.device_count())))
     with suppress(OSError), open("/proc/self/statm", "rb") as file:

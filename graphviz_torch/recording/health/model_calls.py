@@ -21,9 +21,10 @@ from ...internals.frames import hide_frame
 from ...internals.hooks.watch import Replacement, Row, Watch
 from ...internals.recursion import RecursionRoom
 
-# Called before a call, with the method's name, args and kwargs. The result is passed to `Ended`.
+# Callback before a call. It takes the method's name, args and kwargs, and returns any value.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
-Ended = Callable[[Any, Any], None]  # called with the result of `Began` and the result of the call
+# Callback after a call. It takes the value that `Began` returned, and the result of the call.
+Ended = Callable[[Any, Any], None]
 
 
 class ModelCalls(Watch):
@@ -48,7 +49,7 @@ class ModelCalls(Watch):
         super().open()
 
     def close(self) -> None:
-        """Stop observing, and restore the class if no other module of the class is observed."""
+        """Stop observing. The class is restored if no other module of the class is observed."""
         kind = type(self.model)
         if kind in _CLASSES:
             _CLASSES[kind].discard(self)
@@ -58,8 +59,8 @@ class ModelCalls(Watch):
             _ROOM.close()
 
 
-_CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of an observed module
-_ROOM = RecursionRoom()  # raises the recursion limit for the additional frame around `__call__`
+_CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of the observed modules
+_ROOM = RecursionRoom()  # raises the recursion limit, since observed calls need one more frame
 
 
 def _methods(model: Any) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Detect that a model's parameters were replaced while an optimizer still updates the old ones.
 
-Each step compares the modules' parameters by identity. For a large model each step compares a part
-of them.
+At each step, the modules and parameters that the model's modules refer to are compared by identity
+with those of earlier steps. For a large model, each step compares only some of them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from ...graph.text import listing
 from .checks import WatchReport, line_of
 from .optimizer_past import OptimizerPast
 
-_MAX_LINKS = 128  # attributes of modules that are compared in one step
-_PATIENCE = 3  # steps in which the program may still add new parameters to an optimizer
+_MAX_LINKS = 128  # references to modules and parameters that are compared in one step
+_PATIENCE = 3  # steps in which the program may add new parameters to an optimizer unreported
 _LOOK_UP_EVERY = 100  # steps between comparisons of the whole model
 
 
 class _ReplacedParameters(NamedTuple):
     step: int  # the step in which the replacement was found
     gone: set[int]  # id() of the old parameters
-    new: list[int]  # positions of the new parameters
+    new: list[int]  # indices of the new parameters
 
 
 class ModelParameters:
-    """The trainable parameters of a model, in a list in which each keeps its position.
+    """The trainable parameters of a model, in a list in which no index ever changes.
 
-    A parameter that replaces another one gets the position and the name of the old one.
+    A parameter that replaces an old one gets the index and the name of the old one.
     """
 
     def __init__(self, model: Module) -> None:
@@ -47,7 +47,7 @@ class ModelParameters:
         self._look_up(0)
 
     def look(self, step: int) -> None:
-        """Check whether parameters were replaced; each call compares one part of the model."""
+        """Check whether parameters of the next part of the model were replaced."""
         dicts, keys, objects = self._links[self._part]
         self._part = (self._part + 1) % len(self._links)
         try:
@@ -83,7 +83,7 @@ class ModelParameters:
 
     @property
     def waits(self) -> bool:
-        """Return True if there are replaced parameters that may have to be reported."""
+        """Return True if `reports` may have to report replaced parameters."""
         return bool(self._replaced)
 
     def _look_up(self, step: int) -> None:

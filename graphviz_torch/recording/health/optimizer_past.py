@@ -20,14 +20,16 @@ from ...internals.functions import TensorBase
 from ..optimizer_log import OptimizerRecord, learning_rate
 from .checks import WatchReport, line_of
 
-_ZERO_STEPS = 10  # consecutive steps with a learning rate of 0, for a report
-_RATE_JUMP = 500.0  # ratio of a learning rate to the largest rate before, for a report
-_RATE_AFTER = 10  # number of first steps in which such a ratio is not reported
-_UNCLEARED_STEPS = 5  # consecutive steps with gradients that were not cleared, for a report
+_ZERO_STEPS = 10  # reported after this number of steps in a row with a learning rate of 0
+_RATE_JUMP = 500.0  # a learning rate jumped if it exceeds this many times the largest earlier rate
+_RATE_AFTER = 10  # number of first steps in which such a jump is not reported
+_UNCLEARED_STEPS = 5  # reported after this number of steps in a row with uncleared gradients
 
 
 class OptimizerPast(OptimizerRecord):
-    """The record of an optimizer with the history of its rates; it keeps no gradient alive.
+    """The record of an optimizer, with its earlier learning rates and the state of its gradients.
+
+    It keeps no gradient alive.
 
     Args:
         optimizer: the optimizer.
@@ -35,20 +37,20 @@ class OptimizerPast(OptimizerRecord):
 
     def __init__(self, optimizer: Optimizer) -> None:
         super().__init__(optimizer)
-        self.own: list[int] = []  # positions of the model's parameters that the optimizer updates
-        self.guard = -1  # position of the parameter whose gradient is read at each step
+        self.own: list[int] = []  # indices of the model's parameters that the optimizer updates
+        self.guard = -1  # index of the parameter whose gradient is read at each step
         self.held: set[int] = set()  # id() of all parameters that the optimizer updates
         self.looked_up = -1  # version of the model's parameters when `own` was last updated
-        self.backward_since = False  # True if a backward ran for its gradients since its step
-        self._checked: list[float | None] = []  # the rates that were checked last
-        self._largest: list[float] = []  # largest learning rate so far, by group
-        self._zero = 0  # number of consecutive steps with learning rate 0
-        # The id() and version of the first gradient at the last step; None if there was none.
+        self.backward_since = False  # True if backward computed gradients since the last step
+        self._checked: list[float | None] = []  # the learning rates that were checked last
+        self._largest: list[float] = []  # largest learning rate so far, by parameter group
+        self._zero = 0  # number of steps in a row with learning rate 0
+        # id() and version of the first gradient at the last step; None if there was no gradient.
         self._gradient: tuple[int, int] | None = None
-        self._sample: Tensor | None = None  # the parameter of this gradient
-        self._cleared = True  # True if the program cleared this gradient after the last step
-        self._uncleared = 0  # number of consecutive steps with gradients that were not cleared
-        self._since = 0  # the first of these steps
+        self._sample: Tensor | None = None  # the parameter with the first gradient
+        self._cleared = True  # True if the program cleared the first gradient after the last step
+        self._uncleared = 0  # number of steps in a row with gradients that were not cleared
+        self._since = 0  # the first step of this row
 
     def check_rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
@@ -95,10 +97,14 @@ class OptimizerPast(OptimizerRecord):
         return all(rate is not None and (rate == 0 or rate < 1e-3 * most) for rate, most in pairs)
 
     def uses(self, step: int, parameters: Sequence[tuple[str, Tensor]]) -> bool:
-        """Handle a step with the current gradients.
+        """Record that the optimizer steps with the current gradients.
+
+        Args:
+            step: number of the step.
+            parameters: names and parameters of the model.
 
         Returns:
-            True if it must be reported that the program does not clear the gradients.
+            True if the missing clearing of gradients has to be reported at this step.
         """
         if self._cleared or not self.backward_since:
             self._uncleared = 0
@@ -123,12 +129,12 @@ class OptimizerPast(OptimizerRecord):
         yield WatchReport(step, "missing-zero-grad", text)
 
     def on_backward_start(self) -> None:
-        """Handle the start of a backward: if the gradient changed before it, it was cleared."""
+        """Record, at the start of a backward, whether the program cleared the gradients."""
         if not self._cleared and self._gradient_key() != self._gradient:
             self._cleared = True
 
     def on_backward_end(self) -> None:
-        """Handle the end of a backward: if the gradient changed, backward added to it."""
+        """Record, at the end of a backward, whether it computed gradients of this optimizer."""
         if not self.backward_since and self._sample is not None:
             self.backward_since = self._cleared or self._gradient_key() != self._gradient
 

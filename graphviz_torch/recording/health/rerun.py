@@ -1,10 +1,11 @@
 """Find the operation that made a loss or gradient NaN or Inf, before the optimizer steps.
 
-For a loss, the saved tensors of the graph show the first operation with a non-finite result. For a
-gradient, the model runs again in a recording, on the arguments of its last call and with the
-gradients that its results received. This is possible because the weights are still good before the
-optimizer steps, and it shows the source line. If steps are too short to keep the gradients of the
-results, gradients of 1 are used, and the report says so.
+If the loss is non-finite, the saved tensors of the graph show the first operation with a non-finite
+result. If a gradient is non-finite, the model runs again in a recording, which finds the operation
+and its source line. The model gets the arguments of its last call, and its results get the
+gradients that they received. The second run has to precede the optimizer's step, because the step
+makes the weights non-finite. If steps are too short to keep the gradients of the results, gradients
+of 1 are used, and the report says so.
 
 The arguments of a step's calls are kept until the step ends. After the second run, random states,
 buffers and module attributes are restored. Text that the second run prints, and logs of a
@@ -42,7 +43,7 @@ from ..recording import record
 from .checks import line_of
 from .model_calls import ModelCalls
 
-_MAX_CALLS = 4  # calls of a step that are kept
+_MAX_CALLS = 4  # number of calls that are kept for a second run
 _MAX_NBYTES = 1 << 26  # a call with larger arguments is not run again
 _RULES = ("nonfinite-value", "nonfinite-gradient")
 
@@ -59,7 +60,7 @@ class _Call:
     autocast: tuple[str, torch.dtype] | None
     first: int  # the call created the nodes first <= sequence number < last
     last: int = 0
-    gradients: dict[int, Tensor] = field(default_factory=dict)  # of the results, by position
+    gradients: dict[int, Tensor] = field(default_factory=dict)  # index of a result -> its gradient
     handles: list[Any] = field(default_factory=list)  # hooks that collect these gradients
 
     def release(self) -> None:
@@ -73,7 +74,7 @@ class _Call:
 
 
 class NonfiniteRerun:
-    """The calls of a model in this step, which run again if a loss or gradient is non-finite.
+    """The latest calls of a model, which run again if a loss or gradient is non-finite.
 
     Args:
         model: the trained model.
@@ -91,7 +92,7 @@ class NonfiniteRerun:
         self.model_calls = ModelCalls(model, self._on_call_start, self._on_call_end)
 
     def release(self) -> None:
-        """Drop the calls that were kept for a second run."""
+        """Drop the kept calls."""
         for call in self._calls:
             if call.handles:
                 call.release()
@@ -103,8 +104,8 @@ class NonfiniteRerun:
         A loss is not read if that would wait for a device.
 
         Returns:
-            None if the loss is finite or not read. Otherwise True for NaN or False for Inf, and the
-            reason, which is "" if unknown.
+            None if the loss is finite or was not read. Otherwise a pair: True for NaN or False for
+            Inf, and the reason, which is "" if unknown.
         """
         self._ran = True
         with unseen_calls():
@@ -117,7 +118,7 @@ class NonfiniteRerun:
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
-        """Return before a step why a gradient is NaN or Inf; "" if unknown."""
+        """Return why a gradient is NaN or Inf; "" if unknown. Call this before the step."""
         with suppress(Exception):
             for call in self._calls:
                 if text := self._nonfinite_argument(call) or self._rerun(call):
@@ -176,8 +177,9 @@ class NonfiniteRerun:
         return ""
 
     def _rerun(self, call: _Call) -> str:
-        """Run a call again in a recording, and return the message of its first finding about NaN or
-        Inf; "" if there is none.
+        """Run a call again in a recording, and return its first finding about NaN or Inf.
+
+        The result is the finding's message; "" if there is none.
         """
         if not call.has_same_arguments():
             return ""
@@ -206,7 +208,7 @@ class NonfiniteRerun:
     def _repeat_call(self, call: _Call, world: Sandbox) -> Any:
         if call.method == "__call__":
             return self._model(*call.args, **call.kwargs)
-        for module in self._model.modules():  # for example, metrics keep sums in attributes
+        for module in self._model.modules():  # protects attributes such as the sums of metrics
             for value in vars(module).values():
                 if isinstance(value, Tensor):
                     world.protect(value)
@@ -230,7 +232,7 @@ class NonfiniteRerun:
                 self.release()
                 self._ran = False
             call = self._make_call(method, args, kwargs)
-        except Exception:  # raised for tensors that cannot be read
+        except Exception:  # a tensor cannot be read
             return None
         self._open = call is not None and method != "__call__"
         return call
@@ -270,15 +272,17 @@ class NonfiniteRerun:
 
 
 def _can_be_repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if a `training_step` can run again: without other ranks, and without an iterator
-    from which it would read another batch.
+    """Return True if a `training_step` can run again.
+
+    It cannot run again if there are other ranks, or if an argument is an iterator, from which it
+    would read the next batch.
     """
     alone = not (dist.is_available() and dist.is_initialized())
     return alone and not any(isinstance(a, Iterator) for a in (*args, *kwargs.values()))
 
 
 def _logs_nothing(*_: Any, **__: Any) -> None:
-    """Replace the model's logging functions in the second run, and log nothing."""
+    """Log nothing. In a second run, this function replaces the model's logging methods."""
 
 
 def _take(
@@ -295,7 +299,7 @@ def _outputs(result: Any) -> list[Any]:
 
 
 def _number(output: Any) -> list[float]:
-    """Return the value of a loss in a list; no value if reading it would wait for a device."""
+    """Return the value of a loss in a list; [] if reading the value would wait for a device."""
     if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
     if type(output) is Tensor and output.is_cpu:
@@ -304,7 +308,7 @@ def _number(output: Any) -> list[float]:
 
 
 def _name(path: str) -> str:
-    """Return an argument's path without the first brackets: "x" for "['x']"."""
+    """Return an argument's path without its first brackets, such as "x" for "['x']"."""
     return path.replace("['", "", 1).replace("']", "", 1)
 
 

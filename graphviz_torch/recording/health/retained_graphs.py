@@ -1,7 +1,7 @@
 """Detect that graphs of earlier steps stay alive, as with a list of losses or a running sum.
 
-At every fourth step a weak reference to the hook dictionary of backward's root is kept, as in
-steps/history.py. The dictionary is freed together with the root's node.
+At every fourth step the graph is marked: a weak reference to the hook dictionary of its root is
+kept. The dictionary is freed together with the root, so the mark shows whether the graph is alive.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .checks import WatchReport
 
 _MARK_EVERY = 4  # steps between two marks
 _CHECK_EVERY = 8  # steps between two checks of the marks
-_MIN_ALIVE = 6  # number of marked steps with a live graph, for a report
+_MIN_ALIVE = 6  # reported if the marked graphs of this number of steps are alive
 _MAX_NODES = 64  # nodes searched upstream of a variable
 _MAX_FRAMES = 4  # frames searched for the variable that keeps the graphs
 
@@ -29,14 +29,14 @@ _Mark = weakref.ref[Any]
 
 
 class RetainedGraphMarks:
-    """Weak references to graphs of earlier steps, to report that many graphs stay alive."""
+    """Weak references to graphs of earlier steps, which show whether many graphs stay alive."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[int, _Mark]] = deque()
         self._reported = False
 
     def mark(self, step: int, outputs: Sequence[Any]) -> None:
-        """Keep a weak reference to the graph of a backward, at every `_MARK_EVERY`-th step."""
+        """Mark the graph of a backward with these outputs, at every `_MARK_EVERY`-th step."""
         if self._reported or step % _MARK_EVERY:
             return
         for output in outputs:
@@ -46,7 +46,7 @@ class RetainedGraphMarks:
                 return
 
     def due(self, step: int) -> bool:
-        """Return True if `report` has to be called in this step."""
+        """Return True if the marks have to be checked in this step, by a call of `report`."""
         return not (self._reported or step % _CHECK_EVERY)
 
     def report(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
@@ -63,15 +63,16 @@ class RetainedGraphMarks:
         yield WatchReport(step, "retained-graph", text)
 
     def _holder(self, frame: FrameType) -> tuple[str, str]:
-        """Return the name of the variable that keeps the graphs alive, and its function, such as
-        " in train()"; "" if unknown.
+        """Return the variable that keeps the graphs alive, and its function, as in " in train()".
+
+        Both are "" if unknown.
         """
         marked = {id(mark()) for _, mark in self._marks}
         for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
             for name, value in local_variables(outer).items():
                 held = value[-_CHECK_EVERY:] if isinstance(value, list) else [value]
                 fns = [t.grad_fn for t in held if isinstance(t, Tensor) and t.grad_fn is not None]
-                # A running sum is followed to the sums of earlier steps.
+                # From a running sum, the search goes on to the sums of earlier steps.
                 for _ in range(0 if isinstance(value, list) else _CHECK_EVERY):
                     fns = [*dict.fromkeys(f for fn in fns for f in (fn, *sources_of(fn)))]
                     del fns[_MAX_NODES:]

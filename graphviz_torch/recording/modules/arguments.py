@@ -1,13 +1,14 @@
-"""Show plain arguments of calls at the nodes, such as the 2 of `x + 2` and the p of a dropout.
+"""Record plain arguments of calls as attributes of nodes, such as the 2 of `x + 2`.
 
-Numbers, strings, dtypes, and short lists of numbers are recorded as attributes of the node, if the
-call created one node. No object of the user is kept or printed. If a call created several nodes, it
-is unknown to which of them an argument belongs. The dropout of attention is an exception: its node
-is the product of a softmax.
+Plain arguments are numbers, strings, dtypes, and short lists of numbers. They are recorded if the
+call created exactly one node, because otherwise it is unknown to which node an argument belongs. An
+exception is the dropout probability of attention, which belongs to a product of the softmax. No
+object of the user is kept or printed.
 
 If one operand of a sum, difference, product or quotient requires no gradient, the operand's name
-and shape are an attribute, too: the node of `ratio - old` has "data=old f32[64]". The attribute is
-missing if this operand is the first of a difference or quotient, as in `target - x`.
+and shape are recorded, too: the node of `ratio - old` gets the attribute "data=old f32[64]". The
+attribute is missing if this operand is the first one of a difference or quotient, as in
+`target - x`.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from ..program import Program
 
 Attributes = tuple[str, ...]  # of the form "name=value", as in `Node.attributes`
 
-_MAX_LIST = 8  # most numbers in a recorded list
-_MAX_TEXT = 40  # most characters in a recorded string
-_MAX_CACHED = 10_000  # cached combinations of argument types
+_MAX_LIST = 8  # longer lists are not recorded
+_MAX_TEXT = 40  # longer strings are not recorded
+_MAX_CACHED = 10_000  # number of cached combinations of argument types
 _FUNCTIONS = frozenset(
     (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
 )
 _NUMBERS = frozenset((int, float, bool, complex))
 _LISTS = frozenset((tuple, list, torch.Size))
 _KINDS = _NUMBERS | _LISTS | {torch.dtype, str}
-# Functions of two operands. The value is True for commutative functions.
+# Function of two operands -> True if the function is commutative.
 _PAIRS: dict[Any, bool] = {
     getattr(space, form.format(name)): name in ("add", "mul")
     for space in (torch, torch.Tensor)
@@ -67,12 +68,12 @@ class CallArguments(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By sequence number of the node: function, positions of arguments that may be plain, and
-        # the arguments. They are formatted later.
+        # Sequence number of a node -> the called function, and the positions (or keywords) and
+        # values of its plain arguments.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
-        # For each attention call with dropout, its nodes start <= number < end, and p.
+        # For each attention call with dropout: start and end of its nodes' numbers, and p.
         self._dropouts: list[tuple[int, int, float]] = []
-        # By sequence number of the node, name and metadata of the operand that needs no gradient.
+        # Sequence number of a node -> name and metadata of the operand that requires no gradient.
         self._data: dict[int, tuple[str, TensorMeta]] = {}
 
     def on_call_end(self, event: Called) -> None:
@@ -99,7 +100,7 @@ class CallArguments(Listener):
             if type(value) in _KINDS:
                 places.append(key)
                 values.append(value)
-        if places:  # lists are copied, because they may contain tensors, or change later
+        if places:  # lists are copied, because the program may change them later
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
             self._calls[number] = func, tuple(places), tuple(found)
 
@@ -112,7 +113,7 @@ class CallArguments(Listener):
             number: sequence number of the node.
             pair: the two operands.
             frame: the frame of the call, in which the operand is named.
-            either: True if either operand may be recorded; False: only the second one.
+            either: True if either operand may be recorded, False if only the second one may.
         """
         one, other = pair
         if other.requires_grad:
@@ -125,7 +126,7 @@ class CallArguments(Listener):
         self._calls, self._dropouts, self._data = {}, [], {}
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return the attributes of nodes: first those that autograd keeps, then arguments."""
+        """Return the attributes of nodes: first the node's own attributes, then arguments."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
@@ -151,9 +152,9 @@ class CallArguments(Listener):
         return {"attributes": found}
 
     def _products(self, backward: Backward) -> Iterator[tuple[int, float]]:
-        """Yield the nodes at which attention multiplies the softmax by a dropout mask, with p.
+        """Yield the nodes at which attention applies dropout, each with the probability p.
 
-        Only attention on the CPU has such a node.
+        Only attention on the CPU creates such a node, which multiplies the softmax by a mask.
         """
         if not self._dropouts:
             return
@@ -166,11 +167,11 @@ class CallArguments(Listener):
 
 
 class _Plain(NamedTuple):
-    """The arguments that may be plain, for one combination of argument types."""
+    """The positions of plain arguments, for calls with one combination of argument types."""
 
-    places: tuple[int, ...]  # positions of these arguments
-    lists: bool  # True if any of these arguments is a list
-    take: Callable[[Any], tuple[Any, ...]]  # selects these arguments from all arguments
+    places: tuple[int, ...]  # positions of the plain arguments
+    lists: bool  # True if any of them is a list
+    take: Callable[[Any], tuple[Any, ...]]  # function that selects them from all arguments
 
 
 class _Places(dict[tuple[type, ...], _Plain]):
@@ -181,7 +182,7 @@ class _Places(dict[tuple[type, ...], _Plain]):
         first = places[0] if places else 0
         take: Any = itemgetter(*places) if len(places) > 1 else itemgetter(slice(first, first + 1))
         found = _Plain(places, not _LISTS.isdisjoint(kinds), take)
-        # Only PyTorch's and built-in types are cached, to keep no class of the user alive.
+        # Types of the user are not cached, so that the cache keeps no class of the user alive.
         if _KNOWN.issuperset(kinds) and len(self) < _MAX_CACHED:
             self[kinds] = found
         return found
@@ -212,8 +213,8 @@ def _texts(
 
     Args:
         names: names of the function's positional arguments.
-        plain: position or keyword of each argument, and its value.
-        known: attributes that the node already has, which are left out.
+        plain: position or keyword of each argument, and the argument's value.
+        known: attributes that the node already has. Arguments of these names are left out.
     """
     found: dict[str, Any] = {}
     for place, value in plain:
@@ -221,7 +222,7 @@ def _texts(
             found[place] = value
         elif place < len(names):
             found[names[place]] = value
-        elif names:  # more values than names, such as the sizes of view(2, 3)
+        elif names:  # there are more values than names, as for the sizes of view(2, 3)
             before = found.get(names[-1], ())
             found[names[-1]] = (*(before if type(before) is tuple else (before,)), value)
     for attribute in known:
@@ -229,16 +230,16 @@ def _texts(
     return tuple(f"{name}={value}" for name, value in found.items() if name[0] != "_")
 
 
-_torch_names: dict[Any, list[str]] = {}  # parameter names, by function of PyTorch
+_torch_names: dict[Any, list[str]] = {}  # function of PyTorch -> names of its arguments
 
 
 def _positional(func: Any) -> list[str]:
     """Return the names of a function's positional arguments; [] if unknown."""
     if func in _torch_names:
         return _torch_names[func]
-    # C functions of PyTorch have no signature, but PyTorch's testing overrides of them have one.
+    # C functions have no signature. PyTorch has a Python function of the same signature for each.
     stand_in = get_testing_overrides().get(func)
-    if stand_in is None:  # a function of the user, which the cache would keep alive
+    if stand_in is None:  # a function of the user, which is not cached and so not kept alive
         return _parameters(func)
     return _torch_names.setdefault(func, _parameters(stand_in))
 

@@ -5,10 +5,10 @@ a layer in one kernel in eval mode without gradients, but only if no function mo
 recording therefore exits its own function mode during such a layer, and records the layer as one
 call.
 
-One call per sample: a module is reported if the program, with gradients and between two backwards,
-calls it on one slice of a tensor after the other. Slices of integers count only in calls of an
-outermost module, because decoders look up one token at a time. A module whose state changes between
-its calls, such as a recurrent cell, is not reported.
+One call per sample: a module is reported if the program calls it on all slices of a tensor, one
+after the other, without a backward in between. Only calls with gradients enabled count. Slices of
+integers count only if the module is an outermost one, because decoders look up one token at a time.
+A module whose state changes between its calls, such as a recurrent cell, is not reported.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Listener that exits our function mode while a layer on PyTorch's fast path runs."""
+    """Listener that exits the recording's function mode while a layer runs on the fast path."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._layer: nn.Module | None = None  # the layer that runs without our function mode
+        self._layer: nn.Module | None = None  # the layer that is running on the fast path
         self._calls: CallWatch | None = None  # the function mode that was exited
 
     def on_module_start(self, event: ModuleBegan) -> None:
@@ -74,7 +74,7 @@ class FastPaths(Listener):
         ):
             if not _creates_no_node(module, event.frame):
                 return
-            # If another function mode is active, PyTorch does not take the fast path anyway.
+            # If another function mode is active, PyTorch would not take the fast path even then.
             modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
             own = [mode for mode in modes if mode.program is self.program.key]
             if own and len(modes) == len(FUNCTIONS.now()):
@@ -97,19 +97,17 @@ class FastPaths(Listener):
 
 
 def _creates_no_node(layer: nn.Module, frame: FrameType) -> bool:
-    """Return True if a call of the layer creates no node: neither an input nor a parameter requires
-    a gradient.
-    """
+    """Return True if a layer creates no node, since no input or parameter requires a gradient."""
     given = tensors(*frame_variables(frame, "args", "kwargs"))
     if isinstance(layer, nn.TransformerEncoder) and len(given) < 2:
-        return False  # without a mask, each layer of the encoder decides about the fast path
+        return False  # without a mask, each inner layer decides whether it takes the fast path
     asked = [*given, *layer.parameters()] if torch.is_grad_enabled() else ()
     return not any(tensor.requires_grad for tensor in asked)
 
 
 _MIN_CALLS = 8  # fewer calls on adjacent slices are not reported
-_MAX_MODULES = 64  # modules whose calls are counted at the same time
-_CHANNELS = (1, 3)  # channels of an image; other three-dimensional slices may be batches
+_MAX_MODULES = 64  # number of modules whose calls are counted at the same time
+_CHANNELS = (1, 3)  # a 3-D slice is one image if it has one of these numbers of channels
 
 State = tuple[tuple[int, int], ...]
 
@@ -120,7 +118,7 @@ class _SliceCalls:
 
     memory: int  # storage id of the sliced tensor
     shape: tuple[int, ...]  # shape of a slice
-    next: int  # storage offset of the next slice
+    next: int  # storage offset of the slice after the last one
     count: int = 1  # number of calls
     state: State = ()  # the module's state before call number `_MIN_CALLS - 1`
 
@@ -133,7 +131,7 @@ class SampleCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._last: dict[int, _SliceCalls] = {}  # by id() of the module
-        self._slice: tuple[object, ...] = ()  # the slice that the last counted call took
+        self._slice: tuple[object, ...] = ()  # the argument of the last counted call
 
     def on_module_start(self, event: ModuleBegan) -> None:
         args = event.args
@@ -145,7 +143,7 @@ class SampleCalls(Listener):
             shape, start = tuple(args[0].shape), int(TensorBase.storage_offset(args[0]))
             number, memory = TensorBase.numel(args[0]), storage_id(args[0])
         if self._slice == (memory, shape, start) and not self.program.stack.is_outermost:
-            return  # an outer module passed the slice on, and its call was counted
+            return  # an outer module, whose call was counted, passed the slice on to this module
         self._slice = memory, shape, start
         last = self._last.get(id(event.module))
         if last is None or (last.memory, last.shape, last.next) != (memory, shape, start):
@@ -166,7 +164,7 @@ class SampleCalls(Listener):
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._last, self._slice = {}, ()  # calls with a backward for each sample are intended
+        self._last, self._slice = {}, ()  # a backward after each sample shows that this is intended
 
     def on_step_end(self, event: None) -> None:
         self._last, self._slice = {}, ()
@@ -189,8 +187,9 @@ def _is_sample(tensor: Tensor) -> bool:
 
 
 def _state_of(event: ModuleBegan) -> State:
-    """Return id() and version of each tensor that a module has as attribute or buffer, or gets by
-    keyword.
+    """Return the id() and version of each tensor that may be the state of a called module.
+
+    These are the module's attributes and buffers, and the keyword arguments of the call.
     """
     held = [frame_variables(event.frame, "kwargs")[0]]
     for module in _all_submodules(event.module):

@@ -1,7 +1,7 @@
 """Keep the module call that `experiment` runs again, and the losses computed after it.
 
-The first outermost call of a module with parameters is kept, if gradients are enabled. Calls of
-loss functions of `torch.nn.functional` after it are kept as well.
+This is the first outermost call of a module with parameters while gradients are enabled. Later
+calls of the loss functions of `torch.nn.functional` are kept as well.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _LOSSES = {
     F.poisson_nll_loss,
     F.gaussian_nll_loss,
 }
-_BY_CLASS = (F.cross_entropy, F.nll_loss)  # their inputs are (samples, classes, positions)
-# Classes of sharded modules, whose forward gathers parameters and prepares a backward.
+_BY_CLASS = (F.cross_entropy, F.nll_loss)  # losses whose input has the classes in dimension 1
+# Classes of sharded modules. Their calls cannot be repeated, since each call gathers parameters.
 _DIVIDED = {"FSDPModule", "FullyShardedDataParallel"}
-_MAX_OPERAND = 1 << 26  # most bytes of a loss's operand; a call with a larger one is not kept
+_MAX_OPERAND = 1 << 26  # a loss call with an operand of more bytes is not kept
 _MAX_LOSSES = 8
 
 
@@ -55,8 +55,8 @@ class Loss:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     place: CodePosition | None
-    # Sums of the loss's input over the last dimension, or over the classes. They identify the
-    # positions of the module's output that the loss uses.
+    # Sums of the loss's input over the classes or the last dimension. Equal sums in the module's
+    # output show which of its rows the loss uses.
     rows: Tensor | None
 
 
@@ -66,7 +66,7 @@ class RecordedCall:
 
     call: ModuleCall
     where: str  # the user's line that called the module
-    nodes: dict[int, int]  # node ids, by their number in the order of creation
+    nodes: dict[int, int]  # index of a node in the order of creation -> node id
     count: int  # number of nodes that the forward created
     graph: int  # index in `Recording.graphs` of the graph with these nodes
     losses: tuple[Loss, ...]
@@ -89,7 +89,7 @@ class FirstCall(Listener):
         self._open = False  # True while the kept call runs
         self._unfit = False  # True if the first call cannot be repeated
         self._end = -1
-        self._nodes: dict[int, dict[int, int]] = {}  # `RecordedCall.nodes` by graph
+        self._nodes: dict[int, dict[int, int]] = {}  # index of a graph -> `RecordedCall.nodes`
         self._losses: list[Loss] = []
         self._outputs: tuple[Tensor, ...] = ()
 
@@ -98,7 +98,7 @@ class FirstCall(Listener):
             self._depth += 1
         elif self._call is None and not self._unfit and torch.is_grad_enabled():
             module = event.module
-            # DDP is left out, because its forward prepares a backward.
+            # DDP's forward prepares a backward, so the wrapped module's call is kept instead.
             if type(module).__name__ == "DistributedDataParallel":
                 return
             if next(module.parameters(), None) is not None:
@@ -144,7 +144,7 @@ class FirstCall(Listener):
         self._losses.append(Loss(event.func, tuple(kept), kwargs, place, rows))
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Keep the ids of the nodes that the call created, and return no columns."""
+        """Store the ids of the nodes that the call created. The result is empty."""
         if self._call is not None:
             start, end = self._call.start, self._end
             self._nodes[backward.position] = {
@@ -158,7 +158,7 @@ class FirstCall(Listener):
         self._nodes = {}
 
     def persistent_state(self, graphs: Sequence[Graph]) -> RecordedCall | None:
-        """Return the call, with its nodes in the graph that contains most of them."""
+        """Return the call, with the node ids from the graph that contains most of its nodes."""
         if self._call is None:
             return None
         position = max(self._nodes, key=lambda key: len(self._nodes[key]), default=0)

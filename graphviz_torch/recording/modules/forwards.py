@@ -1,11 +1,12 @@
 """Find forwards through which no backward runs, and forwards that repeat an earlier one.
 
-Only outermost forwards are observed. A forward is identified by the call stack's lines, and by the
-sequence numbers of its nodes. A weak reference to the hook dictionary of its result shows when its
-graph is freed. Until then the forward is pending, because a later step may run backward through it.
+Only outermost forwards are observed. Each forward has one of three states:
 
-    forward ─► pending ─► a backward contains its nodes ─► used
-                  └────► its graph is freed without a backward ─► discarded
+    pending      no backward has run through the forward, but a later one may
+    used         the graph of a backward contains nodes of the forward
+    discarded    the forward's graph was freed while the forward was pending
+
+A weak reference to the hook dictionary of the result's node shows when the graph is freed.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are comp
 
 
 class _ArgumentKey(NamedTuple):
-    """The identity of a forward's arguments."""
+    """A key that is equal for two forwards with the same arguments."""
 
-    key: tuple[Any, ...] = ()  # (): unknown
-    storages: tuple[Any, ...] = ()  # weak references, so that storage ids are not reused
+    key: tuple[Any, ...] = ()  # () if unknown
+    storages: tuple[Any, ...] = ()  # weak references, with which storage ids are not reused
 
 
 @dataclass(slots=True, eq=False)
@@ -59,17 +60,17 @@ class _Forward:
     graph: weakref.ref[Any]  # hook dictionary of the result's node; None if the graph was freed
     training: bool  # True if the module was in train mode
     given: _ArgumentKey
-    cuts: int  # number of cuts in the program when the forward ended
+    cuts: int  # number of cuts that were recorded before the forward ended
     was_read: bool = False  # True if the program read a value into Python after the forward
 
 
 @dataclass(slots=True)
 class _LineForwards:
-    """The forwards with one call stack."""
+    """The forwards that were called with the same call stack."""
 
     module: str = ""
     used: bool = False  # True if a backward ran through any of them
-    # Number of discarded forwards, by `was_read` and `training` of `_Forward`.
+    # (`was_read`, `training`) of a forward -> number of such forwards that were discarded
     counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
 
 
@@ -80,7 +81,7 @@ class Forwards(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._began = -1  # sequence number at the start of the running forward
+        self._began = -1  # sequence number at the start of the running forward; -1: not observed
         self._argument_key = _ArgumentKey()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
@@ -94,14 +95,14 @@ class Forwards(Listener):
         self._began = sequence_number()
         self._argument_key = _ArgumentKey()
         if running_node() is not None:
-            # A node of a backward runs the forward again, and then calls autograd.grad.
+            # A checkpoint repeats this forward inside backward, and runs backward through it there.
             self._began = -1
         elif torch.is_grad_enabled():
             args, kwargs = frame_variables(event.frame, "args", "kwargs")
             args = event.args if args is None else args
             self._argument_key = _argument_key(args, kwargs)
             if any(each.grad_fn is not None for each in tensors(args, kwargs)):
-                self._began = -1  # ignored: this module takes another module's result, as a head
+                self._began = -1  # ignored, since the argument is a result of another forward
 
     def _on_outermost_end(self, event: ModuleEnded) -> None:
         if self._began < 0:
@@ -180,8 +181,9 @@ class Forwards(Listener):
 
 
 def _first_difference(first: _Lines, second: _Lines) -> int:
-    """Return the index of the first line in which two call stacks differ; if none differs, the
-    index of the last line.
+    """Return the index of the first line in which two call stacks differ.
+
+    If no line differs, it is the index of the last line.
     """
     pairs = zip(first, second, strict=False)
     differ = next((i for i, (a, b) in enumerate(pairs) if a != b), len(first))
@@ -189,10 +191,10 @@ def _first_difference(first: _Lines, second: _Lines) -> int:
 
 
 def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
-    """Return a line of a discarded forward's call stack that no used forward has.
+    """Return the line to report for a discarded forward.
 
-    This is the line that calls the module. If used forwards have this line, too, it is the
-    outermost line that distinguishes the call stack from theirs.
+    This is the line that calls the module. If this line also calls used forwards, it is the line of
+    the call stack at which the discarded forward differs from the used ones.
 
     Args:
         lines: call stack of the discarded forward.
@@ -204,7 +206,7 @@ def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
 
 
 def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:
-    """Return a key of a forward's arguments, which contains memory and version of each tensor."""
+    """Return the key of a forward's arguments, which contains each tensor's memory and version."""
     key: list[Any] = []
     storages = []
     for value in (*args, *(kwargs or {}).items()):

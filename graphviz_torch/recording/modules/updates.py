@@ -1,10 +1,11 @@
 """Find weights that steps do not change, and weights whose rows stay equal.
 
-At each step a few elements of some weights are compared before and after the step: weights that are
-16-bit or not contiguous, and one other weight in turn. An element counts only if gradient times
-learning rate is large enough to change it, or in 16 bits if its gradient is not zero. Weights with
-a master copy or a rounding remainder in the optimizer's state are left out. The rows of a weight
-are compared after the first step, and after later steps as long as they are equal.
+At each step a few elements of some weights are compared before and after the step. These weights
+are a few of those that are 16-bit or not contiguous, and one other weight, which changes from step
+to step. In a 16-bit weight, all elements with a non-zero gradient are compared. In other weights,
+only those are compared whose gradient times learning rate is large enough to change the element.
+Weights with a master copy or a rounding remainder in the optimizer's state are left out. The rows
+of a weight are compared after the first step, and after later steps as long as they are equal.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from ..listener import Listener
 from ..optimizer_log import OptimizerRecord
 from ..program import Program
 
-_MAX_ELEMENTS = 64  # most compared elements of a weight
-_SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that a step compares
-_STEPS_PER_SUSPECT = 4  # consecutive steps that compare the same of these weights
-_MIN_ELEMENTS = 16  # a weight of which fewer elements were compared is not reported
-_UNCHANGED_SHARE = 0.9  # fraction of compared elements that must be unchanged for a report
-# Rows of weights, and of gradients, are equal if they differ by less than this fraction of the
-# largest value.
+_MAX_ELEMENTS = 64  # number of elements of a weight that are compared
+_SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that are compared at a step
+_STEPS_PER_SUSPECT = 4  # number of steps in a row that compare the same ones of these weights
+_MIN_ELEMENTS = 16  # a weight is reported only if at least this number of elements was compared,
+_UNCHANGED_SHARE = 0.9  # and at least this fraction of them was unchanged
+# Rows are equal if they differ by at most this fraction of the largest value. The first number is
+# for weights, the second one for gradients.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4
 _MAX_WEIGHTS = 64
-# Names of entries in an optimizer's state that contain a more precise copy of the weight, or a
-# rounding remainder.
+# Names in an optimizer's state that suggest a more precise copy of the weight or a rounding
+# remainder.
 _WIDER = re.compile("master|param|comp|kahan|shift|error|resid|copy")
 
 
@@ -60,7 +61,7 @@ class _ElementSample(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """Counts for one weight that steps may have left unchanged."""
+    """The comparisons of one weight so far."""
 
     parameter: Ref
     event: UnchangedParameters
@@ -82,7 +83,7 @@ class Updates(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By optimizer, the positions of its parameters that a step may leave unchanged.
+        # Optimizer -> indices of its 16-bit and non-contiguous parameters.
         self._suspects: WeakKeyDictionary[OptimizerRecord, list[int]] = WeakKeyDictionary()
         self._samples: list[_ElementSample] = []
         self._counts: dict[int, _Count] = {}  # by id() of a parameter
@@ -178,7 +179,7 @@ class Updates(Listener):
             start += len(own)
 
     def _check_rows(self) -> None:
-        """Report weights of which all rows have equal values and equal gradients."""
+        """Report weights whose rows all have equal values and equal gradients."""
         known = self._rows
         if known is not None and not known:
             return
@@ -194,7 +195,7 @@ class Updates(Listener):
 
 
 def _is_suspect(parameter: Tensor) -> bool:
-    """Return True if a step may leave the weight unchanged: it is 16-bit, or not contiguous."""
+    """Return True if a weight is 16-bit or not contiguous, so that a step may not change it."""
     if not has_memory(parameter):
         return False
     odd = parameter.dtype.itemsize == 2 or not TensorBase.is_contiguous(parameter)
@@ -206,8 +207,11 @@ def _keeps_more(state: Any) -> bool:
 
 
 def _sample(parameter: Tensor, rate: float) -> _ElementSample | None:
-    """Return a sample of a weight's elements at equal distances in memory; None if they cannot be
-    compared.
+    """Return a sample of a weight's elements, evenly spaced in memory; None if impossible.
+
+    Args:
+        parameter: the weight.
+        rate: the learning rate.
     """
     gradient = parameter.grad
     if gradient is None or not (may_be_read(parameter) and may_be_read(gradient)):
@@ -227,7 +231,7 @@ def _sample(parameter: Tensor, rate: float) -> _ElementSample | None:
 
     view, slope = some(parameter), some(gradient)
     learns = torch.ne(slope, 0)
-    if parameter.dtype.itemsize > 2:  # updates that are lost in rounding do not count
+    if parameter.dtype.itemsize > 2:  # leave out updates that are lost in rounding
         least = torch.mul(torch.abs(view), 4 * torch.finfo(view.dtype).eps)
         learns = torch.gt(torch.mul(torch.abs(slope), rate), least)
     return _ElementSample(parameter, view, torch.clone(view), learns)

@@ -25,16 +25,16 @@ from ..program import Program
 
 
 class Weights(Listener):
-    """Listener that records the parameters of the model, with their norms when backward begins."""
+    """Listener that records the model's parameters, with their norms at the start of backward."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._norms: dict[int, Norms] = {}  # by graph
-        self._reached: set[int] = set()  # id() of leaves that any backward reached
+        self._norms: dict[int, Norms] = {}  # by index of the graph
+        self._reached: set[int] = set()  # id() of leaves that any backward of this step reached
         self._optimized: set[int] | None = None  # id() of parameters that any optimizer has
-        # The id() of each parameter of an optimizer that did not step.
+        # id() of parameters of optimizers that did not step in this step
         self._waiting: set[int] | None = None
-        # Position of the first backward after a parameter was listed, by id() of the parameter.
+        # id() of a parameter -> index of the first backward that began when it was listed
         self._since: dict[int, int] = {}
         self._got: set[str] = set()  # names of parameters that got a gradient
         self._looked_at = False  # True if all gradients were read, so `_got` is complete
@@ -44,7 +44,7 @@ class Weights(Listener):
         self._with_grad: set[str] | None = None
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        """Read data of the parameters that the program may change later in the step."""
+        """Read `requires_grad` and norms, which the program may change later in the step."""
         listed = self.program.table.listed_parameters()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
         for _, tensor in listed:
@@ -56,7 +56,7 @@ class Weights(Listener):
             self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Read the gradients before they are cleared."""
+        """Read which parameters have gradients, before the program clears them."""
         listed = self.program.table.listed_parameters()
         found = {name for name, tensor in listed if tensor.grad is not None}
         self._with_grad = found | (self._with_grad or set())
@@ -70,7 +70,7 @@ class Weights(Listener):
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         self._reached = {key for backward in backwards for key in backward.reached}
         noted = (stats for graph in graphs for node in graph.nodes for stats in node.grad_outputs)
-        # With gradients="finite", finite gradients are not recorded. It is then assumed that every
+        # Finite gradients are not recorded with gradients="finite". It is then assumed that every
         # parameter whose node ran got a gradient.
 
         self._looked_at = any(stats is not None and not stats.nan + stats.inf for stats in noted)
@@ -99,12 +99,12 @@ class Weights(Listener):
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table
-        # If a compiled region was not traced, the module calls inside are unknown.
+        # The module calls inside a compiled region that was not traced are unknown.
         closed = any(f"{REGION}:" in note for note in set(columns["note"]))
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed_parameters()
-        if not listed:  # no module was called, so leaves that do not reach the loss are listed
+        if not listed:  # no module was called, so the leaves that backward did not reach are listed
             named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
             return tuple(
                 Parameter(label, meta, True, node, got_gradient=key in self._reached)
@@ -115,7 +115,7 @@ class Weights(Listener):
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
         node_of, position = backward.parameters, backward.position
-        if backward.ran is not None:  # modules first called after this backward are left out
+        if backward.ran is not None:  # leave out modules that were first called later
             since, never = self._since, math.inf
             listed = [
                 (name, tensor)
@@ -126,7 +126,7 @@ class Weights(Listener):
         nodes, keys = list(map(node_of.get, names)), list(map(id, tensors))
         metas = [None if node is None else outputs[node][0] for node in nodes]
         known = [None if node is None else weights.get(node) for node in nodes]
-        ranks = [type(tensor) not in PLAIN for tensor in tensors]  # True if it may be sharded
+        ranks = [type(tensor) not in PLAIN for tensor in tensors]  # True for a possible DTensor
         found = _rows(
             len(listed),
             name=names,
@@ -160,7 +160,7 @@ class Weights(Listener):
 
 
 def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
-    """Return parameter rows, built without a Python loop, since there may be thousands.
+    """Return parameter rows. There may be thousands, so they are built without a Python loop.
 
     Args:
         count: number of rows.
@@ -174,12 +174,12 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
 
 
 def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
-    """Return for each key whether the set contains it, or None for each if the set is None."""
+    """Return for each key whether it is in the set; if the set is None, return None for each."""
     return [None] * len(keys) if known is None else [key in known for key in keys]
 
 
 def _sharded_gradients(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
-    """Return the statistics of sharded gradients, computed from this rank's shard, by name."""
+    """Return statistics of this rank's shards of gradients, by parameter name."""
     grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
     divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
     descriptions = Descriptions()

@@ -23,7 +23,7 @@ from graphviz_torch.integrations.training import record_steps
 from graphviz_torch.recording.recording import Recording
 from tests.recording.test_compiled import INDUCTOR, nothing_compiled_stays  # noqa: F401
 
-REMARK = "the numbers are eager's"
+REMARK = "values and times are those of eager mode"
 
 
 class Model(nn.Module):
