@@ -1,7 +1,7 @@
-"""Find the faults of a training in its recorded graphs, each with its cause, its line and a repair.
+"""Find faults in recorded training steps, each with its cause, source line and advice.
 
 A rule reports nothing if the values that it reads were not recorded. To add a rule, add one
-function to the file in `rules/` that has its subject.
+function to the file in `rules/` about the rule's subject.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .run_findings import RunFindings
 from .selection import Selection
 
 _KEEPS = ("retained-graph",)
-# For each rule, the rules that report its cause. If one of them reports a fault, the findings of
-# the rule itself are left out.
+# Rule -> rules that report a cause of the same fault. If a graph has a finding of one of the
+# latter, the findings of the former are left out.
 _CAUSES_OF = {
     "zero-grad-before-step": ("optimizer-never-stepped",),
     "constant-loss": ("all-gradients-zero", "stalled-training"),
@@ -42,7 +42,7 @@ _CAUSES_OF = {
     "exploding-gradient": _KEEPS,
     "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
 }
-_PREVIOUS = 4  # earlier steps that a step is compared with
+_PREVIOUS = 4  # number of earlier steps with which a step is compared
 _MAX_NOTE_LINE = 400  # number of characters after which `diagnosis` shortens a line
 
 
@@ -56,24 +56,23 @@ def find(
 ) -> Findings:
     """Report the faults of a recording, sorted by severity: error, warning, info.
 
-    Each fault is reported once, with the backwards that have it (`Finding.steps`). Printed, the
-    result is a table of errors and warnings; findings of severity info are only counted there. If
-    nothing is found, the table says how much was checked.
+    Each fault is reported once, and `Finding.steps` contains the indices of the backwards that have
+    it. `print` shows a table of the errors and warnings, and counts the findings of severity info.
+    If nothing is found, it shows the numbers of rules, nodes and parameters that were checked.
 
     Args:
-        graph: a recording, a step of a training, a training, or one graph. A tensor or its trace
-            contains less, so fewer rules apply. A list has one graph for each rank, rank 0 first;
-            then only differences between the ranks are reported.
+        graph: a recording, a recorded training run, one of its steps, or a graph. A tensor or its
+            trace contains less, so fewer rules apply. For a list with one graph per rank, rank 0
+            first, only differences between the ranks are reported.
         previous: the graphs or steps that were recorded before `graph`, oldest first, for rules
             that compare steps.
         select: the ids of the rules to report; None: all of them.
         ignore: the ids of rules not to report.
 
     Raises:
-        TypeError: if `graph` neither is nor contains a graph, or `previous` is not a list of
-            graphs.
-        ValueError: if an id of `select` or `ignore` is not a rule's, or `previous` is given with
-            a list of ranks.
+        TypeError: if `graph` is not one of these types, or `previous` is not a list of graphs.
+        ValueError: if `select` or `ignore` contains an unknown id, or `previous` is given with a
+            list of ranks.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta = TensorMeta((3,), "float32", "cpu")
@@ -99,8 +98,8 @@ def find(
     return Findings(filter(reported.includes, found), found.checked)
 
 
-# Findings by id() of a graph that is alive: a hash of a graph would take as long to compute as its
-# findings.
+# id() of a live graph -> its findings. The key is not the graph, because hashing a graph would take
+# as long as finding its faults.
 _judged: dict[int, tuple[weakref.ref[Graph], Findings]] = {}
 
 
@@ -133,7 +132,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
 
 
 def _find_in_steps(training: Training) -> Findings:
-    """Return each finding of a training once, with the indices of the steps that have it."""
+    """Return each finding of a training run once, with the indices of the steps that have it."""
     steps = training.steps
     found = [
         (i, replace(each, steps=()))
@@ -160,7 +159,8 @@ def diagnosis(graph: Graph) -> str:
     """Return the cause, line and advice for the exception that ended a recording; "" for none.
 
     The text has at most three lines. A rule that reports the exact cause is preferred to the rule
-    `exception`. If that rule could only repeat the message of the exception, "" is returned.
+    `exception`. If only `exception` applies, and can only repeat the exception's message, "" is
+    returned.
 
     >>> from graphviz_torch.graph import Failure
     >>> text = diagnosis(Graph((), failure=Failure("RuntimeError", "out of memory", "", "a.py:7")))
@@ -172,10 +172,11 @@ def diagnosis(graph: Graph) -> str:
     failure = graph.failure
     if failure is None:
         return ""
-    blocked = Reading(graph).loss_has_no_grad  # then the finding about the cut is the exact cause
+    # If the loss does not require grad, an error about a cut is the exact cause.
+    blocked = Reading(graph).loss_has_no_grad
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)
-        # The severity of grad-of-non-leaf is error only if the read of .grad ended the block.
+        # grad-of-non-leaf has severity error only if reading .grad ended the block.
         named = found.rule == "grad-of-non-leaf"
         exact = found.severity == "error" and (here or blocked or named)
         if found.rule == "exception" and not found.advice and not found.nodes:
@@ -193,7 +194,7 @@ def _find_in_ranks(ranks: list[Graph]) -> Findings:
 
 
 def _causes(found: list[Finding]) -> list[Finding]:
-    """Leave out findings that follow from another finding."""
+    """Return the findings without those that are consequences of other findings."""
     causes = {f.rule for f in found if f.cause != SINCE_EARLIER_BACKWARD}
     return [
         f

@@ -1,4 +1,4 @@
-"""Follow axes through a graph: from which original axes is each dimension of a result composed?
+"""Follow axes through a graph: determine which original axes each dimension of a result contains.
 
 An atom is an axis with an id and a size. A dimension is a tuple of atoms, slowest first. A view
 splits and joins dimensions, a permute moves them, a matrix product keeps the rows of its first
@@ -28,10 +28,9 @@ _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_v
 
 
 def keeps_order(reading: Reading) -> bool:
-    """Return True if views only join whole dimensions, and split each joined one as it was before.
+    """Return True if views only join whole dimensions, or split them as before the join.
 
-    If so, no view breaks an axis. This check is cheap, and most graphs pass it; `AxisReading` is
-    needed for the others only.
+    If so, no view breaks an axis. Most graphs pass this cheap check; the others need `AxisReading`.
     """
     joined: dict[int, set[tuple[int, ...]]] = {}
     split: dict[int, set[tuple[int, ...]]] = {}
@@ -114,7 +113,7 @@ class AxisReading:
     def _input(self, node: int, number: int = 0) -> Axes | None:
         """Return the axes of a node's input; None if they are unknown."""
         for edge in self._inputs[node]:
-            # The second condition guards against a file whose nodes have another order.
+            # The second condition guards against a file whose nodes are not in topological order.
             if edge.input_nr == number and edge.source < node:
                 source = self._nodes[edge.source]
                 if edge.output_nr == 0 or source.operation in ("unbind", "split", "chunk"):
@@ -191,7 +190,7 @@ class AxisReading:
             known = other is not None and len(other) == len(shape)
             columns = other[-1:] if known and other is not None else fresh[-1:]
             if set(columns[0]) & {atom for dimension in rows for atom in dimension}:
-                columns = fresh[-1:]  # scores of queries and keys of the same sequence
+                columns = fresh[-1:]  # queries and keys have the same axis, as in self-attention
             if one is None and known and other is not None and len(shape) == 3:
                 rows = other[:1] + fresh[1:-1]
             return rows + columns
@@ -209,7 +208,8 @@ class AxisReading:
     def _axes_after_view(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
         atoms = [atom for dimension in given for atom in dimension]
         queue, found = atoms[::-1], []
-        # If the first part of a split axis was joined with another axis: the id of the second part.
+        # For each split axis whose first part was joined with another axis, the id of the second
+        # part.
         torn: set[int] = set()
         for size in shape:
             dimension: list[Atom] = []
@@ -249,8 +249,8 @@ def batch_axis(rnn: Node) -> int:
     """Return the batch dimension of a recurrent node's result, 0 or 1. The other of the two is
     time.
 
-    A node that computes a single layer takes (time, batch, features), whatever `batch_first` its
-    module has.
+    A node that computes a single layer takes (time, batch, features), even if its module has
+    `batch_first=True`.
     """
     multi_layer = rnn.operation in _MULTI_LAYER_RNNS
     return 0 if multi_layer and attribute(rnn, "batch_first") == "True" else 1
@@ -272,7 +272,7 @@ def attribute(node: Node, name: str) -> str:
 
 
 def number(node: Node, name: str) -> int | None:
-    """Return the integer of a node's attribute; None if the attribute has no integer or several."""
+    """Return the only integer in a node's attribute; None if there is none or more than one."""
     found = numbers(node, name)
     return found[0] if len(found) == 1 else None
 
@@ -282,7 +282,7 @@ def numbers(node: Node, name: str) -> list[int]:
     return [*_numbers(attribute(node, name))]
 
 
-@lru_cache(maxsize=4096)  # attributes repeat in a model
+@lru_cache(maxsize=4096)  # many nodes of a model have equal attributes
 def _numbers(text: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.strip("()").split(",")]
     return tuple([int(part) for part in parts if part.lstrip("-").isdigit()])

@@ -1,8 +1,8 @@
-"""Advice on exceptions that end a training step, by a phrase in the exception's message."""
+"""Advice on exceptions that end a training step, keyed by a phrase in the exception's message."""
 
 from __future__ import annotations
 
-# Each key occurs in the messages of one type of failure only.
+# Phrase in a message -> advice. Each phrase occurs in messages about one kind of mistake only.
 ADVICE = {
     "does not require grad": "Look for detach(), .data, no_grad, item() or an autograd.grad "
     "without create_graph=True between the parameters and the loss.",

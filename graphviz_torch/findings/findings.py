@@ -15,7 +15,8 @@ from ..graph.text import printable, with_short_names
 from .run_findings import counts_text, steps_text
 
 _INDENT = " " * 8
-_NOT_RECORDED = "not recorded: "  # prefix of the note that a failed listener leaves on the outputs
+# Start of the note on a graph's outputs that says which values could not be recorded.
+_NOT_RECORDED = "not recorded: "
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,10 @@ class Reading:
 
     @cached_property
     def regions(self) -> dict[int, int]:
-        """The node of the surrounding compiled region, by id of a node inside such a region.
+        """A dict from each node inside a compiled region to the node that represents the region.
 
-        Regions whose inner gradients were recorded are left out: rules treat their inner nodes as
-        other nodes.
+        Regions whose inner gradients were recorded are left out: rules treat the nodes inside them
+        like nodes outside of regions.
         """
         found, region, known = dict[int, int](), -1, set[int]()
         for node in reversed(self.graph.nodes):
@@ -179,7 +179,7 @@ class Reading:
         return frozenset(
             p.name
             for p in self.graph.parameters
-            # If a backward was recorded, has_grad may be a gradient from before the recording.
+            # If a backward was recorded, has_grad may mean a gradient from before the recording.
             if (p.has_grad and not self.ran)
             or p.got_gradient
             or (
@@ -227,7 +227,7 @@ class Reading:
             and p.requires_grad
             # A meta tensor has no values, so the model runs with other tensors.
             and p.tensor.device != "meta"
-            and not (p.has_grad and p.stepped)  # the program assigned p.grad
+            and not (p.has_grad and p.stepped)  # the program assigned p.grad by itself
             and not p.in_other_optimizer  # an optimizer that steps alternately trains it
             and not (self.backward_failed and (p.module_called is not False or p.node is not None))
         ]
@@ -302,11 +302,10 @@ class Reading:
 
     @cached_property
     def dropping_nodes(self) -> dict[int, int]:
-        """`last_with_gradient` without the entries that name the node with which DDP wraps a
-        model's outputs.
+        """`last_with_gradient`, without the entries that point to a node of DDP.
 
-        DDP's node passes on each gradient, and gets no gradient for outputs that the loss does not
-        use.
+        DDP adds this node to the model's outputs. The node passes on every gradient, and gets none
+        for outputs that the loss does not use.
         """
         nodes = self.graph.nodes
         found = self.last_with_gradient.items()
@@ -318,15 +317,13 @@ class Reading:
 
     @cached_property
     def leaf_losses(self) -> list[LeafBackward]:
-        """The events of leaves that this backward started from; empty if the program trains no
-        model.
-        """
+        """The events about leaves from which this backward started; empty if nothing is trained."""
         outputs = {node for node, _ in self.graph.outputs}
         learns = any(p.requires_grad for p in self.graph.parameters) or self.events(OptimizerStep)
         if not learns:
             return []
-        # An event names the node of the last backward of its line only. For an earlier backward of
-        # that line, the graph's output is the leaf.
+        # If a line calls backward several times, its event contains the node of the last backward
+        # only. In the graphs of the earlier ones, the graph's output is the leaf.
         alone = bool(outputs) and all(self.graph.nodes[node].leaf for node in outputs)
         events = self.events(LeafBackward)
         return [e for e in events if not outputs.isdisjoint(e.nodes) or (alone and not e.nodes)]
@@ -379,13 +376,14 @@ class Reading:
 
     @cached_property
     def copied_parameters(self) -> NewLeaves | None:
-        """The new leaves with the shapes of parameters without a gradient, or of several of them
-        stacked; None if there are none.
+        """The event about new leaves that are copies of parameters without a gradient, or None.
+
+        The leaves are recognized by the shapes of the parameters, or of several stacked parameters.
         """
         shapes = {p.tensor.shape for p in self.without_gradient}
         for event in self.events(NewLeaves):
             if not event.nodes and event.times > 1:
-                return event  # created again for a later backward
+                return event  # the leaves are created again for each backward
             metas = [meta for node in event.nodes if (meta := self.meta(node)) is not None]
             if metas and all(not shapes.isdisjoint((m.shape, m.shape[1:])) for m in metas):
                 return event

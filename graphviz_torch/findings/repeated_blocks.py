@@ -1,4 +1,4 @@
-"""Merge the findings that each of a model's repeated blocks has into one finding."""
+"""Merge findings that are repeated for each of a model's blocks into one finding."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import zip_longest
 from ..graph import Finding
 from ..graph.text import listing
 
-_PATH = r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])"  # "layers.0.attn.weight"; "0.35"
+_PATH = r"(?<![\w./:])\w+(?:\.\w+)+(?![\w/:])"  # "layers.0.attn.weight", but also "0.35"
 _INDEX = r"(?<![^.])\d+(?![^.])"  # a block's index in a path
 _NUMBER = r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)"
 

@@ -53,12 +53,12 @@ _PROGRAM = r"(?ms)^```python\n(.*?)^```$"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A kind of fault, with one id for all functions and commands that report it."""
+    """A kind of fault, which has the same id in all functions and commands that report it."""
 
     id: str
     severity: Severity  # severity of the rule's most severe findings
     sources: tuple[Source, ...]
-    advanced: bool  # True if it is rarely needed; the index lists it last
+    advanced: bool  # True if the rule is rarely needed; the index lists such rules last
     function: Callable[..., Any]
 
     @property
@@ -155,7 +155,8 @@ class Finder(NamedTuple):
     id: str
     function: Function
     reads: Reads
-    # `find` calls the function only for graphs that contain one of these kinds; empty: for all
+    # `find` calls the function only for graphs that contain one of these kinds, or, if the set is
+    # empty, for all graphs.
     of: frozenset[type | str]
 
 
@@ -199,8 +200,7 @@ def rule(
 def finds(
     id: str, *, reads: Reads = "graph", of: Iterable[type | str] = ()
 ) -> Callable[[Function], Function]:
-    """Register the decorated function as a second one that reports a rule's fault, for another
-    cause.
+    """Register the decorated function as one more function that reports the fault of a rule.
 
     Args:
         id: the id of the rule.
@@ -256,9 +256,7 @@ def rules_called() -> int:
 
 
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """Yield the findings of all rules for a subject of the kind `reads`, in the order of the
-    table.
-    """
+    """Yield the findings of all rules that read this kind of subject, in the order of the table."""
     kinds = subject.kinds if isinstance(subject, Reading) else ()
     by_kind = _INDICES.get(reads, {})
     for index in sorted({i for kind in (None, *kinds) for i in by_kind.get(kind, ())}):

@@ -14,15 +14,16 @@ from ..graph.units import count_text
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 _UNCALLED = re.compile(r": (\S+) was never called\.")
 _LEFT_OUT = "Do nothing if forward leaves it out in some steps on purpose. Otherwise call it."
-# A number that may differ from step to step; not one in a name, a source location or a path.
+# Matches a number that may differ between steps, but no number in a name, source location or path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
-# The stem of the noun after a number: "zero" of "zeros"
+# Matches the noun after a number and captures its stem: "zero" of "zeros".
 _PLURAL = re.compile(r"(?<=# )(\w+?)(?:ies|y|s)?\b")
 _TIMES = re.compile(r", \d+ times(?=[.,])")  # number of times in one step
 _MAX_RANGES = 4  # number of ranges of steps that are listed
-_MIN_STEPS_WITHOUT = 3  # number of steps without a finding after which it counts as over
+_MIN_STEPS_WITHOUT = 3  # a finding counts as over after this many steps without it
 
-# `Finding.cause` of a finding that follows from an earlier step's finding of a rule in _SPOILS.
+# `Finding.cause` of a finding that is a consequence of a finding in an earlier step, of a rule in
+# `_SPOILS`.
 SPOILT = "NaN or Inf in a parameter"
 _SPOILS = ("nonfinite-value", "nonfinite-gradient")
 
@@ -68,7 +69,7 @@ class RunFindings:
                 continue
             said = _PLURAL.sub(r"\1", _NUMBER.sub("#", _TIMES.sub("", finding.message)))
             if finding.where and finding.rule in _BY_LINE:
-                said = finding.cause  # the message may name a variable that other steps do not have
+                said = finding.cause  # messages of other steps may name other variables
             key = finding.rule, finding.where, said
             if key not in self._found:
                 new.append(finding)
@@ -79,7 +80,7 @@ class RunFindings:
         return new
 
     def merge(self, count: int) -> list[Finding]:
-        """Return each finding once, with the numbers of the last step that has it.
+        """Return each finding once, with the message of the last step that has it.
 
         Args:
             count: number of steps of the run. For one step, `Finding.steps` is empty.
@@ -152,8 +153,6 @@ def _spoils(finding: Finding) -> bool:
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """Return True if the finding has been absent since its last step for at least as long as in any
-    earlier gap.
-    """
+    """Return True if the finding has been absent at least as long as in any earlier gap."""
     gaps = (after - before for before, after in pairwise((-1, *steps)))
     return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

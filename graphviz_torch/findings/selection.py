@@ -13,7 +13,7 @@ class Reported(Protocol):
 
     @property
     def rule(self) -> str:
-        """The id of the rule that was broken."""
+        """The id of the rule that reports the fault."""
 
 
 class Selection(NamedTuple):
@@ -27,7 +27,7 @@ class Selection(NamedTuple):
         """Create a selection, and check its ids.
 
         Raises:
-            ValueError: if an id is not a rule's.
+            ValueError: if no rule has one of the ids.
         """
         return cls(None if select is None else _check_ids(select), _check_ids(ignore))
 

@@ -1,8 +1,8 @@
 """`explain`: the path of the gradient from the loss to one parameter or node.
 
 If several paths reach the target, the strongest is shown. The search starts at the target. From
-each node it continues with the node's user that has the gradient of the largest norm, up to the
-loss.
+each node it continues with one of the node's users, the one whose gradient has the largest norm, up
+to the loss.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
             last node is used. None: return the table, for all backwards of the recording.
 
     Raises:
-        TypeError: if `graph` neither is nor contains a graph.
+        TypeError: if `graph` is neither a recording nor a Graph.
         ValueError: if nothing in the graph has this name or id; the message lists similar names.
 
     >>> import torch

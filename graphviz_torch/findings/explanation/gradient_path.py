@@ -22,10 +22,11 @@ class Waypoint:
     output_nr: int  # the output at which the gradient arrived
     name: str  # a parameter's name, a label, or the operation
     module: str
-    norm: float | None  # of the gradient that arrived; None if unknown
+    norm: float | None  # norm of the gradient that arrived; None if unknown
     nonfinite: int  # number of elements of that gradient that are NaN or Inf
     factor: float | None  # the norm divided by the previous node's norm
-    # Estimated share of this path in the node's gradient, by the norms of the node's users.
+    # Fraction of the node's gradient that arrives along this path, estimated from the norms of the
+    # gradients at the node's users.
     share: float
 
     @property
@@ -78,7 +79,7 @@ class GradientPath:
 
     @property
     def share(self) -> float:
-        """The share of this path in the target's gradient, estimated by norms where paths fork."""
+        """The estimated fraction of the target's gradient that arrives along this path."""
         return math.prod(point.share for point in self.points)
 
     @property
@@ -123,7 +124,8 @@ class GradientPath:
         for point, done in ((self.shrank, "shrank"), (self.grew, "grew")):
             if point is not None and point.factor is not None:
                 by = number_text(point.factor)
-                before = self.points[self.points.index(point) - 1]  # this node applied the factor
+                # The backward of the previous node changed the norm.
+                before = self.points[self.points.index(point) - 1]
                 lines.append(
                     f"The norm {done} most from {before.text} to {point.text}: {by} times."
                 )

@@ -19,10 +19,10 @@ _MAX_NETWORKS = 8  # a model with more children is shown as one network
 
 @dataclass(frozen=True, slots=True)
 class LossRow:
-    """The loss of one backward, and the gradients that it gave."""
+    """The loss of one backward, and the gradients that this backward computed."""
 
-    loss: str  # its name in the program, else its operation
-    where: str  # the line that computed it
+    loss: str  # the loss's name in the program or, if unknown, its operation
+    where: str  # the line that computed the loss
     norms: tuple[float | None, ...]  # norm of each network's gradient; None without a gradient
     # Terms of the loss, each with its line; () if the loss is not a sum.
     terms: tuple[str, ...] = ()
@@ -32,8 +32,9 @@ class LossRow:
 class LossTable:
     """The norms of each network's gradient by backward; `print` shows a table.
 
-    Backwards of the same line, such as those of a loop, share one row, which shows the last. The
-    networks are the children of the model, and parameters outside the model. Returned by `explain`.
+    Backwards of the same line, such as those of a loop, share one row, which shows the last of
+    them. The networks are the model's children, and the parameters outside of the model. Returned
+    by `explain`.
 
     >>> import torch
     >>> from graphviz_torch import explain, record
@@ -101,7 +102,7 @@ class LossTable:
 
 
 def loss_table(graph: Graph) -> LossTable:
-    """Return the table of a graph, with one row for each segment, the graph of one backward."""
+    """Return the table of a graph, with one row for each backward (each segment of the graph)."""
     names = _names(graph)
     networks = {p.node: names[p.name] for p in graph.parameters if p.node is not None}
     for node in graph.nodes:
