@@ -32,7 +32,7 @@ def redirect(to: Page, part: str) -> Callable[[], None]:
     return draw
 
 
-# Start the job server, unless `main.py` has started it. The server imports torch meanwhile.
+# Start the job server, unless `main.py` has started it: it imports torch in the background.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
 # Set the icon before the navigation: otherwise the browser requests an icon from the network.

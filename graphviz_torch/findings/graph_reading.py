@@ -336,7 +336,7 @@ class Reading:
 
     @cached_property
     def backward_failed(self) -> bool:
-        """True if backward failed after it had started, so that some parameters may have got no
+        """True if backward failed after it had started, so some parameters may have got no
         gradient.
         """
         return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)

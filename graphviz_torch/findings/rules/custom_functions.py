@@ -1,6 +1,4 @@
-"""Rules about custom Functions and forwards that run twice: their gradients are not those of the
-loss.
-"""
+"""Rules about custom Functions and repeated forwards whose gradients are not those of the loss."""
 
 from __future__ import annotations
 
@@ -77,13 +75,13 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A Function may be the loss itself, on which backward is always called directly. The gradient
-    that it receives is then 1.
+    A Function may compute the loss itself, on which backward is called directly. The gradient that
+    the Function receives is then always 1.
 
     ## Not detected
 
-    A backward that reads only a part of the gradient, and a backward that is not written in Python,
-    are not detected.
+    A backward that reads only a part of the gradient, or that is not written in Python, is not
+    detected.
 
     ## See also
 
@@ -107,12 +105,12 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(RedrawnDropout,))
 def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
-    """Backward ran a forward again, and the dropout in it drew another mask than in the first run.
+    """Backward ran a forward again, and dropout drew a different mask than in the first run.
 
     ## Why it matters
 
-    The gradients belong to other activations than those that the loss was computed from. They are
-    wrong by as much as the dropout changes the activations, and the training may diverge.
+    The gradients belong to different activations from those that the loss was computed from. The
+    error is as large as the change of the activations by dropout, and training may diverge.
 
     ## Example
 
@@ -146,13 +144,13 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The rule reports only masks that differ, which is never intended. `preserve_rng_state=False`
-    saves time in a checkpoint without random operations, and is not reported there.
+    It is never intended that the masks differ. `preserve_rng_state=False` saves time in a
+    checkpoint without random operations, for which nothing is reported.
 
     ## Not detected
 
-    Random numbers of other operations than `nn.Dropout`, random numbers of a GPU, and forwards of
-    functions that are not modules are not detected.
+    Only `nn.Dropout` on a CPU, in the forward of a module, is checked. Other random operations,
+    random numbers of a GPU, and functions outside of modules are not.
 
     ## See also
 

@@ -1,8 +1,8 @@
 """Rules about cuts: calls such as `detach()` that cut a parameter's path to the loss.
 
-A cut that is probably made on purpose has severity info and no advice. Such cuts are a
-straight-through estimator, a target, a weight or a sampled action that the loss uses without a
-layer in between, and a network that ran without gradients.
+A cut that is probably made on purpose has severity info and no advice. Examples are a
+straight-through estimator; a target, a weight or a sampled action that the loss uses without a
+layer in between; and a network that ran without gradients.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The parameters before the cut keep their initial values, while the rest of the model is trained.
-    The loss still falls, but the model is worse than it could be. No error is raised, because the
-    loss has a `grad_fn` through the other parameters.
+    The parameters upstream of the cut keep their initial values, while the rest of the model is
+    trained. The loss still falls, but the model is worse than it could be. No error is raised,
+    because the loss has a `grad_fn` through the other parameters.
 
     ## Example
 
@@ -118,9 +118,8 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A value that leaves PyTorch and comes back through another library, such as a C extension, is
-    not followed. A cut of a tensor that was computed without parameters is not reported, because
-    the tensor may be data.
+    Values that pass through another library, such as a C extension, are not followed. A cut of a
+    tensor that was computed without parameters is not reported, because the tensor may be data.
 
     ## See also
 
@@ -201,7 +200,7 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             or (cut.before is None and _may_concern(cut, p))
         ]
         missing = [p for p in missing if p not in found]
-        # All cuts of a network that ran without gradients are one finding, and so are all cuts of
+        # All cuts in a network that ran without gradients become one finding, and so do all cuts at
         # one line.
         first = firsts.setdefault((cut.how, "" if whole else cut.where or str(id(cut))), cut)
         yield from ((first, parameter) for parameter in found)
@@ -225,9 +224,9 @@ def _by_likelihood(reading: Reading) -> list[Cut]:
     """Return the cuts that may explain a missing gradient, the most likely first.
 
     Cuts of a known tensor come first. Later cuts come before earlier ones, because a gradient from
-    the loss reaches them first. Numbers come late, because most are read for a log, and so do
-    operations without a derivative (an index, a sample, a comparison), because most are not between
-    a parameter and the loss.
+    the loss reaches them first. Reads of Python numbers come late, because most of them are for a
+    log. Operations without a derivative (an index, a sample, a comparison) also come late, because
+    most of them are not between a parameter and the loss.
     """
     nodes = reading.graph.nodes
 
@@ -248,7 +247,7 @@ def _used_by_loss(reading: Reading) -> list[Cut]:
     cuts = reading.graph.cuts
     if not cuts or not reading.ran or reading.graph.failure is not None:
         return list(cuts)
-    # An item() of the loss is for a log, not a cut.
+    # An item() of the loss itself is a read for a log, not a cut.
     losses = {node for node, _ in reading.graph.outputs}
     cuts = tuple(c for c in cuts if c.how not in _READS or c.before not in losses)
     alive = {node.id for node in reading.graph.nodes if node.order is not None}
@@ -266,13 +265,13 @@ def _used_by_loss(reading: Reading) -> list[Cut]:
 
 def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
     """Return the severity of a cut: "info" if it looks intended."""
-    # A module that runs under no_grad, and that no optimizer steps, is a target network or a fixed
-    # encoder.
+    # A module that runs under no_grad, and that no optimizer updates, is a target network or a
+    # fixed encoder.
     whole = _ran_inside(cut, {p.node for p in parameters})
     if whole and not any(p.stepped for p in parameters):
         return "info"
-    # A copy of a trained module, or a teacher, is intended even if an optimizer holds its
-    # parameters: the loss uses its result as a target.
+    # The cut is also intended if the loss uses the result of the module as a target, and the module
+    # is a copy of a trained one or ran under no_grad, even if an optimizer holds its parameters.
     if (whole or _is_copy(reading, parameters)) and _goes_straight_to_loss(reading, cut):
         return "info"
     # A leaf outside of all modules is probably detached on purpose.
@@ -409,14 +408,14 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """Return True if a cut without nodes was made in the parameter's module, or in a module around
-    that.
+    """Return True if a cut of an unknown tensor may concern a parameter: it was made in the
+    parameter's module, or in a module around this module.
     """
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 
 
 def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:
-    """Return a node and all nodes that it was computed from, except `seen` ones.
+    """Return a node and all nodes upstream of it, except those in `seen`.
 
     Args:
         seen: nodes to leave out. The returned nodes are added to this set.

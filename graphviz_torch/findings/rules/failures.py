@@ -49,8 +49,8 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A node saves the tensors that its backward needs. If a saved tensor is overwritten, the gradient
-    would be wrong. PyTorch therefore raises an error, which does not name the line of the change.
+    A node saves the tensors that its backward needs. With an overwritten tensor, the gradient would
+    be wrong. PyTorch therefore raises an error, which does not name the line of the change.
 
     ## Example
 
@@ -125,7 +125,7 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A backward frees the tensors that its nodes have saved, so that a second backward through the
+    A backward frees the tensors that its nodes have saved, so a second backward through the
     same nodes fails. `retain_graph=True` avoids the error. In a loop, however, each backward then
     also runs through the graphs of all earlier steps, and takes longer and longer.
 
@@ -363,7 +363,7 @@ def _in_worker(message: str) -> _WorkerError | None:
     frames = [match.groups() for match in _FRAME.finditer(message)]
     own = [(file, number) for file, number in frames if not _INSTALLED.search(file)]
     lines = message.rstrip().splitlines()
-    # The last frame is followed by its source lines and by the exception, of one or more lines.
+    # In the traceback, the source lines of the last frame are followed by the exception's message.
     text = next((i for i, line in reversed([*enumerate(lines)]) if line.startswith("  ")), 0)
     said = "\n".join(lines[text + 1 :])
     where = f"{PurePath(own[-1][0]).name}:{own[-1][1]}" if own else ""
@@ -371,7 +371,7 @@ def _in_worker(message: str) -> _WorkerError | None:
 
 
 def _sentences(message: str) -> str:
-    """Return the first line of a message. A sentence that the next line continues is left out."""
+    """Return the first line of a message, without a sentence that continues on the next line."""
     line, _, more = message.strip().partition("\n")
     whole = line.rstrip()
     if more.strip() and not whole.endswith((".", ":", "!", "?", ";")) and ". " in whole:
@@ -432,7 +432,14 @@ def _is_visible(change: Cause) -> bool:
 
 
 def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str) -> str:
-    """Return advice on the first in-place change: the code to write instead."""
+    """Return the code to write instead of the first in-place change, as advice.
+
+    Args:
+        reading: the graph.
+        failure: the exception of backward.
+        changes: the in-place changes of the saved tensor, in order.
+        user: the operation that saved the tensor, as text.
+    """
     if not changes:
         return (
             f"Look for code that changes the tensor after {user} saved it: compiled code, a "
@@ -473,8 +480,8 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
 
 
 def _origin(reading: Reading, other: Cause) -> str:
-    """Return the phrase "NODE uses TENSOR", for the first node after the part that another backward
-    ran.
+    """Return the phrase "NODE uses TENSOR", where another backward ran the node of TENSOR, but not
+    NODE.
     """
     nodes = reading.graph.nodes
     old, new = (nodes[i] for i in other.nodes[:2])
@@ -487,9 +494,7 @@ def _origin(reading: Reading, other: Cause) -> str:
 
 
 def _advice_on_carried(other: Cause) -> str:
-    """Return advice on a tensor whose graph an earlier backward ran and a later backward
-    reaches.
-    """
+    """Return advice on a tensor through which a backward reaches a graph that has already run."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
     if (other.in_loop or not other.where) and other.operation != "grad":
@@ -512,7 +517,7 @@ def _advice_on_carried(other: Cause) -> str:
 
 
 def _advice_on_same_graph(other: Cause) -> str:
-    """Return advice on a graph that an earlier backward ran as a whole."""
+    """Return advice on a graph that ran completely, before another backward ran through it."""
     if other.in_loop:
         return "Run the forward again before each backward, in the loop or the closure."
     if other.operation == "grad":

@@ -88,12 +88,12 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(EvalMode,))
 def trained_in_eval_mode(reading: Reading) -> Iterator[Finding]:
-    """A model was trained while all its dropout and batch norm was in eval mode.
+    """A model was trained while all of its dropout and batch norm layers were in eval mode.
 
     ## Why it matters
 
     In eval mode, dropout does nothing, and batch norm uses its running statistics without updating
-    them. A model that was left in eval mode after a validation is trained without this
+    them. A model that is still in eval mode after a validation is trained without this
     regularization, and with outdated statistics.
 
     ## Example
@@ -259,9 +259,7 @@ def frozen(reading: Reading) -> Iterator[Finding]:
 
 
 def _everything_frozen(reading: Reading) -> Finding | None:
-    """Return the finding that every parameter is frozen, so that backward failed; None if it did
-    not.
-    """
+    """Return the finding that backward failed because every parameter is frozen; None otherwise."""
     parameters, failure = reading.graph.parameters, reading.graph.failure
     if not parameters or any(p.requires_grad for p in parameters) or not reading.loss_has_no_grad:
         return None

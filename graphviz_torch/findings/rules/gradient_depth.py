@@ -61,13 +61,13 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    In the first step of a model whose last layer is initialized with zeros, the gradient is small
-    for a good reason. Later steps of such a model are not reported.
+    If a model's last layer is initialized with zeros, the gradient is small in the first step on
+    purpose. Later steps of such a model are not reported.
 
     ## Not detected
 
     Gradients that are small everywhere, because the loss is divided by a large number for example,
-    are not reported: only the ratio along depth is checked.
+    are not reported: only the ratio between first and last layers is checked.
 
     ## See also
 
@@ -135,11 +135,11 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Optimizers that normalize gradients, such as Adam, tolerate large gradients. Silence the rule if
-    the training is stable.
+    training is stable.
 
     ## Not detected
 
-    Growth inside one layer is not detected. `watch` reports growth in single steps of a training as
+    Growth inside one layer is not detected. `watch` reports growth in single steps as
     `gradient-spike`.
 
     ## See also
@@ -184,9 +184,10 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     """Return the ratio of the norms next to the input and next to the last layer; None for a short
     path.
 
-    The norm next to the input is the median of the deepest quarter of the path, or that of the last
-    operation if it is larger. In a branch beside a skip connection, the gradient may be small,
-    although nodes before the branch get the larger gradient of the skip connection.
+    The norm next to the input is the median norm in the quarter of the path that is farthest from
+    the loss. If the norm at the end of the path is larger, it is used instead: in a branch beside a
+    skip connection, the gradient may be small, although nodes before the branch get the larger
+    gradient of the skip connection.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
@@ -202,7 +203,7 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """Return the nodes of parameters that only the `deep` deepest nodes of a path use, deepest
+    """Return the nodes of parameters that only the last `deep` nodes of a path use, last ones
     first.
     """
     position = {node: i for i, node in enumerate(reversed(chain))}

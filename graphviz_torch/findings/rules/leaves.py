@@ -22,7 +22,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A leaf has no history, so that `backward()` computes a gradient only for the loss itself.
+    A leaf has no history, so `backward()` computes a gradient only for the loss itself.
     Setting `requires_grad` on a loss hides the error "does not require grad", but does not repair
     its cause.
 
@@ -55,7 +55,7 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It is never intended in a training: backward from a leaf reaches no parameters.
+    It is never intended in a training step: backward from a leaf reaches no parameters.
 
     ## Not detected
 
@@ -265,7 +265,7 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A program may update a parameter by hand in this way. Write `with torch.no_grad(): x.copy_(h)`
-    instead, which autograd checks.
+    instead: autograd then detects that a saved tensor is overwritten.
 
     ## Not detected
 
@@ -299,7 +299,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     A module finds parameters through its attributes, but not inside a plain list or dict.
-    `parameters()`, `to()` and `state_dict()` miss such parameters, so that they never learn, stay
+    `parameters()`, `to()` and `state_dict()` miss such parameters, so they never learn, stay
     on the CPU and are not saved.
 
     ## Example
@@ -402,7 +402,7 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
             message += f"{_assignment(event)} is a plain {event.holder}, so it is not registered."
             advice = _container_advice(event)
         yield finding(
-            # The program may update these parameters by hand, or not train them.
+            # The program may update these parameters by hand, or may not train them.
             "info" if event.holder in ("outside", "variable") else "warning",
             message,
             cause="not in the optimizer" if event.holder == "variable" else "not in the model",

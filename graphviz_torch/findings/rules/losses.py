@@ -65,12 +65,12 @@ _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 @rule("warning", of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
-    """A loss got the wrong kind of input: cross_entropy takes raw scores and got probabilities, or
-    nll_loss or kl_div takes log-probabilities and got others.
+    """A loss got the wrong kind of input: cross_entropy got probabilities instead of raw scores, or
+    nll_loss or kl_div got values that are not log-probabilities.
 
     ## Why it matters
 
-    The loss is finite and falls, but slowly and towards another minimum. A softmax before
+    The loss is finite and falls, but slowly and towards a different minimum. A softmax before
     `cross_entropy` makes gradients small, and the lowest loss that can be reached is far above 0.
     `kl_div` of values that are not logarithms has no meaning.
 
@@ -131,7 +131,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Losses that the program computes from logarithms and sums are not checked.
+    Losses that the program computes itself, from logarithms and sums, are not checked.
 
     ## See also
 
@@ -203,13 +203,13 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 @rule("warning", of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     """An operation broadcast shapes (N, 1) and (N,) to (N, N), a loss broadcast shapes (N, 1) and
-    (N, k), or a reduction of rows was paired with columns, although elements were probably to be
-    paired one to one.
+    (N, k), or a reduction of rows was combined with columns, although a combination of
+    corresponding elements was probably intended.
 
     ## Why it matters
 
     The difference of tensors with shapes (N, 1) and (N,) is a matrix of all pairs. The mean of this
-    matrix is a valid loss, so that no error is raised, and the model learns to predict the mean of
+    matrix is a valid loss, so no error is raised, and the model learns to predict the mean of
     all targets.
 
     ## Example
@@ -308,7 +308,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
 
 def _wrong_axis(event: Broadcast, wide: Operand, narrow: Operand, names: list[str]) -> Finding:
-    """Return the finding about a reduction of rows that met the columns of its own matrix."""
+    """Return the finding about a value per row of a matrix that was combined with its columns."""
     return finding(
         "warning",
         f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: "
@@ -332,7 +332,7 @@ def _axis(reading: Reading, node: Node) -> int | None:
 
 
 def _first(reading: Reading, node: Node) -> int | None:
-    """Return the node that computed the first input; None if that node is not in the graph."""
+    """Return the node of the first input; None if that node is not in the graph."""
     return next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
 
 
@@ -371,7 +371,7 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
         while first is not None and nodes[first].operation in _ELEMENTWISE:
             first = next((e.source for e in reading.inputs[first] if e.input_nr == 0), None)
         if first is None or (first == passed and "nll" in name):
-            continue  # loss_input reports this case itself
+            continue  # the function `loss_input` reports this case
         maker, meta = nodes[first], reading.meta(first)
         scores = next((e.source for e in reading.inputs[first]), None)
         if meta is None or len(meta.shape) != 2 or min(meta.shape) < 2 or scores is None:
@@ -393,9 +393,7 @@ def _over_samples(reading: Reading) -> Iterator[Finding]:
 
 
 def is_of_cross_entropy(reading: Reading, node: Node) -> bool:
-    """Return True if an nll_loss of the same line uses this log_softmax: both are one
-    cross_entropy.
-    """
+    """Return True if an nll_loss of the same line uses this log_softmax, as in cross_entropy."""
     stack = [node.id]
     while stack:
         for edge in reading.users[stack.pop()]:

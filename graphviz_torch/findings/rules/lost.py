@@ -29,7 +29,7 @@ _SATURATED = {
 }
 
 
-# Users of a softmax that returns attention weights rather than an output.
+# If one of these operations uses a softmax, its result is attention weights rather than an output.
 _WEIGHING = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
 _TORCH_PREFIXES = (
     "_",
@@ -69,7 +69,7 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     A custom Function computes the gradients of its inputs in its own `backward`. None means "no
-    gradient", so that the parameters before the Function do not learn, and no error is raised.
+    gradient", so the parameters before the Function do not learn, and no error is raised.
 
     ## Example
 
@@ -119,8 +119,8 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    None is correct for inputs that need no gradient, such as flags and integers. These are not
-    reported.
+    None is correct for inputs that need no gradient, such as flags and integers, and is not
+    reported for them.
 
     ## Not detected
 
@@ -166,7 +166,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Rounding, signs and comparisons are constant between their jumps, so that their gradient is
+    Rounding, signs and comparisons are constant between their jumps, so their gradient is
     exactly 0. The parameters before them never change, although each of these parameters has a
     `.grad`.
 
@@ -231,14 +231,14 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
             elif user.id in step:
                 step.setdefault(node.id, step[user.id])
     rows = [(step[node], p) for node, p in zeros if node in step]
-    # One finding for each line, even if many modules run it.
+    # Report one finding for each line, even if many modules run the line.
     lines = {flat: (nodes[flat].title, nodes[flat].where or flat) for flat, _ in rows}
     whys = {flat: _cause_and_advice(reading, flat) for flat, _ in rows}
     for (_, (why, advice)), found in group_by_key(((lines[f], whys[f]), (f, p)) for f, p in rows):
         flats = list(dict.fromkeys(flat for flat, _ in found))
         node, parameters = nodes[flats[0]], [p for _, p in found]
         more = f", and in {count_text(len(flats) - 1, 'other module')}," if flats[1:] else ""
-        custom = is_custom(node)  # may be intended, such as a factor that is 0 in this step
+        custom = is_custom(node)  # its zeros may be intended
         yield finding(
             "info" if custom else "warning",
             f"{names_of(parameters)} got a gradient of only zeros: "
@@ -270,9 +270,7 @@ def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
 
 
 def is_custom(node: Node) -> bool:
-    """Return True for a node of the program's own Function. Names of PyTorch's nodes end in a
-    digit.
-    """
+    """Return True for a node of a custom Function, whose name does not end in a digit."""
     own = node.name.endswith("Backward") and not node.name.startswith(_TORCH_PREFIXES)
     return own and "compile" not in node.note
 

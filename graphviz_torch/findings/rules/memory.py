@@ -92,8 +92,8 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Truncated backpropagation through time keeps the graphs of a few steps on purpose, and
-    meta-learning keeps those of an inner loop. Their number is bounded: silence the rule at the
-    line.
+    meta-learning keeps the graphs of an inner loop. Silence the rule at the line if the number of
+    graphs is bounded.
 
     ## Not detected
 
@@ -134,8 +134,8 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Arrays of NumPy are float64 by default. An operation with a float64 tensor returns float64,
-    which needs twice the memory, and on most GPUs 2 to 64 times as long.
+    NumPy arrays are float64 by default. An operation with a float64 tensor returns float64, which
+    needs twice the memory and, on most GPUs, takes 2 to 64 times as long.
 
     ## Example
 
@@ -167,8 +167,8 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Sums and tests may need the precision of float64. Convert only their inputs, and convert the
-    result back.
+    Sums and tests may need the precision of float64. Convert only their inputs to float64, and
+    convert the result back.
 
     ## Not detected
 
@@ -188,7 +188,8 @@ def unintended_float64(reading: Reading) -> Iterator[Finding]:
     if "float64" in dtypes or not dtypes or not wide:
         return
     origins = [i for i in sorted(wide) if not any(e.source in wide for e in reading.inputs[i])]
-    # A cast is explicit, and so is a promotion on the line of a cast. Other promotions are not.
+    # Casts are explicit, and so are promotions on the line of a cast. Other promotions are
+    # implicit.
     casts = {i for i in origins if graph.nodes[i].name.startswith("ToCopy")}
     lines = {graph.nodes[i].where for i in casts} - {""}
     meant = all(i in casts or graph.nodes[i].where in lines for i in origins)
@@ -246,11 +247,11 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The base may be a table that the program keeps for the whole training anyway.
+    The base may be a table that the program keeps until the end of training anyway.
 
     ## Not detected
 
-    Views that the program keeps, but autograd does not save, are not seen.
+    Views that the program keeps, but that autograd does not save, are not detected.
 
     ## See also
 
@@ -263,7 +264,7 @@ def view_retains_storage(reading: Reading) -> Iterator[Finding]:
         for saved in (nodes[i].saved if nbytes >= MIN_BYTES else ())
         if saved.nbytes >= MIN_BYTES and saved.kind == "activation"
     ]
-    # Node that counts a storage -> bytes of the largest tensor saved from it.
+    # Node whose saved bytes include a storage -> bytes of the largest tensor saved in this storage.
     largest: Counter[int] = Counter()
     for node in nodes if large else ():
         for saved in node.saved:

@@ -22,8 +22,7 @@ _Owner = tuple[str, str]  # (module, ""), or ("", operation) outside of all modu
 
 @rule("info", of=(SavedTensor,))
 def most_memory(reading: Reading) -> Iterator[Finding]:
-    """A list of the modules, and of the operations outside of modules, that save the most bytes for
-    backward.
+    """The modules, and the operations outside of modules, that save the most bytes for backward.
 
     ## Why it matters
 
@@ -58,8 +57,8 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The finding has severity info, because the program has no fault. If the memory suffices, change
-    nothing: a checkpoint computes the forward a second time.
+    The finding has severity info, because the program has no fault. If there is enough memory,
+    change nothing: a checkpoint computes the forward a second time.
 
     ## Not detected
 
@@ -273,14 +272,14 @@ def _bytes_from(reading: Reading) -> list[int]:
 
 
 def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
-    """Return the bytes that remain if blocks are checkpointed: their inputs, and storages that
-    nodes outside share.
+    """Return the bytes that are still saved if blocks are checkpointed: the inputs of the blocks,
+    and storages that nodes outside of the blocks also save.
 
     Args:
         home: the block of each node; None for nodes outside of the blocks.
     """
     nodes = reading.graph.nodes
-    # (node that counts or computed the tensor, tensor)
+    # (node whose saved bytes include the tensor, or node and output that computed it; tensor)
     staying: set[tuple[object, TensorMeta]] = set()
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:

@@ -62,7 +62,8 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     A module that is called, but whose result is not used, is reported as `output-not-in-loss`.
-    Modules that neither `record` nor an optimizer was given are not checked.
+    Modules that were passed neither to `record` nor, through their parameters, to an optimizer are
+    not checked.
 
     ## See also
 
@@ -72,7 +73,7 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     if not uncalled:
         return
     called = _modules_around(p for p in reading.graph.parameters if p.module_called is not False)
-    called.update(row.path for row in reading.graph.modules)  # also those without parameters
+    called.update(row.path for row in reading.graph.modules)  # includes modules without parameters
     twins = _called_twins(reading)
     passed_over: list[tuple[str, tuple[str, list[Parameter]]]] = []
     for module, parameters in group_by_key((_outermost(module_of(p), called), p) for p in uncalled):
@@ -200,7 +201,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
                 f"Use {names} in the forward of {name}, or remove "
                 f"{'it' if len(parameters) == 1 else 'them'}."
             )
-            if slopes:  # the loss may be a derivative, which does not depend on a bias
+            if slopes:  # a loss that is computed from a derivative may not depend on a bias
                 severity, advice = (
                     "info",
                     ("Do nothing if the loss is computed from gradients only."),
@@ -215,7 +216,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
 
 
 def _names_before_data(reading: Reading) -> set[str]:
-    """Return the names of parameters from which the value h of an `x.data = h` was computed.
+    """Return the names of parameters from which the value of a `.data` assignment was computed.
 
     The rule `data-assignment` reports them.
     """
@@ -339,9 +340,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
-    """Return True if each parameter has a stepped twin: the same name and shape in another
-    module.
-    """
+    """Return True if another module has trained parameters with the same names and shapes."""
     stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
     keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
     return all(name and (name, shape) in stepped for name, shape in keys)
@@ -375,9 +374,7 @@ def _outermost(module: str, excluded: set[str]) -> str:
 
 
 def _called_twins(reading: Reading) -> dict[str, str]:
-    """Return, for each item of a module list, an item with parameters of the same shapes that was
-    called.
-    """
+    """Return a dict from items of a module list to called items with equal parameter shapes."""
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     called: set[str] = set()
     for parameter in reading.graph.parameters:

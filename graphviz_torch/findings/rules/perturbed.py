@@ -141,7 +141,7 @@ def future_leak() -> None:
     ## When it is intended
 
     Some models, such as BERT, read the whole sequence on purpose. Their targets are not the next
-    tokens, so that nothing is reported.
+    tokens, so nothing is reported.
 
     ## Not detected
 
@@ -197,7 +197,7 @@ def target_shift() -> None:
 
     ## When it is intended
 
-    An autoencoder copies its input on purpose. Its bottleneck reads all positions, so that it is
+    An autoencoder copies its input on purpose. Its bottleneck reads all positions, so it is
     not reported. Several libraries shift the labels inside the model.
 
     ## Not detected
@@ -464,11 +464,11 @@ def precision_loss() -> None:
 
 @external_rule("warning", "experiment")
 def memory_order() -> None:
-    """The output changes if an input has the same values in another memory format.
+    """The output changes if an input has the same values in a different memory format.
 
     ## Why it matters
 
-    `as_strided`, a `view` of raw storage and kernels that read memory by address return other
+    `as_strided`, a `view` of raw storage and kernels that read memory by address return different
     results for transposed or `channels_last` tensors. The model is then correct for contiguous
     inputs only, and no error is raised.
 
@@ -518,7 +518,7 @@ def memory_order() -> None:
 
     ## Not detected
 
-    Inputs with one dimension are not changed. Operations that raise an error for another memory
+    Inputs with one dimension are not changed. Operations that raise an error for a different memory
     format are not reported.
 
     ## See also
@@ -530,7 +530,7 @@ def memory_order() -> None:
 
 @external_rule("warning", "experiment")
 def compiled_differs() -> None:
-    """A compiled module returns other values than the same module in eager mode.
+    """A compiled module returns different values from the same module in eager mode.
 
     ## Why it matters
 
@@ -580,7 +580,7 @@ def compiled_differs() -> None:
 
     ## Not detected
 
-    Differences as small as rounding errors, and differences that only the gradients have, are not
+    Differences as small as rounding errors, and differences in the gradients alone, are not
     reported.
 
     ## See also

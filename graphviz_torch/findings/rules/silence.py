@@ -1,4 +1,4 @@
-"""Rules about trainings that fail without an error: all gradients are zero, or nothing changes."""
+"""Rules about training that fails without an error: all gradients are zero, or nothing changes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-FORWARD_ALONE = "no backward"  # cause of a finding that is not marked in pictures of a forward
-_ZERO_BELOW = 1e-12  # a gradient whose elements are all smaller trains nothing
+FORWARD_ALONE = "no backward"  # cause of findings that pictures of a forward do not mark
+_ZERO_BELOW = 1e-12  # a gradient trains nothing if all of its elements are smaller
 # If two gradients cancel, the rounding errors of their sum are below this share of the gradients.
 _ROUNDING = 1e-5
 _FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
@@ -70,8 +70,8 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The gradient of a margin loss is zero if all samples keep the margin. A run in which any step
-    has a gradient is not reported.
+    The gradient of a margin loss is zero if the scores of all samples differ by the margin or more.
+    A run in which any step has a gradient is not reported.
 
     ## Not detected
 
@@ -257,8 +257,8 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Only the elements with the largest gradients of each parameter are compared. Changes of other
-    elements are not seen.
+    For each parameter, only the elements with the largest gradients are compared. Changes of other
+    elements are not detected.
 
     ## See also
 
@@ -269,7 +269,7 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
         backwards = count_text(event.backwards, "backward")
         if not event.steps:
             if any(reading.events(OptimizerStep)):
-                continue  # the step that accumulated the gradients of these backwards came later
+                continue  # a later step uses the gradients that these backwards accumulated
             yield finding(
                 "info",
                 f"No parameter changed in {backwards}{at(event.where)}: no optimizer stepped.",
@@ -406,7 +406,7 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     A program may record only a forward, for a picture for example. The finding then has severity
     info; it is a warning if an optimizer steps. A program that sets `.grad` itself needs no
-    backward, so that nothing is reported if a parameter has a gradient.
+    backward, so nothing is reported if a parameter has a gradient.
 
     ## Not detected
 

@@ -147,8 +147,8 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The backward of a copy is another copy, in the other direction. Both cost time in every step,
-    and wait for the devices.
+    The backward of a copy is another copy, in the other direction. Both copies cost time in every
+    step, and wait for the devices.
 
     ## Example
 
@@ -192,8 +192,8 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
     inside = [
         (i, t)
         for i, t in enumerate(reading.graph.transfers)
-        # Copies before a cut have nodes that do not run. Copies by saved-tensor hooks belong to
-        # other nodes.
+        # If a copy is upstream of a cut, its node does not run in backward. If saved-tensor hooks
+        # make a copy, its node is another operation.
         if t.node is not None
         and (t.phase == "forward" or "copy" in nodes[t.node].name.lower())
         and (nodes[t.node].order is not None or not reading.ran)

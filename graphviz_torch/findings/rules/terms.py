@@ -73,7 +73,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A constant may be added so that logged losses are comparable. The finding has severity info if
-    the loss also uses the value without the cut, or if only untrained parameters computed it.
+    the loss also uses the value without the cut, or if the value was computed from untrained
+    parameters only.
 
     ## Not detected
 
@@ -96,8 +97,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
         if how in PLAIN and any(e.source == cut.before for e in reading.inputs[after]):
             continue  # x - x.detach() is written on purpose: its value is 0, and it has a gradient
         what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
-        # A value that other operations also use is constant on purpose, such as the max in a
-        # logsumexp.
+        # A value that other operations also use, such as the max in a logsumexp, is constant on
+        # purpose.
         meant = (
             _learns_uncut(reading, cut)
             or not sums.issuperset(cut.after)
@@ -173,7 +174,7 @@ def term_added_twice(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Write a factor, `loss + 2 * term`, and nothing is reported.
+    If a weight of 2 is meant, write `loss + 2 * term`, which is not reported.
 
     ## Not detected
 
@@ -207,7 +208,7 @@ def term_added_twice(reading: Reading) -> Iterator[Finding]:
 
 
 def _given(reading: Reading, node: int) -> list[TensorMeta]:
-    """Return the inputs of a node as far as they are known."""
+    """Return the metadata of a node's inputs, without unknown ones."""
     metas = (reading.meta(edge.source, edge.output_nr) for edge in reading.inputs[node])
     return [meta for meta in metas if meta is not None]
 
@@ -218,8 +219,8 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A loss of the sum trains nothing, although the sum that is logged contains it. Often a function
-    computes the sum, but returns only one of its losses.
+    One of the two losses trains nothing, although the logged sum contains it. Often a function
+    computes the sum, but returns only one of the losses.
 
     ## Example
 
@@ -268,8 +269,8 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Losses with more than one element, and sums at a line whose result backward uses in some steps,
-    are not reported.
+    Losses with more than one element are not reported, and neither are sums that backward uses in
+    some steps.
 
     ## See also
 
@@ -292,7 +293,7 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     """Return True if the loss also uses the tensor without the cut.
 
-    The two losses of a codebook are an example: each detaches another side.
+    An example are the two losses of a codebook, each of which detaches a different side.
     """
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:
@@ -304,7 +305,7 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """autograd.grad computed a second derivative through piecewise linear activations, such as
-    ReLU. This derivative is zero, so that a loss computed from it trains nothing.
+    ReLU. This derivative is zero, so a loss computed from it trains nothing.
 
     ## Why it matters
 
@@ -347,12 +348,12 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A gradient penalty uses only the first derivative. Its gradient reaches the parameters, so that
+    A gradient penalty uses only the first derivative. Its gradient reaches the parameters, so
     it is not reported.
 
     ## Not detected
 
-    Second derivatives that `torch.func` computes without nodes in the graph are not seen.
+    Second derivatives that `torch.func` computes without nodes in the graph are not detected.
 
     ## See also
 
@@ -438,8 +439,8 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A loss that is not a sum has no terms and is not checked. A factor or divisor of the sum is
-    allowed.
+    A loss that is not a sum has no terms, and is not checked. A sum that is multiplied or divided
+    by a number is checked.
 
     ## See also
 
@@ -453,7 +454,7 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
     for output, _ in reading.graph.outputs:
         upstream(reading, output, loss)
     if not any(p.stepped and p.node in loss for p in parameters):
-        return  # the loss does not train this step's optimizer
+        return  # the loss does not depend on any parameter of this step's optimizer
     sums = _sums(reading)
     for node in sorted(sums):
         for edge in reading.inputs[node]:
@@ -480,9 +481,7 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
 
 def _sums(reading: Reading) -> set[int]:
-    """Return the nodes between the loss and its terms that add or subtract tensors of one
-    element.
-    """
+    """Return the nodes between the loss and its terms that add or subtract one-element tensors."""
     if not reading.ran:
         return set()
     nodes = reading.graph.nodes

@@ -31,7 +31,7 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     `backward()` adds to `.grad`. If the gradients are not cleared, each step uses the sum of all
-    gradients so far. The steps become larger and follow outdated gradients, so that the loss often
+    gradients so far. The steps become larger and follow outdated gradients, so the loss often
     oscillates or explodes.
 
     ## Example
@@ -72,8 +72,8 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Steps of optimizers that are not PyTorch's are not seen. Gradients that are cleared by hand,
-    with `parameter.grad = None` or `parameter.grad.zero_()`, count as cleared.
+    Steps of optimizers that are not a `torch.optim.Optimizer` are not detected. Gradients that are
+    cleared by hand, with `parameter.grad = None` or `parameter.grad.zero_()`, count as cleared.
 
     ## See also
 
@@ -98,8 +98,8 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The step finds no gradients and changes nothing, except by weight decay and momentum. The
-    training looks as if the learning rate were 0.
+    The step finds no gradients and changes nothing, except by weight decay and momentum. Training
+    looks as if the learning rate were 0.
 
     ## Example
 
@@ -140,7 +140,7 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Gradients that are cleared by hand before a step are not seen.
+    Gradients that are cleared by hand before a step are not detected.
 
     ## See also
 
@@ -228,7 +228,7 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Clipping that the program implements itself, with `mul_` for example, is not seen.
+    Clipping that the program implements itself, for example with `mul_`, is not detected.
 
     ## See also
 
@@ -254,7 +254,7 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
         )
 
 
-# Moment of a clip -> cause, message and advice.
+# When gradients are clipped -> cause, message and advice.
 _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
     "after the step": (
         "clipped after the step",
@@ -333,8 +333,7 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An optimizer may step only once in many backwards. Record enough of the training to include its
-    step.
+    An optimizer may step only once in many backwards. Record enough backwards to include its step.
 
     ## Not detected
 
@@ -449,7 +448,7 @@ def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(UnevenAccumulation,))
 def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
-    """A few steps use the gradients of more or fewer backwards than the others.
+    """A few steps use the gradients of more or fewer backwards than the other steps.
 
     ## Why it matters
 
@@ -505,8 +504,8 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Steps whose numbers of backwards take more than two values, and steps between which recording
-    was paused, are not reported.
+    Nothing is reported if the numbers of backwards per step have more than two different values, or
+    if recording was paused between steps.
 
     ## See also
 

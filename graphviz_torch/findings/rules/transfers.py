@@ -24,11 +24,11 @@ from ..transfer_groups import (
 )
 from ..words import at, group_by_key, in_code
 
-# Bytes of a large copy: 1 MiB takes 0.04 to 0.1 ms at the 12 to 25 GB/s of PCIe 3 and 4, as long as
-# several kernel launches.
+# Bytes of a large copy. PCIe 3 and 4 copy 12 to 25 GB/s, so 1 MiB takes 0.04 to 0.1 ms, which is as
+# long as several kernel launches.
 LARGE_COPY = 1 << 20
-# Bytes of a tiny copy: starting a copy takes about 10 us, more than 95 % of the time for 4 KiB
-# (CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device").
+# Bytes of a tiny copy. Starting a copy takes about 10 us, which is more than 95 % of the time that
+# a copy of 4 KiB takes (CUDA C++ Best Practices Guide, "Data Transfer Between Host and Device").
 TINY_COPY = 4096
 MIN_TINY_COPIES = 16
 # If more nodes run on the other device, the copies are not a round trip: the model is divided
@@ -38,8 +38,8 @@ MAX_ROUND_TRIP_NODES = 8
 
 @rule("warning", of=(Transfer,))
 def unused_copy(reading: Reading) -> Iterator[Finding]:
-    """A tensor was copied to a device, but the copy was never used, such as that of `x.cuda()`
-    without an assignment.
+    """A tensor was copied to a device, but the copy was never used, as in `x.cuda()` without an
+    assignment.
 
     ## Why it matters
 
@@ -80,7 +80,7 @@ def unused_copy(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A use of the copy after the recorded block is not seen.
+    A use of the copy after the recorded block is not detected.
 
     ## See also
 
@@ -299,8 +299,8 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A single copy before the training is normal, and has severity info. Pinned memory cannot be
-    swapped out, so pin only buffers that are used for copies.
+    A single copy before training is normal, and has severity info. Pinned memory cannot be swapped
+    out, so pin only buffers that are used for copies.
 
     ## Not detected
 
@@ -368,11 +368,11 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The copies may belong to different steps of a loader, which cannot be joined.
+    The copies may belong to different batches of a loader, and cannot be joined.
 
     ## Not detected
 
-    Tiny copies with other copies in between are not counted as one row.
+    Tiny copies with other copies in between do not count as following each other.
 
     ## See also
 

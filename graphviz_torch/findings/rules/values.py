@@ -67,7 +67,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A unit whose input is negative for all samples outputs 0 and passes no gradient, so that it
+    A unit whose input is negative for all samples outputs 0 and passes no gradient, so it
     cannot recover. If most units are dead, the layer computes a constant.
 
     ## Example
@@ -102,7 +102,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    One recorded step contains one batch, so that a unit that is reported may still be active for
+    A recorded step contains only one batch, so a unit that is reported may still be active for
     other batches.
 
     ## See also

@@ -1,4 +1,4 @@
-"""Rules of `watch`, which observes a whole training and compares each step with earlier steps."""
+"""Rules of `watch`, which observes a training run and compares each step with earlier steps."""
 
 from __future__ import annotations
 
@@ -113,8 +113,8 @@ def no_gradient() -> None:
 
     ## When it is intended
 
-    A part of the model may be trained later. Pass its parameters to the optimizer when their
-    training begins, or set their `requires_grad` to False until then.
+    A part of the model may be trained later. Until then, leave its parameters out of the optimizer,
+    or set their `requires_grad` to False.
 
     ## Not detected
 
@@ -175,9 +175,8 @@ def gradient_spike() -> None:
 
     ## When it is intended
 
-    The loss or the data may change in the middle of a training, as in a curriculum. Norms below a
-    hundredth of the largest norms at the beginning are not reported, so that a converged model is
-    not.
+    The loss or the data may change during training, as in a curriculum. Norms below a hundredth of
+    the largest norms at the beginning are not reported, because a converged model has such norms.
 
     ## Not detected
 
@@ -235,7 +234,7 @@ def large_update() -> None:
 
     ## When it is intended
 
-    Weights may change fast at the beginning, so that the first 50 steps are not checked.
+    Weights may change fast at the beginning, so the first 50 steps are not checked.
 
     ## Not detected
 
@@ -304,7 +303,7 @@ def growing_memory() -> None:
     ## Not detected
 
     Growth that pauses between two samples is not reported. The report cannot name the line that
-    keeps memory: record a few steps, or use PyTorch's memory snapshot.
+    keeps memory. To find it, record a few steps, or use PyTorch's memory snapshot.
 
     ## See also
 
@@ -315,12 +314,12 @@ def growing_memory() -> None:
 
 @external_rule("warning", "watch")
 def learning_rate_jump() -> None:
-    """The learning rate of an optimizer is more than 500 times as large as ever before.
+    """The learning rate of an optimizer is more than 500 times its largest earlier value.
 
     ## Why it matters
 
-    The next steps change the weights by a factor of 500 more, so that the loss grows and may become
-    NaN. Usually a scheduler got a wrong factor, or loaded the state of another optimizer.
+    The next steps change the weights 500 times as much, so the loss grows and may become NaN.
+    Usually a scheduler got a wrong factor, or loaded the state of another optimizer.
 
     ## Example
 
@@ -366,7 +365,7 @@ def learning_rate_jump() -> None:
     ## Not detected
 
     Smaller jumps are not reported by this rule. If they change weights too much, `large-update`
-    reports it.
+    reports the change.
 
     ## See also
 
@@ -376,7 +375,7 @@ def learning_rate_jump() -> None:
 
 @external_rule("error", "watch")
 def replaced_parameters() -> None:
-    """Parameters of the model were replaced, and its optimizer still holds the old ones.
+    """Parameters of the model were replaced, but the optimizer still contains the old ones.
 
     ## Why it matters
 
@@ -442,8 +441,8 @@ def stale_average() -> None:
 
     ## Why it matters
 
-    An evaluation with the averaged weights measures the initial model. A target network that never
-    changes teaches the model to predict the values of its initial weights.
+    An evaluation with the average measures the initial model. A target network that never changes
+    teaches the model to predict the values of its initial weights.
 
     ## Example
 
@@ -491,14 +490,14 @@ def stale_average() -> None:
 
     ## When it is intended
 
-    A frozen copy, such as the reference model of DPO, never changes on purpose. Give it a name
-    without ema, average, shadow or target. A target network is reported only after 20,000 steps
-    without a change.
+    A frozen copy, such as the reference model of DPO, is not meant to change. Give its variable a
+    name that does not contain ema, average, shadow or target. A target network is reported only
+    after 20,000 steps without a change.
 
     ## Not detected
 
-    Averages are recognized by such a name of a variable in the training functions; others are not
-    checked. Averages on a GPU are not checked either.
+    Averages are recognized by variable names that contain ema, average, shadow or target, in
+    functions of the training loop. Other averages, and averages on a GPU, are not checked.
 
     ## See also
 

@@ -1,3 +1,1 @@
-"""Rules about axes, targets, numbers and calls that do something else than what they are meant
-for.
-"""
+"""Rules about axes, targets, numbers and calls that do not do what they are meant to do."""

@@ -22,7 +22,7 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The smallest positive number of float16 is 6e-8, so that 1e-8 is rounded to 0. The division then
+    The smallest positive number of float16 is 6e-8, so 1e-8 is rounded to 0. The division then
     yields Inf or NaN for exactly the values that the epsilon is meant for.
 
     ## Example
@@ -83,12 +83,12 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A divisor that is never small needs no epsilon: remove the epsilon.
+    A divisor that is never small needs no epsilon. Remove the epsilon.
 
     ## Not detected
 
     An epsilon that is a tensor (`x + eps`, where `eps` is a tensor) is not checked. bfloat16 is
-    seldom concerned, because it has the same range as float32.
+    rarely affected, because it has the same range as float32.
 
     ## See also
 
@@ -174,9 +174,9 @@ def unused_input(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    By `find`: an input that forward reads and does not use, and those of modules inside the model;
-    `experiment(recording, "inputs")` reports each input that no operation of the model uses. Inputs
-    that are used, but too little: only no effect at all is reported.
+    `find` does not report an input that forward reads but no operation uses, and does not check
+    modules inside the model. `experiment(recording, "inputs")` reports each input that no operation
+    of the model uses. An input with a small effect is not reported.
 
     ## See also
 

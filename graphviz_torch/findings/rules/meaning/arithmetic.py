@@ -57,7 +57,7 @@ def double_softmax(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Some methods flatten a distribution this way; a temperature says so more clearly.
+    Some methods flatten a distribution in this way. A temperature makes the intention clearer.
 
     ## Not detected
 
@@ -85,15 +85,16 @@ def double_softmax(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", of=(SelfDifference,))
 def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
-    """The ratio of a probability to its own detached copy is computed, which is always 1.
+    """The program computes the ratio of a probability to its own detached copy, which is always 1.
 
     ## Why it matters
 
-    Such a ratio has the gradient of a policy gradient step on samples of the current policy.
+    Such a ratio has the gradient of a policy gradient step, which is correct for samples of the
+    current policy.
 
-    If the samples are of an older policy, as in the second step on one rollout, the ratio needs the
-    log-probabilities that were stored when the samples were drawn. Otherwise nothing corrects for
-    the difference between the policies, and a clamp of the ratio never limits a step.
+    If the samples come from an older policy, as in the second step on one rollout, the ratio needs
+    the log-probabilities that were stored when the samples were drawn. Otherwise nothing corrects
+    for the difference between the policies, and a clamp of the ratio never limits a step.
 
     ## Example
 
@@ -129,7 +130,7 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    With one step on each rollout, the samples are of the current policy, and the ratio is 1 on
+    With one step on each rollout, the samples come from the current policy, and the ratio is 1 on
     purpose.
 
     ## Not detected

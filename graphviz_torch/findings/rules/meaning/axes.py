@@ -53,7 +53,7 @@ _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPWISE = ("GRU", "RNN")  # computed step by step, unless by cuDNN or MIOpen
 _TRANSPOSING = (*_STEPWISE, "LSTM", "MultiheadAttention")
 _PROJECTION = "in_proj_weight"  # a parameter of PyTorch's attention
-# `batch_first` of a layer that mixes samples -> the dimension that it mixes, and advice.
+# `batch_first` of a layer that mixes samples -> the dimension along which it mixes, and advice.
 _ORDERS: dict[bool | None, tuple[str, str]] = {
     False: (
         " along dimension 0 of the input,",
@@ -159,7 +159,7 @@ def _broken_views(reading: Reading) -> Iterator[_View]:
         wide = [size for size in view.before if size > 1]
         kept = [size for size in view.after if size in wide and size > 1]
         if not kept or len(wide) < 2 or any(name in _PADS for name in around):
-            continue  # the relative shift of an attention pads, views and slices on purpose
+            continue  # relative attention shifts positions by padding, views and slices on purpose
         yield node.title, view.before, view.after, node.where, (node.id,)
 
 
@@ -170,13 +170,13 @@ def _data_views(reading: Reading) -> Iterator[_View]:
 
 @rule("warning", of=("softmax",))
 def normalization_axis(reading: Reading) -> Iterator[Finding]:
-    """A softmax or a norm is computed over a different axis than the next matrix product sums over.
+    """A softmax or a norm is computed over one axis, but the next matrix product sums over another.
 
     ## Why it matters
 
-    The result has the same shape for every axis, so that no error is raised. But the attention
-    weights do not add up to 1 for each query, or the vectors are not normalized: the model is
-    another one than intended.
+    The result has the same shape for every axis, so no error is raised. But the attention
+    weights do not add up to 1 for each query, or the vectors are not normalized: the model is not
+    the intended one.
 
     ## Example
 
@@ -262,7 +262,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
             if not over or not summed or not set(over).isdisjoint(summed):
                 continue
             if any(set(over) & set(later) for _, later in _products(reading, axes, product)):
-                continue  # talking heads: one product mixes heads before another sums the values
+                continue  # as in talking-heads attention, the first product mixes heads
             yield finding(
                 "warning",
                 f"softmax{at(node.where)} runs over dimension {dim} of "
@@ -277,7 +277,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
 
 def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
-    """Report softmaxes over the samples whose result weights the input features of a layer."""
+    """Report softmaxes over the samples whose results are weights of features."""
     nodes = reading.graph.nodes
     many = _counts_of_samples(reading)
     for node in reading.of_operations(("softmax",)):
@@ -334,8 +334,7 @@ def _goes_to_layer(reading: Reading, node: int) -> bool:
 
 @finds("normalization-axis", of=("linalg_vector_norm",))
 def norm_axis(reading: Reading) -> Iterator[Finding]:
-    """Report vectors whose norm is computed over a different axis from the one that
-    their product sums over.
+    """Report vectors that are normalized over one axis, while their product sums over another.
 
     An example is F.normalize, without `dim`, of a tensor with axes (batch, tokens, features).
     """
@@ -370,13 +369,13 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=_LOSSES)
 def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
-    """A recurrent layer or an attention mixes the samples of the batch, because its input is
+    """A recurrent or attention layer mixes the samples of the batch, because its input is
     batch-first without `batch_first=True`, or time-first with `batch_first=True`.
 
     ## Why it matters
 
-    By default, dimension 0 of the input of recurrent layers and attention is the time. If dimension
-    0 is the batch, the layer mixes samples: each prediction depends on the other samples of the
+    By default, dimension 0 of the input of recurrent and attention layers is time. If dimension 0
+    is the batch, the layer mixes samples: each prediction depends on the other samples of the
     batch, and scores change with the batch size.
 
     ## Example
@@ -422,15 +421,14 @@ def batch_taken_for_time(reading: Reading) -> Iterator[Finding]:
     - [torch.nn.MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
     """
     nodes = reading.graph.nodes
-    # In most models no layer mixes an axis that is as long as the batch. They need no further
-    # check.
+    # If no layer mixes an axis that is as long as the batch, no further check is needed.
     many = _counts_of_samples(reading)
     mixing = [node for node in nodes if _mixes(reading, node) and _length(reading, node) in many]
     if not mixing:
         return
     axes = _axis_reading(reading).axes
     counted = _samples(reading, axes)
-    taken: dict[str, list[Node]] = {}  # by line, so that repeated blocks are one finding
+    taken: dict[str, list[Node]] = {}  # key: line, so that repeated blocks become one finding
     for node in mixing:
         pair = _mixing_axes(reading, axes, node.id)
         if pair is None:
@@ -475,7 +473,7 @@ def _is_batch_first(reading: Reading, node: Node) -> bool | None:
 
 
 def _mixes(reading: Reading, node: Node) -> bool:
-    """Return True if a node mixes positions: the result of a recurrent layer, or an attention."""
+    """Return True if a node mixes positions, as a recurrent layer or attention does."""
     return (
         is_recurrent(node)
         or (node.module != "" and (node.operation in _SOFTMAX or _is_attention(node)))
@@ -576,7 +574,7 @@ def _shape(reading: Reading, node: int) -> tuple[int, ...]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """Return True for a softmax of attention scores, a matrix product without parameters."""
+    """Return True for a softmax of attention scores: of a matrix product without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:

@@ -182,12 +182,12 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
-    """The bound of gradient clipping is far below all gradient norms, so that all gradients have
-    the same norm, or far above all norms, so that it has no effect.
+    """The bound of gradient clipping is far below all gradient norms, so all gradients have
+    the same norm, or far above all norms, so it has no effect.
 
     ## Why it matters
 
-    With a bound far below all norms, every gradient is scaled to the same norm, so that only the
+    With a bound far below all norms, every gradient is scaled to the same norm, so only the
     learning rate determines the size of a step. A bound far above all norms never clips.
 
     ## Example
@@ -381,7 +381,7 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The model sees only a part of the data. If all ranks have the same batch, the average of their
-    equal gradients is the gradient of one rank, so that the other ranks contribute nothing.
+    equal gradients is the gradient of one rank, so the other ranks contribute nothing.
 
     ## Example
 
@@ -403,7 +403,7 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             optimizer.step()
     ```
 
-    In this example, one process plays both ranks. In a program that `torchrun` starts, each rank
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
     records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
@@ -501,7 +501,7 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
 
 
 def _equal_batches(event: RepeatedBatch) -> Finding:
-    """Return the note about a DataLoader of one process that returns a batch twice."""
+    """Return the finding about a DataLoader without workers that returns a batch twice."""
     if event.what == "twice":
         where = event.where
         text = (

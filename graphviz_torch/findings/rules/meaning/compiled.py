@@ -134,8 +134,8 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(SkippedFunction,))
 def compile_skipped(reading: Reading) -> Iterator[Finding]:
-    """`torch.compile` leaves a function to Python, because a graph break is where compilation
-    cannot resume, such as in a loop, or because the function was recompiled too often.
+    """`torch.compile` does not compile a function, because of a graph break after which compilation
+    cannot resume, such as one in a loop, or because the function was recompiled too often.
 
     ## Why it matters
 

@@ -23,7 +23,7 @@ def self_add(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     `x + x` only doubles `x`. Usually a residual connection was meant, but the branch overwrote the
-    variable of its input, so that the skip connection is missing.
+    variable of its input, so the skip connection is missing.
 
     ## Example
 
@@ -98,13 +98,13 @@ def self_add(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", of=_LOW)
 def outside_autocast(reading: Reading) -> Iterator[Finding]:
-    """A layer ran outside of autocast and computes in float32, while autocast runs other layers in
-    a smaller dtype.
+    """A layer ran outside of autocast, in float32, while autocast ran other layers in a smaller
+    dtype.
 
     ## Why it matters
 
-    In float32, a layer needs twice as much memory for its results as in float16 or bfloat16, and
-    several times as long on tensor cores.
+    In float32, a layer's results need twice as much memory as in float16 or bfloat16, and the layer
+    takes several times as long on GPUs with tensor cores.
 
     ## Example
 
@@ -176,7 +176,7 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
 
 
 def _weight(reading: Reading, product: int) -> tuple[str, bool]:
-    """Return the dtype of a product's weight ("" if unknown), and True if the weight is cast."""
+    """Return the dtype of a product's weight ("" if unknown), and whether the weight is cast."""
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node, casts = edge.source, False

@@ -140,8 +140,8 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    In a warm-up, one network may wait. Do not step its optimizer then, so that the optimizer's
-    state does not change.
+    One of several networks may be trained later, after a warm-up. Do not step its optimizer until
+    then, so that the optimizer's state does not change.
 
     ## Not detected
 
@@ -259,11 +259,11 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 @rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
 def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     """A parameter group with weight decay contains biases or norm parameters, although another
-    group has no decay.
+    group of the optimizer has no weight decay.
 
     ## Why it matters
 
-    The parameters of a norm layer are often named only "weight", so that a selection by names such
+    The parameters of a norm layer are often named only "weight", so a selection by names such
     as "LayerNorm" misses them. Weight decay then pulls the scales of the norm towards 0.
 
     ## Example
@@ -302,8 +302,8 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Decay of all parameters is intended in some trainings. An optimizer in which no group is without
-    decay is not reported.
+    Weight decay of all parameters may be intended. An optimizer is not reported if all of its
+    groups have weight decay.
 
     ## Not detected
 
@@ -332,8 +332,8 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
 def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
-    """Two optimizers that both step hold the same parameter. Each changes it with its own moments
-    and learning rate.
+    """Two optimizers contain the same parameter, and both step. Each of them changes the parameter
+    with its own moments and learning rate.
 
     ## Why it matters
 
@@ -377,7 +377,8 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    In a training in phases, only one of the two optimizers steps at a time. This is not reported.
+    If training has phases, and only one of the two optimizers steps in each phase, nothing is
+    reported.
 
     ## Not detected
 
@@ -388,8 +389,8 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
     for event in reading.events(ineffective_calls.SharedParameters):
-        # Two optimizers with the same variable name cannot be distinguished, as in a function that
-        # steps several.
+        # Two optimizers with the same variable name, as in a function that steps several
+        # optimizers, cannot be distinguished.
         if event.nodes and event.other != event.optimizer:
             yield finding(
                 "info",
@@ -409,8 +410,8 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Such rates usually come from a schedule: it is past its end, it counts steps where epochs are
-    meant, or its factor is rounded to 0.
+    Such rates usually come from a schedule that is past its end, that counts steps instead of
+    epochs, or whose factor is rounded to 0.
 
     ## Example
 
@@ -490,7 +491,7 @@ _RATES = {
 
 @finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """Report an optimizer whose eps rounds to 0 in float16, so that zero gradients make its step
+    """Report an optimizer whose eps rounds to 0 in float16, so zero gradients make its step
     divide by 0.
     """
     for event in reading.events(ineffective_calls.VanishedEpsilon):

@@ -25,8 +25,7 @@ _PRODUCT = "a product"
 _SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
 _SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
-# Operations in the log-density of a multivariate normal distribution, from the square back to the
-# sample.
+# Operations between the sample and the square in the log-density of a multivariate normal.
 _SOLVED = {"linalg_solve_triangular", "view", "permute", "unsqueeze"}
 _PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
 _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
@@ -39,8 +38,8 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Training can then lower the loss by moving the target towards the prediction. In Q-learning and
-    self-supervised training, values then drift or collapse to a constant.
+    Training can lower the loss by moving the target towards the prediction. In Q-learning and
+    self-supervised training, values drift or collapse to a constant.
 
     ## Example
 
@@ -152,9 +151,7 @@ class _Comparison(NamedTuple):
 
 
 def untrained_targets(reading: Reading) -> set[int]:
-    """Return the nodes of parameters that compute a target of the loss and are not trained by this
-    step.
-    """
+    """Return the nodes of untrained parameters from which a target of the loss is computed."""
     every = _compared_pairs(reading)
     return {i for each in every if each.is_target for i in each.leaves[each.target or 0]}
 
@@ -167,7 +164,7 @@ def _compared_pairs(reading: Reading) -> Iterator[_Comparison]:
         sources = upstream(reading, sides[0], set()), upstream(reading, sides[1], set())
         common = any(not nodes[i].leaf for i in sources[0] & sources[1])
         if node.operation in _BY_HAND and common and not _are_other_rows(reading, *edges):
-            continue  # an entropy, a norm or a gate: both sides are computed from one result
+            continue  # both sides are computed from one result, as in an entropy, a norm or a gate
         one, other = ({i for i in ids if nodes[i].leaf == "parameter"} for ids in sources)
         target = None
         if one.isdisjoint(other) and one and other and (one <= untrained) != (other <= untrained):
@@ -220,9 +217,7 @@ def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
 
 
 def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
-    """Return the base of a slice or split, and the first and last + 1 index in it; None if
-    unknown.
-    """
+    """Return the base of a slice or split, and its (start, end) in the base; None if unknown."""
     nodes = reading.graph.nodes
     for _ in range(8):
         node, before = nodes[edge.source], reading.inputs[edge.source]
@@ -240,8 +235,8 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
 
 
 def _label(reading: Reading, node: int) -> str:
-    """Return the label of a result or, if it only scales another, of that one; without a label, the
-    operation.
+    """Return the label of a result, or its operation if it has no label. If it only scales another
+    result, return the label of that result.
     """
     nodes = reading.graph.nodes
     made = node
@@ -287,7 +282,7 @@ def _constant(node: Node) -> float:
 
 @rule("warning", of=("gather", "index", "pow", "binary_cross_entropy_with_logits"))
 def undetached_advantage(reading: Reading) -> Iterator[Finding]:
-    """The log-probability of a sample is weighted by a value that requires grad, so that the
+    """The log-probability of a sample is weighted by a value that requires grad, so the
     policy's loss also trains the network that estimates the value.
 
     ## Why it matters
@@ -333,7 +328,7 @@ def undetached_advantage(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Reparameterized policies, which call `rsample()`, differentiate through the critic on purpose.
-    They weight no log-probability, so that they are not reported.
+    They are not reported, because no log-probability is weighted.
 
     ## Not detected
 
@@ -387,9 +382,7 @@ def _is_log_prob(reading: Reading, node: int) -> bool:
 
 
 def _is_density(reading: Reading, node: int) -> bool:
-    """Return True for the log-density of a normal or Bernoulli distribution, evaluated at a sample
-    of it.
-    """
+    """Return True for a normal or Bernoulli distribution's log-density at one of its samples."""
     nodes = reading.graph.nodes
     drawn = {i for cut in reading.graph.cuts if cut.how in _DRAWS for i in cut.after}
     negative = False
@@ -408,8 +401,8 @@ def _is_density(reading: Reading, node: int) -> bool:
 
 
 def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
-    """Return True for the difference of a sample and the mean, also if the covariance's root
-    divides it.
+    """Return True for the difference of a sample and the mean, or for this difference divided by
+    the square root of the covariance.
     """
     for _ in range(10):
         if node in drawn:
@@ -417,5 +410,5 @@ def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
         inputs = [edge.source for edge in reading.inputs[node]]
         if reading.graph.nodes[node].operation not in _SOLVED or not inputs:
             return False
-        node = inputs[-1]  # the first input of linalg_solve_triangular is the covariance's root
+        node = inputs[-1]  # the first input is the square root of the covariance
     return False

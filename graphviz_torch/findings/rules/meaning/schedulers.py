@@ -18,14 +18,14 @@ from ...words import at
 )
 def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler is out of step with its optimizer: it steps before the optimizer's
-    first step, more often than the optimizer, although the optimizer never steps, or past the end
-    of the schedule.
+    first step, it steps more often than the optimizer, its optimizer never steps, or its schedule
+    has ended.
 
     ## Why it matters
 
     A schedule counts the scheduler's own steps. If the scheduler steps too often, the learning rate
     falls too fast. If the optimizer never steps, the schedule has no effect. If the scheduler steps
-    first, the first rate is skipped. Past its end, a cosine schedule rises again.
+    first, the first learning rate is skipped. After its end, a cosine schedule rises again.
 
     ## Example
 

@@ -36,13 +36,13 @@ _TAKES = {
 
 @rule("warning", reads="end", of=(LossTarget,))
 def target_out_of_range(reading: Reading) -> Iterator[Finding]:
-    """A loss got values outside of its range, for which PyTorch raises no error, such as targets of
-    0 and 1 instead of 1 and -1, or scores instead of log-probabilities.
+    """A loss got values outside of the range that it expects, such as targets of 0 and 1 instead of
+    1 and -1, or scores instead of log-probabilities. PyTorch raises no error.
 
     ## Why it matters
 
-    PyTorch does not check the range of these values. The loss falls, but towards another optimum
-    than the intended one.
+    PyTorch does not check the range of these values. The loss falls, but towards an optimum that is
+    not the intended one.
 
     ## Example
 
@@ -114,13 +114,13 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(LossTarget,), advanced=True)
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss ignores all targets of a batch, so that its mean is NaN and its sum is 0.
+    """A loss ignores all targets of a batch, so its mean is NaN and its sum is 0.
 
     ## Why it matters
 
     `cross_entropy` and `nll_loss` ignore targets that equal `ignore_index` (-100 by default). If
     all are ignored, `reduction="mean"` divides by zero, and the next step spreads the NaN to all
-    parameters. `reduction="sum"` returns 0, so that the batch trains nothing.
+    parameters. `reduction="sum"` returns 0, so the batch trains nothing.
 
     ## Example
 
@@ -188,8 +188,8 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    From a batch with a single target value, a model learns a constant. Common causes are labels
-    that were not read, sorted data without shuffling, and a mask that covers everything.
+    If all targets are equal, the model learns to predict a constant. Common causes are labels that
+    were not read, sorted data without shuffling, and a mask that covers everything.
 
     ## Example
 

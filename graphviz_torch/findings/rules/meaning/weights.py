@@ -26,9 +26,9 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Tied weights are one parameter, which both layers train. A copy starts with equal values but
-    changes differently in each step. The model has twice the parameters, and is not the intended
-    one.
+    Tied weights are one parameter, which both layers train. A copy starts with equal values, but
+    then changes differently in each step. The model has two separate matrices, and is not the
+    intended one.
 
     ## Example
 
@@ -64,7 +64,7 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An output layer may start with the values of the embedding and learn separately.
+    The output layer may be meant to start with the values of the embedding and learn separately.
 
     ## Not detected
 
@@ -101,14 +101,14 @@ def untied_weights(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(GradientStats,), advanced=True)
 def zero_init_pair(reading: Reading) -> Iterator[Finding]:
-    """Two weights that are multiplied are both zero, so that the gradients of both are zero and
+    """Two weights that are multiplied are both zero, so the gradients of both are zero and
     neither changes. Examples are the two factors of a LoRA, or a gate and the last layer of its
     branch.
 
     ## Why it matters
 
-    The gradient of each factor is a product with the other factor, which is zero, so that neither
-    factor ever changes. One factor of zeros is enough for a branch that starts at zero.
+    The gradient of each factor is a product with the other factor, which is zero, so neither factor
+    ever changes. For a branch that starts at zero, one factor of zeros is enough.
 
     ## Example
 
@@ -188,7 +188,7 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(SymmetricRows,))
 def symmetric_init(reading: Reading) -> Iterator[Finding]:
-    """All rows of a weight have the same values and gradients, so that all units of the layer
+    """All rows of a weight have the same values and gradients, so all units of the layer
     compute the same and stay equal.
 
     ## Why it matters
@@ -232,7 +232,7 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A last layer or a gate may start with zeros. Its rows get different gradients, so that it is not
+    A last layer or a gate may start with zeros. Its rows get different gradients, so it is not
     reported.
 
     ## Not detected
@@ -314,7 +314,7 @@ def no_update(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Weights of which some elements change are reported with severity info at most.
+    A weight of which some elements change is reported only with severity info.
 
     ## See also
 
@@ -326,7 +326,8 @@ def no_update(reading: Reading) -> Iterator[Finding]:
             continue
         metas = [reading.meta(node) for node in event.nodes]
         wide = any(meta is not None and len(meta.shape) > 1 for meta in metas)
-        # A bias before a norm does not change the loss, so vectors alone are no warning.
+        # A bias before a norm does not change the loss, so unchanged vectors alone do not make a
+        # warning.
         sure = event.share == 1 and event.steps > 1 and wide
         low = event.dtype in ("bfloat16", "float16")
         why, advice = "", ""

@@ -1,4 +1,4 @@
-"""Rules about gradients that the ranks average: not at all, twice, or for nothing."""
+"""Rules about gradients that the ranks average: not at all, twice, or needlessly."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    DistributedDataParallel averages gradients only after a forward of the wrapper. Otherwise no
-    error is raised, but each rank trains on its part of the data only, the weights of the ranks
-    diverge, and a checkpoint has the weights of one rank.
+    DistributedDataParallel averages gradients only after a forward of the wrapper. Without it, no
+    error is raised, but each rank trains only on its own part of the data. The weights of the ranks
+    diverge, and a checkpoint contains the weights of only one rank.
 
     ## Example
 
@@ -66,7 +66,7 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An evaluation on one rank may call `model.module`. It has no backward, so that it is not
+    An evaluation on one rank may call `model.module`. It has no backward, so it is not
     reported. A program that averages the gradients itself is not reported either.
 
     ## Not detected
@@ -128,7 +128,7 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     dist.destroy_process_group()
     ```
 
-    In this example, one process plays both ranks. In a program that `torchrun` starts, each rank
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
     records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
@@ -187,7 +187,7 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A parameter that only a step after the recording does not use is not detected.
+    Parameters that are unused only in steps after the recording are not detected.
 
     ## See also
 
@@ -445,7 +445,7 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
     sent = [c for c in last.collectives if _is_average(c) and c.group_size > 1]
     if not (sent and all(steps) and len(last.outputs) == 1):
-        return  # the divisor may be the number of backwards in a step
+        return  # the divisor may be the number of backwards per step
     node, reading = last.nodes[last.outputs[0][0]], Reading(last)
     ranks, inputs = sent[0].group_size, reading.inputs[node.id]
     mean_of_terms = any(last.nodes[edge.source].title == "add" for edge in inputs)

@@ -12,7 +12,7 @@ from ...rule import finding, rule
 from ...words import at
 from .averages import MIB, waste_severity
 
-_MIN_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB  # bytes of the parameters of one fully_shard call
+_MIN_UNIT, _LARGE_UNIT = 64 * MIB, 1024 * MIB  # parameter bytes of one fully_shard call
 # Batch norm is worse with fewer rows (Wu and He 2018, "Group Normalization").
 _MIN_ROWS = 16
 _DTENSOR_CASTS = ("_ToTorchTensor", "_FromTorchTensor")
@@ -155,7 +155,7 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    There may be no memory to keep the module's whole parameters until backward.
+    There may not be enough memory to keep the module's unsharded parameters until backward.
 
     ## Not detected
 
@@ -255,7 +255,7 @@ def fsdp_single_unit(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A model may fit on each rank, so that only the optimizer states need sharding.
+    If the model fits on each rank, only the optimizer states need sharding.
 
     ## Not detected
 
@@ -335,7 +335,7 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It is seldom intended. Usually `output_layouts` of one parallel style do not match
+    It is rarely intended. Usually the `output_layouts` of one parallel style do not match the
     `input_layouts` of the next.
 
     ## Not detected
@@ -434,7 +434,7 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The noise may be wanted as regularization, as in some trainings of detectors and GANs.
+    The noise may be wanted as regularization, for example in detectors and GANs.
 
     ## Not detected
 

@@ -36,13 +36,13 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     Data parallelism needs equal weights on all ranks. If the weights differ, the mean of the
     gradients is the gradient of no rank's model. No error is raised, but the loss is worse, and a
-    checkpoint has the weights of one rank.
+    checkpoint contains the weights of only one rank.
 
     ## Example
 
-    In these three examples, one process plays both ranks. In a program that `torchrun` starts, each
-    rank records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all
-    ranks. In the first example, the learning rates differ:
+    In these three examples, one process simulates both ranks. In a program that `torchrun` starts,
+    each rank records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of
+    all ranks. In the first example, the learning rates differ:
 
     ```python
     import torch
@@ -106,8 +106,8 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## Use instead
 
     One program repairs all three: it has the same weights and learning rate on all ranks, and
-    averages every gradient. `DistributedDataParallel` does both: it sends the weights of rank 0 to
-    all ranks, and averages the gradients.
+    averages every gradient. `DistributedDataParallel` sends the weights of rank 0 to all ranks, and
+    averages the gradients.
 
     ```python
     import torch
@@ -129,9 +129,9 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Experts, and models that ranks train independently, differ from the start, and their gradients
-    are not averaged. They are not reported. If a program averages weights now and then (local SGD),
-    ignore the rule.
+    Experts, and models that each rank trains independently, are not reported: they differ from the
+    start, and their gradients are not averaged. If a program averages weights only from time to
+    time (local SGD), ignore the rule.
 
     ## Not detected
 
@@ -348,8 +348,8 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Example
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch
@@ -372,7 +372,7 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Use instead
 
-    Test the averaged gradient, so that all ranks decide the same:
+    Test the averaged gradient, so that all ranks make the same decision:
 
     ```python
     import torch
@@ -439,13 +439,13 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Each rank evaluates a different model. A checkpoint has the buffers of one rank, so that its
-    scores differ from those that the training printed.
+    Each rank evaluates a different model. A checkpoint contains the buffers of only one rank, so
+    the scores of the loaded model differ from those during training.
 
     ## Example
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch

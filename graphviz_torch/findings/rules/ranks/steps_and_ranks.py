@@ -17,10 +17,10 @@ from ...words import at
 STEPS = 3  # minimal number of steps in which the graph grows
 _MAX_STEPS_COMPARED = 5
 
-# Relative difference of norms. Equal weights on different devices differ by less, and weights of
-# different seeds by more.
+# Relative difference of norms. The norms of equal weights on different devices differ by less, and
+# those of weights with different seeds differ by more.
 _NORM_TOLERANCE = 1e-5
-_MAX_COMPRESSION = 4  # largest ratio of a gradient's bytes to the bytes that are sent for it
+_MAX_COMPRESSION = 4  # largest ratio of a gradient's bytes to the bytes sent for it
 # Kinds of collectives to which all ranks of a group pass the same number of bytes.
 _SAME_SIZE_KINDS = ("all_reduce", "broadcast", "reduce")
 
@@ -68,9 +68,7 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _is_grad_call(graph: Graph) -> bool:
-    """Return True if nodes ran but no leaf, so that `torch.autograd.grad` ran instead of
-    `backward()`.
-    """
+    """Return True if `torch.autograd.grad` ran instead of `backward()`: nodes ran, but no leaf."""
     ran = [node.leaf for node in graph.nodes if node.order is not None]
     return bool(ran) and not any(ran)
 
@@ -117,8 +115,8 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Example
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch
@@ -206,8 +204,8 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
     found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
     for rank, row in enumerate(sent):
         for each in row:
-            # All groups of one mesh dimension have the dimension's name; only `times` distinguishes
-            # them.
+            # All groups of a mesh dimension have the same name, but `times` contains their own
+            # names.
             name = each.group if each.group in timeless else f"{each.group} {each.times[0].group}"
             size = each.group_size if each.group else len(graphs)
             _, members = found.setdefault(name, (size, {}))
@@ -252,8 +250,8 @@ def rank_only_sync(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Example
 
-    Here one process plays both ranks. A program that `torchrun` starts records on each rank, and
-    `graphviz_torch.distributed.gather_graphs` returns the graphs of all:
+    In this example, one process simulates both ranks. If `torchrun` starts a program, each rank
+    records itself, and `graphviz_torch.distributed.gather_graphs` returns the graphs of all ranks:
 
     ```python
     import torch
