@@ -43,7 +43,7 @@ def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> 
     Args:
         codes: the code objects to search.
         method: name of the method.
-        name: name of the variable or attribute whose method is called. "" stands for any name.
+        name: name of the variable or attribute whose method is called. "" matches any name.
     """
     found: set[CodePosition] = set()
     for code in codes:

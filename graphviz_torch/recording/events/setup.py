@@ -102,7 +102,7 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
     for module, path in program.table.modules():
         own = module.__dict__
         suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
-        # `module.requires_grad = False` is no mistake if the module's parameters are frozen, too.
+        # `module.requires_grad = False` is right if the module's parameters are frozen, too.
         found = [("", name) for name in suspects if own[name] is False and _learns(module, name)]
         for name, parameter in module._parameters.items():
             written = None if parameter is None else parameter.__dict__

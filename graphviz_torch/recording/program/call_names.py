@@ -1,7 +1,8 @@
-"""Name each call that created nodes after torch's function and the user's functions around it.
+"""Name the calls that create nodes, so that a picture can group the nodes of each call.
 
-`F.cross_entropy` creates two nodes, and a loss that the user wrote creates many. A picture groups
-the nodes of one call under that call's name.
+`F.cross_entropy` creates two nodes, and a loss function that the user wrote creates many. A call is
+named after the function of torch and the user's functions that lead to it, as in
+"dice_loss/sigmoid".
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ from collections.abc import Container
 from types import CodeType
 from typing import Any, Final, NamedTuple
 
-# The user's functions around a call, outermost first. Each is given by its code object and by the
-# instruction offset in its caller, which distinguishes two calls of the same function.
+# The user's functions that lead to a call, outermost first. Each is given by its code object, and
+# by the instruction offset in its caller, which distinguishes two calls of the same function.
 Functions = tuple[tuple[CodeType, int], ...]
 
 
 class Call(NamedTuple):
-    """A call into torch, with the user's functions on the call stack below `record`."""
+    """A call into torch, with the user's functions that lead to it."""
 
-    name: str  # "cross_entropy"; "matmul" for `Tensor.__matmul__`
-    functions: Functions = ()
+    name: str  # name of torch's function, such as "cross_entropy", or "matmul" for `__matmul__`
+    functions: Functions = ()  # the user's functions inside the recorded one
 
 
 NO_CALL: Final = Call("")
@@ -35,11 +36,11 @@ def name_of(function: Any) -> str:
 
 
 class CallNames:
-    """Names for calls; `name` takes the calls in the order in which the program made them.
+    """Names for calls, which must be passed to `name` in the order in which they happened.
 
     Args:
-        leading: functions that names leave out, because these functions call modules or backward,
-            as a training loop does.
+        leading: functions that names leave out, because they call modules or backward. A training
+            loop is an example.
 
     >>> names = CallNames(())
     >>> [names.name(Call("normalize"), "head", several=True) for _ in range(2)]
@@ -50,8 +51,8 @@ class CallNames:
 
     def __init__(self, leading: Container[CodeType]) -> None:
         self._leading = leading
-        self._counts: Counter[tuple[str, str]] = Counter()  # number of calls by scope and name
-        self._functions: Functions = ()  # around the last call, without `leading`
+        self._counts: Counter[tuple[str, str]] = Counter()  # (scope, name) -> number of calls
+        self._functions: Functions = ()  # functions that lead to the last call, without `leading`
         self._path = ""  # names of `_functions`, joined by "/"
 
     def name(self, call: Call, scope: str, several: bool) -> str:
@@ -59,7 +60,7 @@ class CallNames:
 
         Args:
             call: the call.
-            scope: the module call around the call; "#" numbers start at 1 in each scope.
+            scope: the module call that contains the call. "#" numbers start at 1 in each scope.
             several: True if the call created more than one node.
         """
         name = call.name
@@ -69,7 +70,7 @@ class CallNames:
         return f"{name}#{self._count(scope, name)}" if several and name else name
 
     def _enter(self, functions: Functions) -> None:
-        """Name the functions around a call; functions around the last call keep their names."""
+        """Name the functions that lead to a call; those of the last call keep their names."""
         inner = 0
         for at, (code, _) in enumerate(functions):
             if code in self._leading:

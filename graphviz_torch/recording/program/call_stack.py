@@ -1,8 +1,8 @@
 """Record which module forwards run in a thread, and the user's line that called each of them.
 
-Not recorded are modules inside a compiled region, the line of a node that no observed call created,
-and nodes of other threads. Sequence numbers are counted per thread. A node of another thread may
-therefore be mistaken for the node of this thread that has the same number.
+Modules inside a compiled region, lines of nodes that no observed call created, and nodes of other
+threads are not recorded. Autograd numbers the nodes of each thread separately. A node of another
+thread may therefore be mistaken for the node of this thread that has the same number.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
 _FUNCTION_KINDS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
-_MAX_INPUTS = 100  # inputs of earlier outermost calls that are kept
-_MAX_FRAMES = 20  # frames searched from a call outwards
+_MAX_INPUTS = 100  # number of inputs of earlier outermost calls that are kept
+_MAX_FRAMES = 20  # number of frames searched, from a call outwards
 
 
 class RunningModule:
@@ -53,9 +53,9 @@ class RunningModule:
         self.module = module
         self.names = names  # path of the module, and scope of this call
         self.frame = frame  # frame that calls the forward
-        self.place: CodePosition | None = None  # cached: the user's line that led to the call
-        self.library: CodePosition | None = None
-        self.counts: dict[str, int] | None = None  # calls of each child so far
+        self.place: CodePosition | None = None  # the user's line that led to the call, if cached
+        self.library: CodePosition | None = None  # the innermost line in a library, if cached
+        self.counts: dict[str, int] | None = None  # path below this module -> number of calls
         self.wrapped = wrapped_module(module) if module._modules else None
 
 
@@ -63,10 +63,10 @@ class CallStack:
     """The running module calls of one thread.
 
     Args:
-        table: paths of known modules. A called module that is missing there is added under the
-            name of the variable that refers to the module, or else of its class. The first such
-            module is the model, unless the calling code has several models.
-        origins: receives the module and the line that created each node.
+        table: the paths of modules. A called module without a path is added under the name of the
+            variable that refers to it, or else of its class. The first module that is added becomes
+            the model, unless the calling code has several models.
+        origins: receives the module and the line of each node.
     """
 
     def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
@@ -74,19 +74,19 @@ class CallStack:
         self._table = table
         self._origins = origins
         self._running: list[RunningModule] = []
-        self._counts: dict[str, int] = {}  # outermost calls since the last backward, by path
+        self._counts: dict[str, int] = {}  # path -> number of outermost calls since the backward
         self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
-        self._calls: dict[Any, Call] = {}  # by function, only those of torch
-        # True if no torch function mode was active at the last call that created nodes.
+        self._calls: dict[Any, Call] = {}  # cache: function of torch -> its `Call`
+        # True if no other function mode was active at the last call that created nodes.
         self.is_alone = True
         # Callbacks for the start and the end of an outermost module call, and for the end of any
         # module call that created no node.
         self.on_outermost_start: list[Callable[[ModuleBegan], None]] = []
         self.on_outermost_end: list[Callable[[ModuleEnded], None]] = []
         self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None
-        self.ends: list[GradientEdge] = []  # outputs of the last outermost module call
+        self.ends: list[GradientEdge] = []  # gradient edges of the last outermost call's outputs
         self._inputs: list[Ref] = []  # inputs of outermost calls since the last backward
-        self.frame: FrameType | None = None  # the user's frame that is recorded
+        self.frame: FrameType | None = None  # the user's frame that entered the recording
         self.leading: set[CodeType] = set()  # functions that call modules or backward
 
     @property
@@ -105,15 +105,16 @@ class CallStack:
         return len(self._running) == 1
 
     def inputs(self) -> list[Tensor]:
-        """Return the live inputs of outermost calls with gradients since the last backward.
+        """Return the live inputs of outermost calls since the last backward.
 
-        Outputs of one call that the program passes to another call are activations, not inputs.
+        Calls without gradients enabled are ignored. A result of one call that the program passes to
+        another call is an activation, and not an input.
         """
         found = (ref() for ref in self._inputs)
         return [tensor for tensor in found if tensor is not None]
 
     def close(self) -> None:
-        """Drop the callbacks, which form reference cycles: their listeners refer to this object."""
+        """Drop the callbacks, to break their reference cycles with this object."""
         self.on_outermost_start.clear()
         self.on_outermost_end.clear()
         self.on_call_without_node = None
@@ -123,11 +124,11 @@ class CallStack:
         self.ends = []
 
     def begin_step(self) -> None:
-        """Restart the numbers of outermost calls at one, after the graph of a backward was read."""
+        """Restart the numbers of outermost calls at 1, after the graph of a backward was read."""
         self._counts = {}
 
     def name_running(self) -> None:
-        """Add the modules whose forward is running to the parameter table, which was cleared."""
+        """Add the running modules to the table again, after the table was cleared."""
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
@@ -160,12 +161,12 @@ class CallStack:
             self.lead(frame)
             for on_start in self.on_outermost_start:
                 on_start(event)
-            table.note(module)  # before the program may replace a parameter
+            table.note(module)  # names the parameters before the program may replace them
             if torch.is_grad_enabled():  # without gradients, nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
                 given = tensors(args if positional is None else positional, named)
-                # A loss may depend on several module calls, so inputs are kept until the first
-                # call after a backward.
+                # A loss may depend on several module calls. Inputs are therefore kept until the
+                # first call after a backward.
 
                 before = self._inputs[-_MAX_INPUTS:] if self._counts else []
                 self._inputs = before + [Ref(t) for t in given if t.grad_fn is None]
@@ -190,14 +191,14 @@ class CallStack:
         """Handle the end of a module's forward."""
         module, output, frame = event
         number = sequence_number()
-        if number != self._origins.end:  # nodes of unobserved calls get the module call's line
+        if number != self._origins.end:  # unobserved calls created nodes: use the module's line
             self.add_nodes(self._origins.end, number, frame)
         running = self._running
         depth = len(running) - 1
         while depth >= 0 and running[depth].module is not module:
-            depth -= 1  # a call whose end was not observed: the program caught an interrupt
+            depth -= 1  # the end of this call was not observed, because of an interrupt
         if depth < 0:
-            return  # the call's start was not observed: another hook raised before ours ran
+            return  # the start of this call was not observed, because another hook raised
         call = running[depth]
         if not depth:
             for on_end in self.on_outermost_end:
@@ -228,7 +229,7 @@ class CallStack:
                 self.add_nodes(start, end, frame, call)
 
     def _call(self, function: Any) -> Call:
-        """Create the `Call` of a function, and cache it if the function keeps no tensor alive."""
+        """Return the `Call` for a function, and cache it if the function keeps no tensor alive."""
         call = Call(name_of(function))
         if type(function) in _FUNCTION_KINDS and not getattr(function, "__closure__", None):
             self._calls[function] = call
@@ -238,20 +239,20 @@ class CallStack:
     def add_nodes(
         self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL
     ) -> None:
-        """Note that a call in `frame` created the nodes with start <= sequence number < end."""
+        """Record that a call in `frame` created the nodes start <= sequence number < end."""
         source = self.source(frame)
         self._origins.add_nodes(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 
     @not_compiled
     def lead(self, frame: FrameType | None) -> None:
-        """Add the functions from `frame` outwards to `leading`: they call modules or backward."""
+        """Add the functions from `frame` outwards, which call modules or backward, to `leading`."""
         while frame is not None and frame is not self.frame:
             self.leading.add(frame.f_code)
             frame = frame.f_back
 
     @not_compiled
     def _functions(self, frame: FrameType) -> Functions:
-        """Return the user's running functions from the recorded frame down to a call's `frame`."""
+        """Return the user's running functions that lead to a call in `frame`, outermost first."""
         found: list[tuple[CodeType, int]] = []
         one: FrameType | None = frame
         for _ in range(_MAX_FRAMES):
@@ -268,9 +269,13 @@ class CallStack:
     def nodes_without_call(self, start: int, frame: FrameType | None) -> None:
         """Set the line of nodes with numbers below `start` that no observed call created.
 
-        If `frame`, the frame of the next call, is in the forward of a custom Function, the nodes
-        get the line that called this Function. If it is in the forward of a PyTorch module, they
-        get the line that called the module. Otherwise their line is unknown.
+        If the next call is in the forward of a custom Function, the nodes get the line that called
+        the Function. If it is in the forward of a PyTorch module, they get the line that called the
+        module. Otherwise their line is unknown.
+
+        Args:
+            start: sequence number of the next node.
+            frame: the frame of the next call.
         """
         outer = self.custom_function(frame)
         if outer is not None:
@@ -280,8 +285,9 @@ class CallStack:
         self._origins.skip(start)
 
     def custom_function(self, frame: FrameType | None) -> FrameType | None:
-        """Return the frame of the innermost running forward of a custom Function, from `frame`
-        outwards; None if there is none.
+        """Return the innermost frame, from `frame` outwards, of a custom Function's forward.
+
+        Returns None if there is none.
         """
         while frame is not None and not self._is_of_function(frame.f_code):
             frame = frame.f_back
@@ -301,14 +307,17 @@ class CallStack:
         return self.source(frame)[0]
 
     def source(self, frame: FrameType | None) -> tuple[CodePosition | None, CodePosition | None]:
-        """Return the innermost position in the user's own code, from `frame` outwards, and the
-        innermost position in a library that is called from there. Either may be None.
+        """Return the user's position that led to the code running in `frame`.
+
+        Returns:
+            The innermost position in the user's own code, and the innermost position in a library
+            that is called from there. Either may be None.
         """
         if frame is None:
             return None, None
         files, running = self.files, self._running
         code = frame.f_code
-        if files[code.co_filename] == OWN:  # the usual case: a call in the forward itself
+        if files[code.co_filename] == OWN:  # the usual case, in which the user's code runs
             return (code, frame.f_lasti), None
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
@@ -336,7 +345,7 @@ class CallStack:
                 depth -= 1
                 call = running[depth] if depth >= 0 else None
             frame = frame.f_back
-        if depth < innermost:  # cache the line for the module calls between `frame` and the user
+        if depth < innermost:  # cache the position for the module calls that were passed
             for call in running[depth + 1 :]:
                 call.place = found
         return found, library

@@ -1,9 +1,9 @@
-"""Keep the facts of a recording that belong to no node: events, and notes about failed reads.
+"""Keep the facts of a recording that belong to no node: events, and notes about missing data.
 
-An event is something that the program did and that no node shows, such as a gradient that was
-cleared too early. Events are kept for one training step, at most one per event and source line.
-The number of times that an event happened is counted over the whole run. A note names something
-that is missing in the recording.
+An event is something that the program did and that no node shows. An example is a gradient that
+was cleared too early. Events are kept for one training step. If the same source line causes equal
+events, only one is kept, and the number of occurrences is counted over the whole run. A note names
+something that could not be recorded.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
 Answer = TypeVar("Answer")
-_MAX_MISSED = 10  # notes about failed reads in a step
-_MAX_TEXT = 200  # characters of an error message
-_EAGER = 'run as written, with no compiled code (compiled="eager"): the numbers are eager\'s'
+_MAX_MISSED = 10  # number of notes about exceptions in a step
+_MAX_TEXT = 200  # number of characters of an error message in a note
+_EAGER = 'ran without compiled code (compiled="eager"): values and times are those of eager mode'
 
 
 class RecordingNotes:
     """The notes of a recording as a whole, without duplicates."""
 
     def __init__(self) -> None:
-        self.missed: dict[str, None] = {}  # notes about failed reads in this step
+        self.missed: dict[str, None] = {}  # "not recorded" notes of this step
         self._eager = False
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Return the notes: first those for the whole run, then those for this step."""
+        """Return the notes for the whole run, and then those for this step."""
         return (*((_EAGER,) if self._eager else ()), *self.missed)
 
     def ran_eager(self) -> None:
-        """Note that the program runs without its compiled code."""
+        """Add a note that the program runs without its compiled code."""
         self._eager = True
 
     def begin_step(self) -> None:
@@ -46,18 +46,18 @@ class RecordingNotes:
         self.missed = {}
 
     def leave_out(self, what: str) -> None:
-        """Note that `what` is not recorded."""
+        """Add the note "not recorded: `what`"."""
         self.missed[f"not recorded: {what}"] = None
 
     def miss(self, error: Exception) -> None:
-        """Add a note about an exception that the recording itself raised and caught."""
+        """Add a "not recorded" note for an exception that was raised while recording."""
         if len(self.missed) < _MAX_MISSED:
-            with suppress(Exception):  # the user's __str__ may raise
+            with suppress(Exception):  # a user's `__str__` may raise any exception
                 text = next(iter(str(error).splitlines()), "")[:_MAX_TEXT]
                 self.leave_out(f"{type(error).__name__}: {text}")
 
     def attempt(self, read: Callable[..., Answer], *args: Any) -> Answer | None:
-        """Return `read(*args)`. If it raises, add a "not recorded" note and return None."""
+        """Return `read(*args)`; if it raises, add a "not recorded" note and return None."""
         try:
             return read(*args)
         except Exception as error:
@@ -70,7 +70,7 @@ class TensorRecord(NamedTuple):
 
     label: str
     tensor: TensorMeta
-    number: int | None  # sequence number of the node that created it
+    number: int | None  # sequence number of the node that created the tensor; None: no node
     leaf: int  # id() of the tensor
 
     @classmethod
@@ -82,34 +82,34 @@ class TensorRecord(NamedTuple):
 
 
 class NodeLine(NamedTuple):
-    """A placeholder for the source line that created the node with sequence number `number`."""
+    """A placeholder for the source line of a node, which is replaced when the graph is built."""
 
-    number: int
+    number: int  # sequence number of the node
 
 
 @dataclass(slots=True)
 class EventRecord:
-    """An event with the values of its latest occurrence."""
+    """An event, with the values of its latest occurrence and the number of occurrences."""
 
-    event: Event  # without its line and nodes
+    event: Event  # its line and nodes are not set
     place: CodePosition | None
-    first: int  # backwards started before the first occurrence
-    numbers: tuple[int, ...] = ()  # sequence numbers of the nodes concerned
-    leaves: tuple[int, ...] = ()  # id() of the leaves concerned
-    latest: dict[str, Any] = field(default_factory=dict)  # latest values of changing fields
-    times: int = 0  # occurrences in the run
+    first: int  # number of backwards that had started at the first occurrence
+    numbers: tuple[int, ...] = ()  # sequence numbers of the event's nodes
+    leaves: tuple[int, ...] = ()  # id() of the event's leaves
+    latest: dict[str, Any] = field(default_factory=dict)  # fields that differ between occurrences
+    times: int = 0  # number of occurrences in the run
 
 
-_MAX_EARLIER = 10_000  # events of earlier steps whose number of occurrences is kept
+_MAX_EARLIER = 10_000  # number of events of earlier steps that are still counted
 
 
 class Events:
     """The events of a recording."""
 
     def __init__(self) -> None:
-        self.backwards = 0  # number of backwards started
+        self.backwards = 0  # number of backwards started in this step
         self._records: dict[tuple[Event, CodePosition | None], EventRecord] = {}
-        # Number of occurrences in earlier steps.
+        # Event and its position -> number of occurrences in earlier steps.
         self._times: dict[tuple[Event, CodePosition | None], int] = {}
 
     def begin_backward(self) -> None:
@@ -117,7 +117,7 @@ class Events:
         self.backwards += 1
 
     def begin_step(self) -> None:
-        """Drop the events at the end of a training step, and keep how often each occurred."""
+        """Drop the events of a training step, except their numbers of occurrences."""
         self._times |= {key: record.times for key, record in self._records.items()}
         while len(self._times) > _MAX_EARLIER:
             del self._times[next(iter(self._times))]
@@ -135,14 +135,15 @@ class Events:
         """Add an event, or count one more occurrence of an equal event at the same position.
 
         Args:
-            event: the event without its line and nodes.
+            event: the event. Its line and nodes need not be set.
             place: position of the event in the program.
-            numbers: sequence numbers of the nodes concerned.
-            leaves: id() of the leaves concerned.
-            since: number of backwards that had started when the event happened; None: it happens
-                now.
-            latest: fields that change between occurrences; the latest values are kept. In the
-                finished event a `TensorRecord` becomes an `Operand`, and a `NodeLine` becomes text.
+            numbers: sequence numbers of the event's nodes.
+            leaves: id() of the event's leaves.
+            since: number of backwards that had started when the event happened. None means that
+                the event happens now.
+            latest: values of fields that may differ between occurrences. The values of the latest
+                occurrence are kept. In the finished event, a `TensorRecord` becomes an `Operand`,
+                and a `NodeLine` becomes text.
         """
         record = self._records.get((event, place))
         if record is None:
@@ -164,14 +165,14 @@ class Events:
         line: Callable[[CodePosition | None], str],
         made: Callable[[int], str],
     ) -> tuple[Event, ...]:
-        """Return the events that concern one backward's graph, as plain values sorted by class.
+        """Return the events that happened before a backward, as plain values sorted by class.
 
         Args:
-            backwards: number of the backward in the step, from 1 on; later events are left out.
-            node: returns a node's id in the graph, given its sequence number, or None.
-            leaf: returns the id of a leaf's node, given the leaf's id(), or None.
+            backwards: number of the backward in the step, from 1 on.
+            node: returns a node's id in the graph, given its sequence number; None if it has none.
+            leaf: returns the id of a leaf's node, given the id() of the leaf; None if it has none.
             line: formats a position as text.
-            made: returns the source line that created the node with a sequence number.
+            made: returns the source line of a node, given its sequence number.
         """
 
         def plain(value: Any) -> Any:
@@ -185,7 +186,7 @@ class Events:
 
         found: list[Event] = []
         seen = [record for record in self._records.values() if record.first <= backwards]
-        # Sorted, because listeners add their events in arbitrary order.
+        # Sorted, so that the order of the listeners does not matter.
         for record in sorted(seen, key=lambda record: type(record.event).__name__):
             ids = (*map(node, record.numbers), *map(leaf, record.leaves))
             latest = {name: _map_nested(plain, value) for name, value in record.latest.items()}
@@ -198,7 +199,7 @@ class Events:
 def _map_nested(plain: Callable[[Any], Any], value: Any) -> Any:
     """Apply `plain` to a value, or to each value in nested tuples.
 
-    It is a function of its own, since a closure that calls itself is a reference cycle.
+    This is not a closure, because a closure that calls itself would be a reference cycle.
     """
     if type(value) is tuple:
         return tuple([_map_nested(plain, part) for part in value])

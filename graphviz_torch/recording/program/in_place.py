@@ -1,8 +1,8 @@
 """Record in-place changes and their lines, to explain why a backward failed.
 
-Recorded are optimizer steps and the recorded thread's calls into torch that raise the version of an
-argument: `add_`, `x[i] = 1`, `relu(inplace=True)`, `out=`, an embedding's `max_norm`. Changes by
-other threads and by scripted or compiled code are not observed.
+Two kinds of changes are recorded: optimizer steps, and calls into torch that raise the version of
+an argument, such as `add_`, `x[i] = 1`, `relu(inplace=True)`, calls with `out=`, and an embedding
+with `max_norm`. Changes by other threads and by scripted or compiled code are not observed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
 from .tracking import name_of
 
-_MAX_CHANGES = 10_000  # older changes are dropped
-_MAX_STEPS = 100  # older optimizer steps are dropped
-_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords with which a call changes a tensor
+_MAX_CHANGES = 10_000  # number of latest changes that are kept
+_MAX_STEPS = 100  # number of latest optimizer steps that are kept
+_OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords of calls that change a tensor
 
 
 class Change(NamedTuple):
@@ -40,9 +40,9 @@ class Change(NamedTuple):
     place: CodePosition | None
     before: int  # version before the call
     after: int
-    number: int = -1  # sequence number of the node that the call created; -1: none
-    storage: int = 0  # storage id
-    memory: Any = None  # weak reference to the storage, so that the storage's id is not reused
+    number: int = -1  # sequence number of the node that the call created; -1 if there is none
+    storage: int = 0  # storage id of the tensor
+    memory: Any = None  # weak reference to the storage, with which the storage id is not reused
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
     view: bool = False  # True if the tensor is a view
@@ -61,10 +61,10 @@ class _StepVersions(NamedTuple):
 
 
 class OptimizerFrames(Protocol):
-    """The interface of `Steps` that `Changes` needs."""
+    """The methods of `Steps` that `Changes` calls."""
 
     def is_own_call(self, frame: FrameType | None) -> bool:
-        """Return True if the code of an optimizer's step, not its closure, calls from `frame`."""
+        """Return True if `frame` runs code of an optimizer's step, but not the step's closure."""
 
     def step_by_hand(self) -> None:
         """Count an update of a parameter that the program made without an optimizer."""
@@ -74,7 +74,7 @@ class Changes:
     """The latest in-place changes of a recording.
 
     Args:
-        place: returns the innermost position in the user's code from a frame outwards.
+        place: returns the innermost position in the user's code, from a frame outwards.
         steps: notified when the program updates a parameter without an optimizer.
     """
 
@@ -87,7 +87,7 @@ class Changes:
         self._changes: deque[Change] = deque(maxlen=_MAX_CHANGES)
         self._steps: deque[_StepVersions] = deque(maxlen=_MAX_STEPS)
         self._before: Versions = []  # tensors that the running call may change
-        # The id() and the storage id of each leaf whose gradient the program read.
+        # id() and storage id of each leaf whose gradient the program read since the last backward
         self._read: set[int] = set()
 
     def on_call_start(self, event: Calling) -> None:
@@ -97,7 +97,7 @@ class Changes:
             return
         module = str(event.frame.f_globals.get("__name__"))
         if module.startswith("torch.optim.") and module != "torch.optim.swa_utils":
-            return  # an optimizer's calls are recorded as one step
+            return  # all changes by an optimizer are recorded as one step
         for tensor in tensors(_in_place_argument(func, event.args, kwargs or {})):
             with suppress(RuntimeError):  # an inference tensor has no version
                 self._before.append((tensor, tensor._version))
@@ -142,11 +142,11 @@ class Changes:
                 break
 
     def on_grad_read(self, leaf: Tensor) -> None:
-        """Note that the program read the gradient of a leaf."""
+        """Record that the program read the gradient of a leaf."""
         self._read |= {id(leaf), storage_id(leaf)}
 
     def on_data_assignment(self, leaf: Tensor) -> None:
-        """Note that the program assigned to `leaf.data`."""
+        """Record that the program assigned to `leaf.data`."""
         if id(leaf) in self._read:
             self._program_steps.step_by_hand()
 
@@ -157,18 +157,18 @@ class Changes:
     def changes_since(self, tensor: Tensor, version: int) -> list[Change]:
         """Return the changes from `version` to a tensor's current version, oldest first.
 
-        The list is empty unless every one of these changes is known with certainty.
+        The list is empty if any of these changes is not known with certainty.
         """
         known = [*self._calls_on(tensor), *self._steps_on(tensor)]
         found: list[Change] = []
         now = tensor._version
         while now > version:
-            # A change inside a larger change, such as a step, is part of the larger one: the change
-            # with the widest range of versions is taken.
+            # Of nested changes, such as a call inside a step, only the outermost one counts. It has
+            # the widest range of versions.
             ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
             widest = [change for change in ending if change.before == ending[0].before]
-            # An optimizer step is preferred to calls on the same memory, since its parameter is
-            # known.
+            # For an optimizer step, the changed parameter is certain. Calls are only matched by
+            # memory, so the step is preferred.
             widest = [change for change in widest if change.operation == "step"] or widest
             if len({change.place for change in widest}) != 1:
                 return []
@@ -177,11 +177,15 @@ class Changes:
         return found[::-1]
 
     def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
-        """Return the changes from version `version` to `now` of a tensor of this shape that a
-        checkpointed segment made when it ran for the first time.
+        """Return the in-place changes of a tensor in the first forward of a checkpointed segment.
 
-        The segment's second run is inside backward, where calls are not observed. The list is empty
-        if the changes are uncertain.
+        They explain an error in the repeated forward inside backward, where calls are not observed.
+        The list is empty if the changes are uncertain.
+
+        Args:
+            shape: shape of the tensor.
+            version: the tensor's version before the changes.
+            now: the tensor's version after the changes.
         """
         found: list[Change] = []
         while version < now:
@@ -195,9 +199,9 @@ class Changes:
         return found
 
     def last_write(self, tensor: Tensor) -> Change | None:
-        """Return the last call that wrote into a tensor's memory, even if it wrote through `.data`.
+        """Return the last call that wrote into a tensor's memory; None if there is none.
 
-        Writes by optimizers are left out. Returns None if no call wrote into the memory.
+        Calls that wrote through `.data` are included, but writes by optimizers are not.
         """
         with suppress(RuntimeError, NotImplementedError):  # tensors without memory
             storage = storage_id(tensor)
@@ -210,7 +214,8 @@ class Changes:
         for change in self._changes:
             if change.storage == storage:
                 changed = None if change.tensor is None else change.tensor()
-                # `x.data` shares the memory of `x`, but has a version counter of its own.
+                # A change of `x.data` is left out: `x.data` shares the memory of `x`, but not its
+                # version counter.
                 if changed is None or changed._version == tensor._version:
                     found.append(change)
         return found
@@ -267,7 +272,7 @@ def _in_place() -> frozenset[Any]:
     return frozenset(found)
 
 
-_KEEP = {"requires_grad_", "detach_", "share_memory_"}  # these leave the values unchanged
+_KEEP = {"requires_grad_", "detach_", "share_memory_"}  # in-place methods that change no values
 _OPERATORS = {f"__i{name}__" for name in ("add", "sub", "mul", "div", "truediv", "floordiv", "mod")}
 _OPERATORS |= {f"__i{name}__" for name in ("pow", "and", "or", "xor", "lshift", "rshift")}
 _OPERATORS.add("__setitem__")

@@ -1,8 +1,8 @@
 """Record the optimizer steps: their number, the parameters that they update, and the loss scale.
 
-Calls in an optimizer's own code are recognized by their frames: they detach no gradient of the
-program, and all their in-place changes together are one step. A closure that the program gave to
-`step` is code of the program.
+Calls made by an optimizer's own code are recognized by their frames. They do not count as cuts, and
+all of their in-place changes count as one step. A closure that is passed to `step` counts as code
+of the program.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ class _RunningStep:
     def __init__(self, optimizer: Optimizer, closure: CodeType | None, frame: FrameType) -> None:
         self.optimizer = optimizer
         self.closure = closure
-        self.frame = frame  # PyTorch's frame that calls the step
+        self.frame = frame  # the frame of PyTorch that calls the step
 
 
 class Steps:
     """The optimizer steps of a recording.
 
     Args:
-        own: returns the set of the id() of the model's parameters.
+        own: returns the id() of each parameter of the model.
     """
 
     def __init__(self, own: Callable[[], set[int]] = set) -> None:
         self._own = own
         self.log = OptimizerLog(OptimizerRecord)
         self.count = 0
-        # The id() of each parameter updated in this training step; None before its first update.
+        # id() of each parameter updated in this training step; None before the first update
         self.updated: set[int] | None = None
         self.ever: set[int] = set()  # id() of each parameter that any step of the run updated
-        self.held: set[frozenset[int]] = set()  # id() of the parameters of each optimizer
+        # For each optimizer that stepped in this training step: id() of its parameters.
+        self.held: set[frozenset[int]] = set()
         self.running: list[_RunningStep] = []  # outermost first
         self._by_hand = False
 
@@ -69,9 +70,8 @@ class Steps:
     def parameters(self, optimizer: Optimizer) -> set[int] | None:
         """Return the id() of each parameter that an optimizer updates.
 
-        Returns None if the optimizer updates copies: ZeRO and other optimizers with master copies
-        update flat, one-dimensional copies of the model's parameters, and copy these back after
-        the step.
+        The result is None if the optimizer updates flat copies of the model's parameters and copies
+        the values back after the step, as ZeRO does.
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
@@ -91,17 +91,20 @@ class Steps:
                 return
 
     def step_by_hand(self) -> None:
-        """Note that the program changed a parameter whose gradient it had read."""
+        """Record that the program changed a parameter whose gradient it had read."""
         self._by_hand = True
 
     def begin_backward(self) -> int:
-        """Return the number of optimizer steps and updates by hand before this backward."""
+        """Return the number of optimizer steps before this backward.
+
+        Updates by hand since the last backward count as one step.
+        """
         self.count += self._by_hand
         self._by_hand = False
         return self.count
 
     def is_own_call(self, frame: FrameType | None) -> bool:
-        """Return True if the code of an optimizer's step, not its closure, calls from `frame`."""
+        """Return True if `frame` runs code of an optimizer's step, but not the step's closure."""
         if not self.running:
             return False
         closures = {step.closure for step in self.running}
@@ -112,7 +115,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # the steps raised an exception: such steps have no end event
+        self.running = []  # steps that raised an exception, which have no end event
         return False
 
 
@@ -153,13 +156,13 @@ class Scaling:
         self._scaler: torch.amp.GradScaler | None = None
 
     def on_call_end(self, event: Called) -> None:
-        """Keep the scaler if this product is the loss multiplied by the scaler's factor."""
+        """Remember the GradScaler if this multiplication scales the loss."""
         code = event.frame.f_code
         if code.co_name in SCALING and code in SCALING.values():
             self._scaler = event.frame.f_locals["self"]
 
     def on_graph_read(self, live: object) -> None:
-        """Drop the scaler, since the graph of the scaled loss was read."""
+        """Forget the GradScaler, because the graph of the scaled loss was read."""
         self._scaler = None
 
     def scale(self) -> Probe | None:

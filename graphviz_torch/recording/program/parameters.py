@@ -15,16 +15,16 @@ from ...tracing.names import classes_along
 
 
 class _Block:
-    """Modules that were added together, with their paths and parameters."""
+    """A module and its submodules, which were added together, with paths and parameters."""
 
     __slots__ = ("modules", "parameters")
 
     def __init__(self) -> None:
         self.modules: list[tuple[Module, str]] = []
-        self.parameters: list[Tensor | None] = []  # parameters when they were last named
+        self.parameters: list[Tensor | None] = []  # the parameters that were named last
 
     def current_parameters(self) -> list[Tensor | None]:
-        """Return the current parameters of the modules; no Python loop, since there may be many."""
+        """Return the current parameters of the modules, without a Python loop for speed."""
         members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
         return list(chain.from_iterable(map(methodcaller("values"), members)))
 
@@ -38,31 +38,31 @@ class ParameterTable:
     """Names of modules, parameters and buffers.
 
     Args:
-        model: the root, whose submodules have the paths of `named_modules()`. None: the first
-            added module is the root, with path "" unless the calling code has several models.
+        model: the root module. Its submodules get the paths of `named_modules()`. If None, the
+            first module that is added becomes the root.
     """
 
     def __init__(self, model: Module | None) -> None:
-        self._traced = False  # True if module calls in compiled graphs are known
-        # Inside `read_once`: True after the check for replaced parameters. Elsewhere None.
+        self._traced = False  # True if module calls in compiled graphs are reported
+        # Inside `read_once`: whether replaced parameters were searched for. None elsewhere.
         self._looked: bool | None = None
         self.clear(model)
 
     def clear(self, model: Module | None) -> None:
         """Forget all modules except this model's."""
-        self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id()
-        self._blocks: list[_Block] = []  # the first contains the given model
+        self._modules: dict[int, tuple[Module, str, _Block]] = {}  # by id() of the module
+        self._blocks: list[_Block] = []  # the first block contains the root
         self._unnamed: list[_Block] = []  # blocks whose parameters have no names yet
-        self._bare: list[_Block] = []  # without parameters, such as a pooling created in forward
+        self._bare: list[_Block] = []  # single modules without parameters, such as a pooling layer
         self._paths: set[str] = set()  # paths of all modules
-        self._counts: dict[str, int] = {}  # last suffix given to a path, "head_2"
-        # Cache: the number of modules when it was filled, and the modules' classes by path.
+        self._counts: dict[str, int] = {}  # "head" -> 2 if the last path for it was "head_2"
+        # Cached result of `classes`, and the number of modules when it was computed.
         self._classes: tuple[int, Mapping[str, str]] | None = None
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
         # True if a compiled graph may have called unknown modules.
         self.unknown_calls = not self._traced
         self._named: list[tuple[str, Tensor]] = []
-        self._names: dict[int, str] = {}  # names of `_named` by id() of the parameter
+        self._names: dict[int, str] = {}  # the names in `_named`, by id() of the parameter
         self._named_own = 0  # number of items of `_named` that belong to the first block
         self._replaced: list[tuple[str, Tensor]] = []  # parameters that a module no longer has
         self.is_given = model is not None
@@ -93,7 +93,7 @@ class ParameterTable:
         while path and path in self._paths:
             count = self._counts[wanted] = self._counts.get(wanted, 1) + 1
             path = f"{wanted}_{count}"
-        # Paths as in named_modules(), in half the time: a shared module gets its first path.
+        # Faster than named_modules(), with the same paths. A shared module gets its first path.
         stack, block = [(path, module)], _Block()
         while stack:
             path, module_ = stack.pop()
@@ -119,10 +119,11 @@ class ParameterTable:
         return self._modules[id(module)][1]
 
     def take_in(self, module: Module) -> str | None:
-        """Add a module that the program put into the model later, and return the module's path.
+        """Add a module that the program added to the model after the model was registered.
 
-        Returns None if the model does not contain the module, or if the module has neither
-        parameters nor submodules.
+        Returns:
+            The module's path. None if the model does not contain the module, or if the module has
+            neither parameters nor submodules.
         """
         if not (module._parameters or module._modules):
             return None
@@ -140,7 +141,7 @@ class ParameterTable:
         return self.path(module)
 
     def classes(self) -> Mapping[str, str]:
-        """Return by path the classes of the modules from the root to this path, as text."""
+        """Return for each path the classes of the modules from the root to this path, as text."""
         if self._classes is None or len(self._modules) != self._classes[0]:
             # A compiled module is shown with the class of the module that it wraps.
             own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
@@ -149,7 +150,7 @@ class ParameterTable:
         return self._classes[1]
 
     def call(self, module: Module) -> str | None:
-        """Record that a module's forward runs; return the module's path, None if unknown."""
+        """Record that a module's forward runs, and return the module's path; None if unknown."""
         known = self._modules.get(id(module))
         if known is None:
             return None
@@ -157,15 +158,15 @@ class ParameterTable:
         return known[1]
 
     def trace_calls(self) -> None:
-        """Expect the module calls of compiled graphs to be reported to `call_inside`."""
+        """Assume from now on that `call_inside` is called for each compiled graph."""
         self._traced, self.unknown_calls = True, False
 
     def call_inside(self, modules: Iterable[tuple[int, str, str]] | None, above: str) -> None:
         """Record that a compiled graph called these modules.
 
         Args:
-            modules: for each module the id(), the path below `above` and the class; None if the
-                called modules are unknown.
+            modules: for each module the id(), the path below `above` and the name of the class.
+                None if the called modules are unknown.
             above: path of the module in which the graph runs.
         """
         for key, text, kind in modules or ():
@@ -205,8 +206,9 @@ class ParameterTable:
         return [(module, path) for module, path, _ in self._modules.values()]
 
     def own_ids(self) -> set[int]:
-        """Return the id() of each parameter of the model, or of the first called module if no
-        model was given.
+        """Return the id() of each parameter of the model.
+
+        If no model was given, the first called module counts as the model.
         """
         found: list[Tensor | None] = []
         if self._blocks:
@@ -220,8 +222,9 @@ class ParameterTable:
         return {id(parameter) for _, parameter in self.parameters()}
 
     def learns(self, module: Module) -> bool:
-        """Return True if any parameter requires a gradient, of the module or of those added with
-        it.
+        """Return True if any parameter of a module requires a gradient.
+
+        All modules that were added together with the module count.
         """
         found = self._modules[id(module)][2].current_parameters()
         return any(parameter is not None and parameter.requires_grad for parameter in found)
@@ -243,7 +246,10 @@ class ParameterTable:
 
     @contextmanager
     def read_once(self) -> Iterator[None]:
-        """Check for replaced parameters only once in this block, which runs no code of the user."""
+        """Check for replaced parameters only once in the `with` block, for speed.
+
+        No code of the user may run in the block.
+        """
         self._looked = False
         try:
             yield
@@ -251,7 +257,7 @@ class ParameterTable:
             self._looked = None
 
     def note(self, module: Module) -> None:
-        """Name the current parameters of this module and of the modules added with it."""
+        """Name the current parameters of a module and of the modules that were added with it."""
         self._name_new()
         block = self._modules[id(module)][2]
         if block.has_changed():
@@ -261,13 +267,15 @@ class ParameterTable:
             self._name()
 
     def names(self, tensors: Iterable[Tensor]) -> list[str]:
-        """Return the names of those tensors that are parameters; "" for others."""
+        """Return the names of tensors; "" for tensors that are not parameters."""
         self.parameters()
         return [self._names.get(id(tensor), "") for tensor in tensors]
 
     def with_replaced(self) -> list[tuple[str, Tensor]]:
-        """Return names and parameters, including those that were replaced since the last backward
-        and those that FSDP gathered: a graph may contain either.
+        """Return names and parameters, including those of earlier modules that a graph may contain.
+
+        These are parameters that the program replaced since the last backward, and parameters that
+        FSDP gathered.
         """
         known = self.parameters() + self._replaced
         if not is_sharded(set(map(type, map(itemgetter(0), self._modules.values())))):
@@ -290,13 +298,14 @@ class ParameterTable:
         self._replaced = []
 
     def _name(self) -> None:
-        """Name all parameters again. Replaced parameters keep their names until the graph of the
-        next backward was read.
+        """Name all parameters again.
+
+        Replaced parameters keep their names until the graph of the next backward has been read.
         """
         before, self._named, self._names = self._named, [], {}
         self._unnamed = list(self._blocks)
         self._name_new()
-        # Only the parameters replaced last are kept: all of them would use too much memory.
+        # Only the parameters that were replaced last are kept, to save memory.
         gone = [pair for pair in before if id(pair[1]) not in self._names]
         self._replaced = gone or self._replaced
 

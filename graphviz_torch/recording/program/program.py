@@ -1,4 +1,4 @@
-"""Keep track of the recorded program: its running module, its line, its tensors' names."""
+"""Keep track of the recorded program: its running modules, source lines and names of tensors."""
 
 from __future__ import annotations
 
@@ -60,9 +60,7 @@ class Options(NamedTuple):
 
     @property
     def light(self) -> bool:
-        """Return True if gradients="finite": the recording looks only for non-finite gradients, and
-        does little work per call.
-        """
+        """Return True if gradients="finite", so that only non-finite values are recorded."""
         return self.gradients == "finite"
 
     @property
@@ -77,26 +75,32 @@ class Options(NamedTuple):
 
     @property
     def is_distributed(self) -> bool:
-        """Return True if this process is a rank or may become one. Otherwise the program can have
-        no DTensors and no DDP or FSDP wrappers.
+        """Return True if this process is a rank or may become one.
+
+        Otherwise the program cannot use DTensors, DDP or FSDP.
         """
         started = os.environ.get("WORLD_SIZE", "1") not in ("", "1")  # set by torchrun
         return dist.is_available() and (dist.is_initialized() or started)
 
 
-_KEPT_STEPS = 3  # training steps whose nodes keep module and line
+_KEPT_STEPS = 3  # number of training steps for whose nodes module and line are kept
 
 
 class Program:
     """The recorded code of one thread, or of one asyncio task.
 
-    `stack` and `origins` know the modules and lines of nodes, `table` the parameters, `steps` the
-    optimizer steps, `changes` the in-place changes, `scaling` the loss scale. `tracker` recognizes
-    tensors that the program uses again. Listeners add facts that belong to no node to `events`.
-    These services receive every event before the listeners do.
+    The program has several services, most of which receive every event before the listeners do:
+
+        stack, origins   modules and lines of nodes
+        table            paths of modules, names of parameters
+        steps            optimizer steps
+        changes          in-place changes
+        scaling          the loss scale
+        tracker          later uses of tensors
+        events           facts that belong to no node, which listeners add
 
     Args:
-        model: the root of the paths; None: the first called module is the root.
+        model: the root of the paths. If None, the first called module is the root.
         frame: the frame that enters the recording.
         options: the options of the recording.
     """
@@ -117,20 +121,18 @@ class Program:
         self.remarks = RecordingNotes()
         self.switches = GradModeSwitches()
         self.cuts = 0  # number of cuts so far
-        # True while a compiled graph runs. It runs under no_grad even if the program has gradients
-        # enabled.
+        # True while a compiled graph runs for which the program has gradients enabled. PyTorch runs
+        # the graph itself under no_grad.
 
         self.in_compiled_graph = False
         # Sequence numbers at which the latest training steps began.
         self._began = deque([sequence_number()], maxlen=_KEPT_STEPS)
         self._model = model
         self.thread = get_ident()
-        self.key = object()  # in `active_programs()` while this program runs
+        self.key = object()  # identifies this program in `active_programs()`
 
     def __enter__(self) -> Program:
-        """Make the code that runs in this block, and in tasks created in it, part of the
-        program.
-        """
+        """Make the code of the `with` block, and of tasks created in it, part of the program."""
         enter_program(self.key)
         return self
 
@@ -138,12 +140,12 @@ class Program:
         leave_program(self.key)
 
     def is_here(self) -> bool:
-        """Return True if this program's thread and task is running."""
+        """Return True if the caller runs in this program's thread and task."""
         return self.key in active_programs() and get_ident() == self.thread
 
     @property
     def services(self) -> tuple[object, ...]:
-        """Return the services that receive events, first the stack, which the others read."""
+        """Return the services that receive events. The stack is first, because others read it."""
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
@@ -155,15 +157,15 @@ class Program:
         self.in_compiled_graph = False
 
     def on_backward_start(self, event: Any) -> None:
-        """Handle the start of a backward: events after this belong to a later forward."""
+        """Count a backward that starts, so that later events belong to the next forward."""
         self.stack.lead(event.frame)
         self.events.begin_backward()
 
     def on_graph_read(self, live: Any) -> None:
-        """Begin the records of the next graph, after the graph of a backward was read.
+        """Prepare for the next graph, after the graph of a backward was read.
 
         A call of autograd.grad with retain_graph, such as an inner step of MAML, does not restart
-        the numbers of module calls, since the next graph contains its graph.
+        the numbers of module calls, because the next graph contains the same calls.
         """
         self.stack.on_release(None)
         self.table.begin_step()
@@ -171,7 +173,7 @@ class Program:
             self.stack.begin_step()
 
     def on_step_end(self, event: None) -> None:
-        """Forget modules, nodes and lines at the end of a training step."""
+        """Forget modules and events at the end of a training step, and lines of old nodes."""
         self.stack.on_release(None)
         self.step += 1
         self.remarks.begin_step()
@@ -186,7 +188,7 @@ class Program:
         self._began.append(sequence_number())
 
     def resume(self, frame: FrameType | None) -> None:
-        """Continue the recording in another frame of the user."""
+        """Continue the recording, with the variables of this frame as names of tensors."""
         self.frame = self.stack.frame = frame
         self.origins.skip(sequence_number())
 
@@ -209,8 +211,9 @@ class Program:
         return self.stack.place(frame)
 
     def line(self) -> Callable[[CodePosition | None], str]:
-        """Return a function that formats a position as "train.py:41", with enough folders to be
-        unambiguous.
+        """Return a function that formats a position, such as "train.py:41".
+
+        If several files have the same name, the text includes folders.
         """
         return lines([file for file, owner in self.stack.files.items() if owner != OTHER])
 
@@ -237,8 +240,9 @@ class Program:
         return found
 
     def optimizer_name(self, optimizer: Optimizer, frame: FrameType | None) -> str:
-        """Return the name of the variable that the code around `frame` uses for an optimizer, or
-        else the name of the optimizer's class.
+        """Return the name of an optimizer's variable, or else of the optimizer's class.
+
+        The variables of `frame` and of the frames around it are searched.
         """
         for one in user_frames(frame, self.frame):
             for name, value in local_variables(one).items():
@@ -247,7 +251,7 @@ class Program:
         return type(optimizer).__name__
 
     def variable(self, tensor: Tensor) -> str:
-        """Return the name of the user's variable that is a tensor or contains it; "" if none."""
+        """Return the name of the user's variable that is or contains a tensor; "" if unknown."""
         for frame in (user_frame(sys._getframe(1)), self.frame):
             for name, value in local_variables(frame).items() if frame is not None else ():
                 if any(part is tensor for _, part in flatten(value, ask=False)):
@@ -255,10 +259,10 @@ class Program:
         return ""
 
     def names_in(self, frame: FrameType | None) -> list[tuple[str, Tensor]]:
-        """Return names and tensors of the variables in `frame` and its callers, up to the frame
-        that entered the recording.
+        """Return the names and values of variables that are tensors or contain tensors.
 
-        If no model was given, the tensors of modules among these variables are included.
+        The variables of `frame` and its callers are searched, up to the frame that entered the
+        recording. If no model was given, the tensors of modules among these variables are included.
         """
         frames = user_frames(frame, self.frame)
         if self.frame is not None and self.frame not in frames:

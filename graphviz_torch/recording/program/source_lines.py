@@ -1,8 +1,8 @@
 """Find the user's line of a call, and the line and module that created each node.
 
-A position is a code object and an instruction offset; its line number is looked up only when
-needed. Autograd numbers the nodes that a thread creates. The recording notes these sequence numbers
-when module calls begin and end, and for every call that created nodes.
+A position is a code object and an instruction offset. Its line number is looked up only when it is
+shown. Autograd gives each node of a thread a sequence number. The recording stores the number of
+the next node when a module call begins or ends, and around every call that creates nodes.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ...graph.text import called_at
 from ...internals.frames import OWN, CodePosition, code_owner, notebook_cell
 from .call_names import NO_CALL, Call, CallNames
 
-# The user's position, and the library's position if the user's line called into a library.
+# The user's position, and the innermost position in a library if the user's line called one.
 Source = tuple[CodePosition, CodePosition | None]
 
 
 class Files(dict[str, int]):
-    """A cache: source file to its owner, which is the user, a library, or PyTorch."""
+    """A cache that maps a source file to its owner: the user, a library, or PyTorch."""
 
     def __missing__(self, file: str) -> int:
         found = self[file] = code_owner(file)
@@ -37,9 +37,7 @@ class Files(dict[str, int]):
 
 
 def raising_position(error: BaseException, files: Files) -> CodePosition | None:
-    """Return the innermost position in the user's own code of an exception's traceback; None if
-    the traceback contains no code of the user.
-    """
+    """Return the innermost position of the user's own code in a traceback; None without one."""
     found = None
     trace = error.__traceback__
     while trace is not None:
@@ -51,14 +49,12 @@ def raising_position(error: BaseException, files: Files) -> CodePosition | None:
 
 
 def place_of(file: str, line: int) -> CodePosition:
-    """Return a position for a line of a file whose code object is not available."""
+    """Return a position for a line of a file, if there is no code object for the line."""
     return (lambda: None).__code__.replace(co_filename=file, co_firstlineno=line), 0
 
 
 def last_assignment(frame: FrameType | None, name: str) -> CodePosition | None:
-    """Return the position where a running function last assigned to this variable; None if
-    unknown.
-    """
+    """Return where a running function last assigned to a local variable; None if unknown."""
     found = None
     if frame is not None and name:
         for step in dis.get_instructions(frame.f_code):
@@ -70,10 +66,10 @@ def last_assignment(frame: FrameType | None, name: str) -> CodePosition | None:
 
 
 def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
-    """Return a function that formats a position in one of the files as "train.py:41".
+    """Return a function that formats a position in one of the files, such as "train.py:41".
 
-    File names have enough folders to be unambiguous. A notebook's cell is "In[3]". The function
-    returns "" for None.
+    If several files have the same name, the text includes folders. A notebook's cell is written as
+    "In[3]". The function returns "" for None.
     """
     names = short_names(set(files))
     known: dict[tuple[int, int], str] = {}
@@ -90,8 +86,10 @@ def lines(files: Iterable[str]) -> Callable[[CodePosition | None], str]:
 
 
 def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], str]:
-    """Return a function that formats a Source as "train.py:41" or, if the call is in a library, as
-    "modeling.py:312, called at train.py:41".
+    """Return a function that formats a Source.
+
+    The text is "train.py:41", or "modeling.py:312, called at train.py:41" if the call is in a
+    library.
     """
     known: dict[tuple[int, ...], str] = {}
 
@@ -117,7 +115,7 @@ def source_text(place: CodePosition | None) -> str:
 
 
 class _Table(NamedTuple):
-    """The line numbers of a code object, cached as long as the code object exists."""
+    """A cache of line numbers by instruction offset, for one code object."""
 
     code: weakref.ref[CodeType]
     lines: dict[int, int]
@@ -150,8 +148,9 @@ def _parts(file: str) -> tuple[str, ...]:
 
 
 def short_names(files: set[str]) -> dict[str, str]:
-    """Return a short name for each file: "In[3]" for a notebook's cell, otherwise the file's name
-    with enough folders to be unambiguous.
+    """Return a short name for each file, with folders only if several files have the same name.
+
+    A notebook's cell gets the name "In[3]".
     """
     names: dict[str, str] = {}
     parts = {file: _parts(file) for file in files}
@@ -167,7 +166,7 @@ def short_names(files: set[str]) -> dict[str, str]:
 
 
 Names = tuple[str, str]  # a module's path, and the scope of one call of the module
-Line = TypeVar("Line")  # the representation of a source line
+Line = TypeVar("Line")  # type that represents a source line
 
 
 class Origins(Generic[Line]):
@@ -186,23 +185,23 @@ class Origins(Generic[Line]):
 
     def __init__(self, first: int) -> None:
         self.first = first
-        self.end = first  # nodes below this number have their line, or never get one
-        # (number, names): nodes from this number on belong to this module and scope. The names
-        # are None for code outside of all modules.
+        self.end = first  # the lines of nodes below this number are final
+        # (number, names): nodes from `number` on belong to this module and scope. `names` is None
+        # outside of all modules.
         self._entered: list[tuple[int, Names | None]] = [(first, None)]
         self.moments = 1  # incremented when a module call begins or ends
-        # (start, end, line, call): this call, at this line, created nodes start <= number < end.
+        # (start, end, line, call): a call at `line` created the nodes start <= number < end.
         self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
-        """Forget the nodes before this number."""
+        """Forget the nodes with smaller numbers than `before`."""
         self.first = max(before, self.first)
         begin = bisect_right(self._entered, before, key=itemgetter(0)) - 1
         del self._entered[: max(begin, 0)]
         del self._lines[: bisect_right(self._lines, before, key=itemgetter(1))]
 
     def enter(self, number: int, names: Names | None) -> None:
-        """Record the module and scope of nodes from `number` on; None: outside of all modules."""
+        """Record the module and scope of nodes from `number` on; None means outside of modules."""
         self.moments += 1
         if number == self._entered[-1][0]:  # no node was created since the last entry
             self._entered[-1] = number, names
@@ -216,7 +215,7 @@ class Origins(Generic[Line]):
             self._lines.append((start, end, line, call))
 
     def skip(self, end: int) -> None:
-        """Record that nodes below `end` without a line never get one."""
+        """Record that the lines of nodes below `end` are final, even if they are unknown."""
         self.end = end
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:
@@ -240,8 +239,8 @@ class Origins(Generic[Line]):
             classes: for each path the classes of the modules along the path.
             leading: functions that `call` leaves out, because they call modules or backward.
         """
-        # The lists cover only the range from the smallest to the largest given number, since the
-        # recording may have seen many more nodes.
+        # Each list covers only the range from the smallest to the largest given number, because
+        # the recording may have many more nodes.
 
         last = max(self.end, self._entered[-1][0])
         known = [min(number, last) for number in numbers if number >= self.first]
@@ -271,7 +270,7 @@ class Origins(Generic[Line]):
                 sources[start:end] = [text(line)] * (end - start)
                 said = called.name(call, names[start][2], several=True) if start < length else ""
                 calls[start:end] = [said] * (end - start)
-        # The last row is for leaves and for nodes that are older than the recording.
+        # The last item of each list is for leaves and for nodes older than the recording.
         names.append(nowhere)
         sources.append("")
         calls.append("")

@@ -19,12 +19,11 @@ _MAX_ITEMS = 1000  # larger containers are not searched
 
 
 def variable(module: Module, caller: FrameType) -> str:
-    """Return the name of a module in the calling code, such as "head", or "heads.1" for an item of
-    a list, dict or module.
+    """Return the name of a module in the calling code; "" if nothing refers to the module.
 
-    The variables and the attributes of `self` are searched. In a loop over a container, an item is
-    named after the container, not after the loop variable. Returns "" if nothing refers to the
-    module.
+    The variables and the attributes of `self` are searched. The name of a variable's value is
+    "head", and that of an item of a list, dict or module is "heads.1". In a loop over a container,
+    an item is named after the container, not after the loop variable.
     """
     modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
@@ -33,7 +32,7 @@ def variable(module: Module, caller: FrameType) -> str:
     for name, value in modules:
         parts = dict(_parts(value))
         if value is module or (len(parts) < 2 and not isinstance(value, Module)):
-            continue  # for the only module of a list, the module's class is the better name
+            continue  # for the only module of a list, the name of its class is better
         for path, part in parts.items():
             inner = next((inner for inner, one in _named_modules(part) if one is module), None)
             if inner is not None:
@@ -42,10 +41,9 @@ def variable(module: Module, caller: FrameType) -> str:
 
 
 def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]:
-    """Return the outermost module whose method led to the call of `module`, and the frame that
-    called this method.
+    """Return the outermost module whose method led to a call, and the frame that called the method.
 
-    `q_network.get_action(x)` calls `self.network(x)`: the model is `q_network`.
+    If `q_network.get_action(x)` calls `self.network(x)`, the outermost module is `q_network`.
     """
     frame = user_frame(caller)
     while frame is not None and frame.f_back is not None:
@@ -60,7 +58,7 @@ def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]
 
 
 def _loop_variables(caller: FrameType) -> frozenset[str]:
-    """Return the loop variables of the calling code."""
+    """Return the names of the loop variables of the calling code."""
     frame = user_frame(caller)
     return frozenset() if frame is None else _bound_by_loops(frame.f_code)
 
@@ -81,10 +79,10 @@ def _bound_by_loops(code: CodeType) -> frozenset[str]:
 
 
 def has_another_model(module: Module, caller: FrameType) -> bool:
-    """Return True if the calling code has another model beside `module`, as for a GAN.
+    """Return True if the calling code has another model besides `module`, as with a GAN.
 
-    Another model is a module with parameters that does not contain `module`, and that `module` does
-    not contain.
+    A module with parameters is another model if it does not contain `module`, and `module` does not
+    contain it.
     """
     inside = _ids(module)
     return any(
@@ -95,15 +93,15 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
 
 
 def modules_of(caller: FrameType) -> Iterator[tuple[str, Any]]:
-    """Yield the modules, lists, tuples and dicts among the calling code's variables and the
-    attributes of `self`, with their names.
+    """Yield the names and values of variables of the calling code that may contain modules.
 
+    These are modules, lists, tuples and dicts among the variables and the attributes of `self`.
     Variables of a notebook or script are yielded only if the running code mentions them.
     """
     frame = user_frame(caller)
     while frame is not None:
         yield from _modules_in(frame)
-        # A comprehension has a frame of its own.
+        # A comprehension has its own frame, so the frame around it is searched, too.
         frame = user_frame(frame.f_back) if frame.f_code.co_name in _EXPRESSIONS else None
 
 
@@ -123,7 +121,7 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Module]]:
-    """Yield the modules of a list or dict with their keys; a module alone gets the key ""."""
+    """Yield the modules in a list or dict, each with its key. A single module has the key ""."""
     if isinstance(value, Module):
         yield "", value
     elif len(value) <= _MAX_ITEMS:
@@ -134,7 +132,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Module]]:
 
 
 def _named_modules(module: Module) -> Iterator[tuple[str, Module]]:
-    """Yield the pairs of `named_modules()` without running the user's code."""
+    """Yield the same pairs as `named_modules()`, without running code of the user."""
     found = {id(module)}
     stack = [("", module)]
     while stack:
