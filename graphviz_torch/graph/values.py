@@ -91,6 +91,7 @@ class Untracked:
     sources: tuple[NodeId, ...] = ()  # at a cut, ids of the nodes that computed the operands
     targets: tuple[NodeId, ...] = ()  # ids of the nodes that used the results
     values: tuple[Any, ...] | None = None  # elements, if at most `MOST_ELEMENTS`
+    copies: tuple[int, ...] = ()  # `Transfer.data` of the copies between devices that made the data
 
     __repr__ = short_repr
 

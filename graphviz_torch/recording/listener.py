@@ -17,6 +17,7 @@ A listener implements the callbacks of the events that it needs:
     on_backward_start  on_backward_end       BackwardBegan, BackwardEnded
     on_inner_backward_error      a nested backward raised (InnerBackwardRaised)
     on_block_error               an exception ends the block (BlockRaised)
+    on_next_step                 the next training step begins; graphs are built after it (None)
     on_step_end                  a training step is over, and its records can be dropped (None)
     on_copies_timed              the profiler measured these copies (a list of Memcpy)
     on_resume                    recording continues after a pause (Resumed)

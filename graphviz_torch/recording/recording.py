@@ -249,6 +249,7 @@ class Recording:
         [1, 1, 1]
         """
         session = self._open_session()
+        session.tell("on_next_step", None)
         graphs = session.program.remarks.attempt(session.graphs) or []
         self._keep_first_call(session, graphs)
         session.end_step(caller_frame())

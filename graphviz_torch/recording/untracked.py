@@ -87,8 +87,8 @@ class _Producer:
     """An entry: data, a module call, a function call, or a node that a tensor comes from."""
 
     __slots__ = (
-        "depth", "is_named", "kind", "label", "metas", "module", "number", "place", "reason",
-        "serial", "sources", "switch",
+        "copies", "depth", "is_named", "kind", "label", "metas", "module", "number", "place",
+        "reason", "serial", "sources", "switch",
     )  # fmt: skip
 
     def __init__(self, kind: Literal["data", "module", "function", "node"], serial: int) -> None:
@@ -100,7 +100,8 @@ class _Producer:
         self.place: CodePosition | None = None
         self.reason = ""
         self.switch: CodePosition | None = None  # the line that switched gradient mode off
-        self.metas: tuple[TensorMeta, ...] = ()
+        self.metas: tuple[TensorMeta, ...] = ()  # () for copied data until the first use
+        self.copies: dict[int, None] = {}  # numbers of copied data
         self.sources: tuple[_Producer, ...] = ()
         self.depth = 0
         self.number = -1  # sequence number, for kind "node"
@@ -229,6 +230,7 @@ class UntrackedCalls(Listener):
                     tuple(dict.fromkeys(node for node in cut if node is not None)),
                     tuple(targets.get(entry, ())),
                     values.get(entry.serial),
+                    tuple(entry.copies),
                 )
             )
         return replace(graph, untracked=tuple(rows))
@@ -236,8 +238,8 @@ class UntrackedCalls(Listener):
     def _use(
         self, given: Tensor, start: int, end: int, label: str, frame: FrameType | None
     ) -> None:
-        entry = self._entry_of(given) or self._data(given, label, frame)
-        if entry is not None and entry.kind != "node":
+        entry = self._source(given, label, frame)
+        if entry is not None:
             self._uses.append(_Use(start, end, entry, tensor_meta(given)))
 
     def _follow_function(self, event: Called) -> None:
@@ -252,7 +254,11 @@ class UntrackedCalls(Listener):
         name = name_of(func)
         if name in _VIEWS:
             first = self._producer_of(given[0])
+            copies = [one for tensor in made for one in self.program.tracker.copied_data(tensor)]
+            if copies and first is None:
+                first = self._new_entry("data")
             if first is not None:
+                first.copies.update(dict.fromkeys(copies))
                 self._follow(made, first)
             return
         weights = [one for one in given if type(one) is Parameter]
@@ -297,7 +303,7 @@ class UntrackedCalls(Listener):
             entry
             for one in given
             if type(one) is not Parameter
-            if (entry := self._producer_of(one) or self._data(one, "", frame)) is not None
+            if (entry := self._source(one, "", frame)) is not None
         ]
         entry = self._new_entry(kind)
         entry.place = self.program.place(user_frame(frame))
@@ -342,9 +348,17 @@ class UntrackedCalls(Listener):
                 labels.setdefault(id(tensor), []).append(label)
             for _, tensor in given:
                 label = ", ".join(filter(None, labels[id(tensor)]))
-                entry = self._entry_of(tensor) or self._data(tensor, label, None)
+                entry = self._source(tensor, label, None)
                 if entry is not None and entry.kind == "data" and not entry.is_named:
                     entry.label, entry.is_named = label, True
+
+    def _source(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
+        """Return the entry that a tensor comes from, or a new entry for data; None if the tensor is
+        a parameter, a buffer, or empty.
+        """
+        known = self._producer_of(given)
+        is_complete = known is not None and (known.kind != "data" or bool(known.metas))
+        return known if is_complete else self._data(given, label, frame)
 
     def _producer_of(self, given: Tensor) -> _Producer | None:
         """Return the entry that a tensor comes from, or a new entry for the node that created the
@@ -365,12 +379,15 @@ class UntrackedCalls(Listener):
         return known.entry if known is not None and known() is given else None
 
     def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
-        """Return a new entry for data; None if the tensor is a parameter, a buffer, or empty."""
+        """Return a new entry for data, or the completed entry of copied data; None if the tensor is
+        a parameter, a buffer, or empty.
+        """
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None
         if not TensorBase.numel(given):
             return None
-        entry = self._new_entry("data")
+        entry = self._entry_of(given) or self._new_entry("data")
+        entry.copies.update(dict.fromkeys(self.program.tracker.copied_data(given)))
         entry.label = label or self._variable(given, frame)
         entry.metas = (tensor_meta(given),)
         self._follow((given,), entry)

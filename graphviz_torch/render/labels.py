@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from ..graph import GradientStats, Node, TensorMeta, short_dtype
+from ..graph import GradientStats, Node, TensorMeta, Transfer, short_dtype
 from ..graph.column import details as declared_details
 from ..graph.column import is_recorded
 from ..graph.text import drawable
-from ..graph.units import number_text
+from ..graph.units import bytes_text, number_text
 
 Outputs = tuple[TensorMeta | None, ...]
 
@@ -283,6 +283,26 @@ def is_spoilt(line: str) -> bool:
 def is_small(stats: GradientStats) -> bool:
     """Return True if a gradient has few enough elements to write all of them."""
     return stats.values is not None and len(stats.values) <= MAX_ELEMENTS_SHOWN
+
+
+def copies(transfers: Iterable[Transfer]) -> list[str]:
+    """Return a line for each pair of devices between which data was copied.
+
+    >>> meta = TensorMeta((5, 8), "float32", "cuda:0")
+    >>> copies([Transfer("HtoD", "cpu", "cuda:0", meta, "forward")] * 2)
+    ['cpu → cuda:0, 2 copies, 320 B']
+    """
+    pairs: dict[tuple[str, str], list[int | None]] = {}
+    for each in transfers:
+        pairs.setdefault((each.source, each.target), []).append(each.nbytes)
+    lines = []
+    for (source, target), sizes in pairs.items():
+        known = [size for size in sizes if size is not None]
+        parts = [f"{source} → {target}"]
+        parts += [f"{len(sizes):,} copies"] if len(sizes) > 1 else []
+        parts += [bytes_text(sum(known))] if len(known) == len(sizes) else []
+        lines.append(", ".join(parts))
+    return lines
 
 
 def leaf_gradient(leaf: Node) -> str:

@@ -253,8 +253,7 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
     found = drawing.findings
     said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
     said = first_items(said, _MAX_FINDINGS, "and {:,} more findings")
-    omitted = wording.omissions(drawing, hidden_cuts)
-    said += [omitted] if omitted else []
+    said += wording.notes(drawing, hidden_cuts)
     if said:
         yield f'note["{_text(said)}"]'
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import NamedTuple
 
-from ..graph import Untracked
+from ..graph import Graph, Transfer, Untracked
 from ..graph.tensors import elements_text
 from . import labels
 from .drawing.drawing import Drawing
@@ -58,6 +58,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
         return Stubs((), ())
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
     places = _Places(drawing)
+    copies = copies_by_data(drawing.graph)
     inside = [places.closed_group(row) for row in rows]
     # for each entry, the drawn elements ("key", key) and entries ("stub", index) that use it
     ends: list[set[tuple[str, int]]] = [set() for _ in rows]
@@ -86,7 +87,10 @@ def stubs_of(drawing: Drawing) -> Stubs:
     for i in shown:
         group = [rows[j] for j in alike[i]]
         frames = _shared_frames(list(map(places.frames, group)))
-        made[i] = (_chain_stub if i in chains else _stub)(alike[i][0], group, frames)
+        stub = (_chain_stub if i in chains else _stub)(alike[i][0], group, frames)
+        numbers = dict.fromkeys(number for row in group for number in row.copies)
+        copied = labels.copies(one for number in numbers for one in copies.get(number, ()))
+        made[i] = stub._replace(details=(*stub.details, *copied))
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
@@ -97,6 +101,15 @@ def stubs_of(drawing: Drawing) -> Stubs:
             elif end in made:
                 edges.append((stub, made[end]))
     return Stubs(tuple(made.values()), tuple(edges))
+
+
+def copies_by_data(graph: Graph) -> dict[int, list[Transfer]]:
+    """Return the copies of the forward that created no node, by `Transfer.data`."""
+    found: dict[int, list[Transfer]] = {}
+    for each in graph.transfers:
+        if each.node is None and each.phase == "forward" and each.data is not None:
+            found.setdefault(each.data, []).append(each)
+    return found
 
 
 def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, int]:

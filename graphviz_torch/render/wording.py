@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..graph import Graph, Node, TensorMeta
+from ..graph import Graph, Node, TensorMeta, Transfer
 from ..graph.terminal import is_shell, option
-from ..graph.text import listing
+from ..graph.text import first_items, listing
 from ..graph.units import bytes_text, seconds_text
 from . import labels
 from .drawing.drawing import Contents, Drawing, FusedNode, MergedEdge
@@ -20,6 +20,7 @@ _MAX_DATA_INPUTS = 8  # maximum number of elements at which data is written; the
 # Operation of a layer -> (autograd's name of the saved layer input, input_nr of that input).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
+_MAX_NOTED_COPIES = 3  # maximum number of the program's lines with copies in the note of a picture
 _MAX_PATH = 60  # maximum length of a module's path in a hint, in characters
 
 
@@ -28,9 +29,32 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
-            size = "" if transfer.nbytes is None else f", {bytes_text(transfer.nbytes)}"
-            found.setdefault(transfer.node, [f"{transfer.source} → {transfer.target}{size}"])
+            found.setdefault(transfer.node, labels.copies([transfer]))
     return found
+
+
+def other_copies(graph: Graph) -> str:
+    """Return a sentence on the copies of the forward that neither a node nor a box of data shows;
+    "" if there are none.
+    """
+    shown = {number for each in graph.untracked for number in each.copies}
+    lines: dict[tuple[str, str, str], list[Transfer]] = {}
+    for each in graph.transfers:
+        if each.node is None and each.phase == "forward" and each.data not in shown:
+            lines.setdefault((each.where, each.source, each.target), []).append(each)
+    parts = []
+    for (where, _, _), copies in lines.items():
+        names = dict.fromkeys(each.label for each in copies if each.label)
+        of = listing(names, _MAX_NAMES) if names else copies[0].operation
+        place = f"({where})" if where else ""
+        parts.append(" ".join(filter(None, (of, *labels.copies(copies), place))))
+    text = "; ".join(first_items(parts, _MAX_NOTED_COPIES))
+    return f"copied outside the graph: {text}" if parts else ""
+
+
+def notes(drawing: Drawing, cuts: int = 0) -> list[str]:
+    """Return sentences on everything that the drawing leaves out."""
+    return [text for text in (other_copies(drawing.graph), omissions(drawing, cuts)) if text]
 
 
 def collective_lines(drawing: Drawing, key: int | None) -> list[str]:

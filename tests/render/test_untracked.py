@@ -10,7 +10,7 @@ from torch import nn
 
 from graphviz_torch import draw_graph, record, to_text
 from graphviz_torch.export import to_dot, to_mermaid
-from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Untracked
+from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Transfer, Untracked
 from tests.support.drawn import Drawn
 
 F32 = TensorMeta((2, 3), "float32", "cpu")
@@ -158,3 +158,33 @@ def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> 
     assert boxes
     for box in boxes:  # each leads on
         assert any(source == box for source, _ in drawn.edges)
+
+
+def copied(*data: int | None) -> Graph:
+    """The model, whose image has the data number 7, and copies with these numbers."""
+    graph = model()
+    image = replace(graph.untracked[0], copies=(7,))
+    copies = [
+        Transfer(
+            "HtoD", "cpu", "cuda:0", F32, "forward", where=f"a.py:{at}", label=f"t{at}", data=n
+        )
+        for at, n in enumerate(data)
+    ]
+    return replace(graph, untracked=(image, *graph.untracked[1:]), transfers=tuple(copies))
+
+
+def test_a_box_of_data_says_between_which_devices_the_data_was_copied() -> None:
+    text = to_dot(copied(7, 7))
+    assert re.search(r"untracked_0 .*<B>image</B>.*cpu → cuda:0, 2 copies, 48 B", text)
+    assert text.count("cpu → cuda:0") == 1
+    assert "outside the graph" not in text
+    assert "cuda:0, 2 copies, 48 B" in to_mermaid(copied(7, 7)).replace("#58;", ":")
+
+
+def test_copies_that_neither_a_node_nor_data_shows_are_named_below_the_picture() -> None:
+    told = "graph: t1 cpu → cuda:0, 24 B (a.py:1); t2 cpu → cuda:0, 24 B (a.py:2)"
+    assert told in to_dot(copied(7, 1, None))
+    assert "copied outside the graph" in to_mermaid(copied(7, 1, None)).replace("#58;", ":")
+    assert told not in to_dot(copied(7, 1, None), explain=False)
+    many = to_dot(copied(*range(6)))
+    assert "t2 cpu → cuda:0, 24 B (a.py:2); and 3 more" in many.replace('<BR ALIGN="LEFT"/>', " ")

@@ -16,6 +16,8 @@ _MAX_USES = 32  # nodes that are kept as users of a trail's tensors; older nodes
 class Copy(Protocol):
     """An object, such as a recorded copy, that is notified when a tensor is used or freed."""
 
+    data: int  # number of the copied data
+
     def on_use(self) -> None:
         """Handle a call that takes the tensor as an argument."""
 
@@ -97,6 +99,13 @@ class Tracker:
         """Notify `copy` whenever a call uses a tensor, and when the tensor is freed."""
         followed = self._follow(tensor)
         followed.copies = (*followed.copies, copy)
+
+    def copied_data(self, tensor: Tensor) -> list[int]:
+        """Return the numbers of the data whose copy is this tensor; mostly one or none."""
+        followed = self.known.get(id(tensor))
+        if followed is None or followed() is not tensor:
+            return []
+        return [copy.data for copy in followed.copies]
 
     def lead(self, tensor: Tensor, trail: Trail) -> None:
         """Assign a trail to a new tensor."""

@@ -36,11 +36,12 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, running_function
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.hooks.engine import running_node
+from ...internals.hooks.optimizers import Stepped
 from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import BackwardBegan, BackwardEnded, Listener
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
 from ..program.tracking import name_of
@@ -72,6 +73,7 @@ class CopyRecord:
     memory: Any = None  # weak reference to the storage of the copy's result
     used: bool | None = None  # True if the program used the result; None if unknown
     seconds: float | None = None
+    prepares: bool = False  # True if the copy prepares the next training step
 
     def locate(
         self, place: CodePosition | None, module: str, in_forward: bool, moment: int
@@ -93,6 +95,10 @@ class CopyRecord:
             library: the library that made the call; "" for the user's code.
         """
         self.operation, self.label, self.library = operation, label, library
+
+    def begin_step(self) -> None:
+        """Assign the copy to the training step that begins."""
+        self.prepares, self.moment = False, 0
 
     def time(self, seconds: float) -> None:
         """Set the duration measured on the device."""
@@ -139,10 +145,15 @@ class CopyRecord:
 
 
 class Transfers:
-    """The copies of one recording, in order."""
+    """The copies of one training step, in order.
+
+    A program that moves a batch before it clears the gradients does so after the optimizer's step,
+    where no new step has begun. Such copies are kept for the next step, which reads the batch.
+    """
 
     def __init__(self) -> None:
         self.records: list[CopyRecord] = []
+        self._next: list[CopyRecord] = []  # copies that belong to the next step
         self._data: dict[tuple[Any, ...], tuple[Any, int]] = {}
         self._numbers = 0
 
@@ -174,9 +185,16 @@ class Transfers:
             noted.append((record, copy.source, copy.made))
         return noted
 
+    def split(self) -> None:
+        """Set the copies of the next step's batch apart."""
+        self._next = [record for record in self.records if record.prepares]
+        self.records = [record for record in self.records if not record.prepares]
+
     def forget(self) -> None:
         """Forget the copies of a step, but keep the numbers of data that are still alive."""
-        self.records = []
+        self.records, self._next = self._next, []
+        for record in self.records:
+            record.begin_step()
         self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
 
     def _number(self, source: Tensor | None) -> int:
@@ -250,6 +268,7 @@ class Copies(Listener):
         self._transfers = Transfers()
         self._live: LiveGraph | None = None  # graph of the running backward
         self._backwards = 0  # number of backwards started
+        self._stepped = False  # True if an optimizer has stepped in this training step
 
     def on_copies_timed(self, event: Sequence[Memcpy]) -> None:
         """Assign the profiler's durations to the copies."""
@@ -283,6 +302,9 @@ class Copies(Listener):
                 label = program.label(source, frame)
                 here = sys._getframe(1)
                 record.attach_to_call(_operation(here), label, library_of(here))
+                # An optimizer that runs on the CPU copies its results into parameters (`copy_`).
+                is_new = record.kind == "HtoD" and record.operation != "copy_"
+                record.prepares = is_new and self._stepped and not program.steps.running
                 if made is not None:
                     self._made.append((made, record))
 
@@ -295,9 +317,18 @@ class Copies(Listener):
                     self.program.tracker.add(made, record)
             self._made = []
 
+    def on_optimizer_step_end(self, event: Stepped) -> None:
+        self._stepped = True
+
+    def on_resume(self, event: Resumed) -> None:
+        self._stepped = self._stepped or event.optimizer is not None
+
+    def on_next_step(self, event: None) -> None:
+        self._transfers.split()
+
     def on_step_end(self, event: None) -> None:
         self._transfers.forget()
-        self._backwards = 0
+        self._backwards, self._stepped = 0, False
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()

@@ -66,7 +66,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     size = len(drawing.nodes) + len(drawing.boxes)
     extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
     if drawing.options["explain"]:
-        notes = [text for text in (wording.omissions(drawing, cuts.hidden), note) if text]
+        notes = [*wording.notes(drawing, cuts.hidden), *filter(None, [note])]
         symbols = {
             "cut": cuts.edges,
             "many": drawing.inner.many and nodes.inner,

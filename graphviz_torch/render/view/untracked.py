@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...graph import Edge, Graph, Node
+from ...graph import Edge, Graph, Node, Transfer
 from ..groups.groups import Groups
+from ..untracked import copies_by_data
 
 DATA, UNTRACKED = "data", "untracked"  # values of `Node.leaf` for data, and for calls without node
 _MAX_ITEMS = 200
@@ -75,7 +76,28 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
         for node in row.targets:
             connect(item, hosts[node])
     order = {ids[i]: (places[i] or 0.0) - 0.5 for i in shown}
-    return replace(graph, nodes=tuple(nodes), edges=tuple(edges)), order
+    transfers = _with_items(graph, ids)
+    return replace(graph, nodes=tuple(nodes), edges=tuple(edges), transfers=transfers), order
+
+
+def _with_items(graph: Graph, ids: Mapping[int, int]) -> tuple[Transfer, ...]:
+    """Return the transfers, in which a copy of data has the data's new node.
+
+    Args:
+        graph: the graph.
+        ids: position in `Graph.untracked` -> new node.
+    """
+    copies = copies_by_data(graph)
+    found = {
+        id(copy): item
+        for i, item in ids.items()
+        for number in graph.untracked[i].copies
+        for copy in copies.get(number, ())
+    }
+    return tuple(
+        replace(each, node=found[id(each)]) if id(each) in found else each
+        for each in graph.transfers
+    )
 
 
 def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:

@@ -252,6 +252,19 @@ def test_a_copy_between_devices_is_drawn_with_its_bytes(opened: Open) -> None:
     assert transfers.count("DtoH") == 2
 
 
+def test_a_box_of_data_says_that_the_data_was_copied(opened: Open) -> None:
+    model = nn.Linear(4, 2)
+    with simulate_accelerator(name="cuda"), record(model) as recording:
+        x = torch.ones(3, 4).cuda()
+        model.cuda()(x).sum().backward()
+    page = opened(recording.graph)
+    box = page.locator(".card.data")
+    assert f"cpu → sim cuda:0 · {bytes_text(x.nbytes)}" in (box.text_content() or "")
+    assert page.locator(".card.transfer").count() == 0
+    box.click()
+    assert page.locator(".panel").inner_text().count("HtoD") == 1
+
+
 def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: Open) -> None:
     encoder, head = nn.Linear(2, 2), nn.Linear(2, 2)
     model = nn.ModuleDict({"encoder": encoder, "head": head})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from graphviz_torch.render.groups.groups import group
 from graphviz_torch.render.view.untracked import groups_around, with_untracked
-from tests.render.test_untracked import model
+from tests.render.test_untracked import copied, model
 
 
 def test_nodes_keep_their_ids_and_each_entry_is_an_item_before_what_takes_it() -> None:
@@ -32,3 +32,10 @@ def test_an_item_is_in_the_group_of_the_module_around_its_call() -> None:
     around = groups_around(groups, shown.nodes[2:])
     [head] = [each.id for each in groups.groups if each.path == "head"]
     assert around == [None, head, None]
+
+
+def test_a_copy_of_data_is_at_the_item_of_the_data() -> None:
+    graph = copied(7, 1)
+    shown, _ = with_untracked(graph, range(len(graph.nodes)))
+    [image] = [node.id for node in shown.nodes if node.label == "image"]
+    assert [copy.node for copy in shown.transfers] == [image, None]

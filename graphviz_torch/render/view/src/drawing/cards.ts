@@ -1,7 +1,7 @@
 // The lines of text on an item's card, and the size of the card.
 
 import { BUFFER, DATA, type Model, PARAMETER, UNTRACKED } from "../graph/model";
-import type { Mark } from "../graph/payload";
+import type { Mark, Transfer } from "../graph/payload";
 import { classOf, type Tree } from "../graph/tree";
 import { bytes, count, isSpoilt, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
@@ -46,6 +46,7 @@ const FEW = 4;
 const MOST_JOINT = 220; // maximum width in pixels of a line that has both shape and gradient
 const MOST_PARAMETERS = 4;
 const MOST_CHANGES = 3;
+const MOST_COPIES = 2;
 const MOST_CHANGE = 44;
 export const SIGNS: Record<Mark, string> = { added: "+", removed: "−", changed: "~" };
 const FONTS = {
@@ -114,7 +115,7 @@ export class Cards {
     ];
     if (label && module) lines[0]?.push({ text: shorten(module, MOST_MODULE), look: "quiet" });
     if (role === "failed") lines.push(...this.failure());
-    const transfer = model.transfersOf.get(node)?.[0];
+    const transfers = model.transfersOf.get(node) ?? [];
     const outputs = model.outputsOf(node);
     const made = model.firstOutput(tree.result(node));
     if (made) {
@@ -123,10 +124,10 @@ export class Cards {
       lines.push([{ text: shorten(shaped(made), MOST_TEXT + 6), look: "mono" }, { text: shorten(device + others, MOST_TEXT), look: "quiet" }]);
     }
     if (role === "transfer" && made) {
-      const from = transfer?.source ?? model.inputs(node).map((edge) => model.firstOutput(edge.node)?.device).find(Boolean) ?? "?";
-      const size = transfer?.nbytes ?? made.nbytes;
-      lines.push([{ text: `${from} → ${transfer?.target ?? made.device}${size === null ? "" : ` · ${bytes(size)}`}`, look: "quiet" }]);
+      const source = model.inputs(node).map((edge) => model.firstOutput(edge.node)?.device).find(Boolean) ?? "?";
+      lines.push([copied(transfers[0] ?? { source, target: made.device, nbytes: made.nbytes })]);
     }
+    if (role === "data" || role === "untracked") lines.push(...transfers.slice(0, MOST_COPIES).map((transfer) => [copied(transfer)]));
     for (const line of model.sending(node)) lines.push([{ text: shorten(line, MOST_SENT), look: "quiet" }]);
     if (role === "untracked" && model.text("note", node)) lines.push([{ text: shorten(model.text("note", node), MOST_SENT), look: "quiet" }]);
     lines.push(...this.values(node));
@@ -267,6 +268,11 @@ export class Cards {
     }
     return width;
   }
+}
+
+/** A copy between devices: "cpu → cuda:0 · 160 B". */
+function copied({ source, target, nbytes }: Pick<Transfer, "source" | "target" | "nbytes">): Span {
+  return { text: `${source} → ${target}${nbytes === null ? "" : ` · ${bytes(nbytes)}`}`, look: "quiet" };
 }
 
 /** The class alone if the name is the class: a model that is not part of another has no name. */
