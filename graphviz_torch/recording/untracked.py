@@ -67,7 +67,7 @@ _NO_DATA = frozenset(
 )
 _LISTS = frozenset((tuple, list, torch.Size))  # if such an argument begins with a number, skip it
 _VIEW_NAMES = """
-    __getitem__ view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
+    getitem view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
     expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
     tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
     bool type type_as cpu cuda clone detach data pin_memory
@@ -80,6 +80,8 @@ _LOSSES: Final = frozenset(
     if name.endswith("_loss") or name in ("cross_entropy", "binary_cross_entropy", "kl_div")
     if callable(getattr(F, name))
 ) | {F.binary_cross_entropy_with_logits}
+# The names of these factories say nothing of the data.
+_CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
 _OF_DATA = "no input needs a gradient"
 
 
@@ -136,6 +138,7 @@ class UntrackedCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor
+        self._factories: dict[int, tuple[Ref, str]] = {}  # tensor and its call, such as "arange"
         self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
         self._values: SmallValues[int] = SmallValues()  # values of small data, by serial number
         self._count = 0
@@ -184,6 +187,7 @@ class UntrackedCalls(Listener):
 
     def close(self) -> None:
         self._known = {}
+        self._factories = {}
         self.program.stack.close()
 
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
@@ -249,9 +253,12 @@ class UntrackedCalls(Listener):
             return
         made = [one for one in tensors(result) if not one.requires_grad]
         given = tensors(*args, *(kwargs or {}).values()) if made else []
-        if not given or any(one is given[0] for one in made):
-            return  # the call reads values, creates a tensor, or changes its argument in place
+        if any(one is given[0] for one in made if given):
+            return  # the call changes its argument in place
         name = name_of(func)
+        if not given:
+            self._note_factory(made, "" if name in _CONVERSIONS else name)
+            return
         if name in _VIEWS:
             first = self._producer_of(given[0])
             copies = [one for tensor in made for one in self.program.tracker.copied_data(tensor)]
@@ -260,6 +267,8 @@ class UntrackedCalls(Listener):
             if first is not None:
                 first.copies.update(dict.fromkeys(copies))
                 self._follow(made, first)
+            else:
+                self._note_factory(made, self._factory_of(given[0]))
             return
         weights = [one for one in given if type(one) is Parameter]
         entries = [known for one in given if (known := self._producer_of(one)) is not None]
@@ -388,12 +397,28 @@ class UntrackedCalls(Listener):
             return None
         entry = self._entry_of(given) or self._new_entry("data")
         entry.copies.update(dict.fromkeys(self.program.tracker.copied_data(given)))
-        entry.label = label or self._variable(given, frame)
+        entry.label = label or self._variable(given, frame) or self._factory_of(given)
         entry.metas = (tensor_meta(given),)
         self._follow((given,), entry)
         if is_small(given):
             self._values.see(entry.serial, given)
         return entry
+
+    def _note_factory(self, made: Iterable[Tensor], name: str) -> None:
+        """Keep the name of the call that created tensors from no tensor, such as `arange`."""
+        if name:
+            for tensor in made:
+                key = id(tensor)
+                self._factories[key] = Ref(tensor, partial(self._forget_factory, key)), name
+
+    def _forget_factory(self, key: int, reference: Ref) -> None:
+        if key in self._factories and self._factories[key][0] is reference:
+            del self._factories[key]
+
+    def _factory_of(self, given: Tensor) -> str:
+        """Return the name of the call that created a tensor from no tensor; "" if unknown."""
+        reference, name = self._factories.get(id(given), (None, ""))
+        return name if reference is not None and reference() is given else ""
 
     def _variable(self, given: Tensor, frame: FrameType | None) -> str:
         """Return the name of the variable that is a tensor, in the calling code or its callers; ""

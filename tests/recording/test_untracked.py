@@ -215,3 +215,32 @@ def test_a_long_chain_under_no_grad_is_followed_to_a_bound() -> None:
             h = base(h)
         head(h).sum().backward()
     assert 0 < len(recording.graph.untracked) <= 200
+
+
+class WithPositions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(10, 4), nn.Embedding(12, 4)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        added: Tensor = self.words(ids) + self.places(torch.arange(12)[: len(ids)])
+        return added * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def test_data_without_a_variable_is_named_after_the_call_that_created_it() -> None:
+    model = WithPositions()
+    with record(model) as recording:
+        model(torch.randint(0, 10, (6,))).sum().backward()
+    labels = [(each.label, each.tensors[0].shape) for each in recording.graph.untracked]
+    assert labels == [("ids", (6,)), ("arange", (6,)), ("", (4,))]
+
+
+def test_a_name_is_not_passed_on_to_a_tensor_at_the_same_address() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with record() as recording:
+        seen = set()
+        for _ in range(8):  # each tensor is freed, so that the next has the same id()
+            seen.add(id(torch.arange(3)))
+        (weight * torch.tensor([1, 2, 3])).sum().backward()
+    assert len(seen) < 8
+    assert [each.label for each in recording.graph.untracked] == [""]
