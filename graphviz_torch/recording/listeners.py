@@ -15,7 +15,10 @@ from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.gradient_life import GradientLife
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
+from .events.means import MaskedMeans
 from .events.nonfinite import FiniteResults, NonfiniteValues
+from .events.overwritten import Overwrites
+from .events.padding import Padding
 from .events.pairs import PairedTensors
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
@@ -58,6 +61,9 @@ LISTENERS: tuple[type[Listener], ...] = (
     DropoutAndRetainedGraphs,
     OptimizerCalls,
     Targets,
+    MaskedMeans,
+    Padding,
+    Overwrites,
     UnreadArguments,
     RedrawnDropouts,
     Batches,

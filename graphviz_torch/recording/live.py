@@ -61,6 +61,12 @@ def nodes_with_hidden_parameters(
     return found
 
 
+def roots_of(outputs: Iterable[Any]) -> list[int]:
+    """Return the sequence numbers of the nodes that computed the roots of a backward."""
+    fns = [one.grad_fn for one in outputs if isinstance(one, Tensor) and one.grad_fn is not None]
+    return [int(fn._sequence_nr()) for fn in fns]
+
+
 def leaves_of(fns: Iterable[GradFn]) -> list[GradFn]:
     """Return the AccumulateGrad nodes among `fns`."""
     return [fn for fn in fns if type(fn).__name__ == "AccumulateGrad"]

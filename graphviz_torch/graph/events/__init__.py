@@ -12,6 +12,7 @@ from typing import Literal
 from ..values import Operand
 from .base import Occurrence
 from .ineffective_calls import AnyIneffectiveCall
+from .means import AnyMean
 
 # Kinds of code that cause a graph break; "" for any other cause.
 BreakingCall = Literal[
@@ -254,6 +255,34 @@ class OptimizerStep(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class OverwrittenWeights(Occurrence):
+    """Copies that gave trained parameters other values between two optimizer steps."""
+
+    operation: str = ""  # "load_state_dict", "copy_"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SelfCopy(Occurrence):
+    """A copy of a trained parameter onto itself, which changes nothing."""
+
+    operation: str = ""  # "load_state_dict", "copy_"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UsedPadding(Occurrence):
+    """Padding of a batch of tokens that a loss counts as targets, or that attention attends to.
+
+    `where` is the line of the call.
+    """
+
+    function: str = ""  # "cross_entropy", "scaled_dot_product_attention"
+    token: int = 0  # the token that pads
+    count: int = 0  # number of targets that are padding; for attention, of tokens
+    among: int = 0  # number of all targets, or of all tokens
+    embedded: str = ""  # line that embeds the tokens
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class ParameterFreeze(Occurrence):
     """An assignment of False to a parameter's requires_grad."""
 
@@ -436,7 +465,9 @@ Event = (
     | NewLeaves
     | NonfiniteValue
     | OptimizerStep
+    | OverwrittenWeights
     | ParameterFreeze
+    | SelfCopy
     | Recompilation
     | RedrawnDropout
     | RepeatedBatch
@@ -451,7 +482,9 @@ Event = (
     | UnreadArgument
     | UnusedGradients
     | UnusedInWrapper
+    | UsedPadding
     | UnusedSum
     | WrapperBypass
     | AnyIneffectiveCall
+    | AnyMean
 )

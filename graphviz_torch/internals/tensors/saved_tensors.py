@@ -7,6 +7,8 @@ and unpacking it may run a hook of the user.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.autograd.function import BackwardCFunction
 
@@ -31,3 +33,16 @@ class _SavedNames(dict[type, list[tuple[str, str]]]):
 
 # For each node class, the attributes that refer to saved tensors, each with the tensor's name.
 SAVED_NAMES = _SavedNames()
+
+
+def saved_value(fn: Any, name: str) -> torch.Tensor | None:
+    """Return a tensor that a node saved for backward, without unpacking it.
+
+    Returns None if the node saved no such tensor, if backward has freed it, if a hook of the
+    program packed it, or if this version of torch does not expose it.
+    """
+    raw = getattr(fn, f"{_PREFIX}{name}", None) if HAS_SAVED_TENSOR_DATA else None
+    try:
+        return None if raw is None or raw.unpack_hook is not None else raw.data
+    except RuntimeError:
+        return None

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from torch import Tensor
 from torch.nn import Module, functional
 
 from ...graph import Graph
@@ -31,6 +30,7 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import Stepping
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
+from ..live import roots_of
 from ..program import Program
 from .code import codes, find_method_call
 
@@ -157,9 +157,7 @@ class EvalModes(Listener):
         if not event.live.call.accumulates:
             return
         mode = _eval_mode(self.program)
-        fns = [t.grad_fn for t in event.outputs if isinstance(t, Tensor) and t.grad_fn is not None]
-        numbers = [int(fn._sequence_nr()) for fn in fns]
-        self._last = None if mode is None else (mode, numbers)
+        self._last = None if mode is None else (mode, roots_of(event.outputs))
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         if self._last is not None:

@@ -21,17 +21,18 @@ from torch.nn import functional as F
 
 from ...graph import Graph
 from ...graph.events import LossTarget, TargetKind
+from ...graph.events.means import UnequalMeans
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
-from ...internals.hooks.optimizers import BatchCame, BatchWatch
+from ...internals.hooks.optimizers import BatchCame, BatchWatch, Stepping
 from ...internals.probes import Probe, fetch, probe
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import flatten
 from ...tracing.nodes import sources_of
 from ..backward import Backward
-from ..listener import Listener, Watches
+from ..listener import BackwardEnded, Listener, Watches
 from ..program import Program
 from ..program.events import TensorRecord
 
@@ -40,6 +41,7 @@ _MAX_CALLS = 256  # loss calls that are checked in one step
 _SCALES = ("DivBackward0", "MulBackward0")
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
 _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
+_UNEQUAL = 2  # ratio of the numbers of averaged targets, for a report
 _MAX_NODES = 8  # nodes searched upstream of a loss's input
 
 
@@ -105,6 +107,8 @@ class _TargetCheck:
     # True if class 0 may rightly be the target of every sample, as in a contrastive loss that puts
     # the score of the positive pair first.
     first_is_right: bool
+    # Number of optimizer steps and of backwards before the call; None: not the mean of classes.
+    time: tuple[int, int] | None
 
 
 class Targets(Listener):
@@ -118,10 +122,17 @@ class Targets(Listener):
         super().__init__(program)
         self._checks: list[_TargetCheck] = []
         self._batch: dict[int, Any] = {}  # storages of the last batch, by storage id
+        self._steps, self._backwards = 0, 0
 
     def on_batch(self, event: BatchCame) -> None:
         parts = [tensor for _, tensor in flatten(event.batch) if storage_id(tensor)]
         self._batch = {storage_id(tensor): storage_ref(tensor) for tensor in parts}
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        self._steps += 1
+
+    def on_backward_end(self, event: BackwardEnded) -> None:
+        self._backwards += event.live.call.accumulates
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs = event.func, event.args, event.kwargs or {}
@@ -179,7 +190,10 @@ class Targets(Listener):
         with no_functions():
             classes = outside is None and func not in _NUMBERS
             scores = classes and _are_scores(args[0] if args else kwargs.get("input"))
-        self._checks.append(_TargetCheck(found, self.program.place(outer), record, numbers, scores))
+        averages = classes and kwargs.get("reduction", "mean") == "mean" and event.end > event.start
+        time = (self._steps, self._backwards) if averages else None
+        place = self.program.place(outer)
+        self._checks.append(_TargetCheck(found, place, record, numbers, scores, time))
 
     def _is_of_batch(self, target: Tensor) -> bool:
         known = self._batch.get(storage_id(target))
@@ -195,6 +209,7 @@ class Targets(Listener):
         for (event, place), answers in groups.items():
             rows = fetch([answer.numbers for answer in answers])
             sizes = [math.prod(answer.operand.tensor.shape) for answer in answers]
+            self._compare_sizes(event, place, answers, rows, sizes)
             scores = any(answer.first_is_right for answer in answers)
             if not scores or any(row[1:] != [0, 0] for row in rows):
                 self._judge(event, place, answers[-1].operand, rows, sizes)
@@ -233,6 +248,28 @@ class Targets(Listener):
         ):
             found = replace(event, index=rows[0][1])
             self.events.note(found, place, target=operand, count=sum(counted), among=len(rows))
+
+    def _compare_sizes(
+        self,
+        event: LossTarget,
+        place: CodePosition | None,
+        answers: Sequence[_TargetCheck],
+        rows: Sequence[Sequence[Any]],
+        sizes: Sequence[int],
+    ) -> None:
+        """Report calls before one optimizer step, each with a backward of its own, that average
+        very different numbers of targets.
+        """
+        counts: dict[int, dict[int, int]] = {}  # by step and backward
+        for answer, row, size in zip(answers, rows, sizes, strict=True):
+            if answer.time is not None and row and size > row[0]:
+                step, backward = answer.time
+                counts.setdefault(step, {})[backward] = size - int(row[0])
+        for averaged in counts.values():
+            least, most = min(averaged.values()), max(averaged.values())
+            if most >= _UNEQUAL * least:
+                found = UnequalMeans(function=event.function)
+                self.events.note(found, place, calls=len(averaged), least=least, most=most)
 
     def close(self) -> None:
         self._checks, self._batch = [], {}

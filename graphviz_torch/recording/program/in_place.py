@@ -88,7 +88,7 @@ class Changes:
         self._steps: deque[_StepVersions] = deque(maxlen=_MAX_STEPS)
         self._before: Versions = []  # tensors that the running call may change
         # id() and storage id of each leaf whose gradient the program read since the last backward
-        self._read: set[int] = set()
+        self.read: set[int] = set()
 
     def on_call_start(self, event: Calling) -> None:
         """Record the versions of the tensors that a call may change."""
@@ -123,7 +123,7 @@ class Changes:
                 with suppress(RuntimeError, NotImplementedError):  # tensors without memory
                     memory = storage_ref(tensor)
                     storage = storage_id(tensor)
-                    if storage in self._read:
+                    if storage in self.read:
                         self._program_steps.step_by_hand()
                     row = name, place, before, tensor._version, number, storage
                     more = Ref(tensor), tensor.shape, tensor._base is not None
@@ -143,16 +143,16 @@ class Changes:
 
     def on_grad_read(self, leaf: Tensor) -> None:
         """Record that the program read the gradient of a leaf."""
-        self._read |= {id(leaf), storage_id(leaf)}
+        self.read |= {id(leaf), storage_id(leaf)}
 
     def on_data_assignment(self, leaf: Tensor) -> None:
         """Record that the program assigned to `leaf.data`."""
-        if id(leaf) in self._read:
+        if id(leaf) in self.read:
             self._program_steps.step_by_hand()
 
     def on_backward_start(self, event: object) -> None:
         """Forget the gradients that were read before this backward."""
-        self._read.clear()
+        self.read.clear()
 
     def changes_since(self, tensor: Tensor, version: int) -> list[Change]:
         """Return the changes from `version` to a tensor's current version, oldest first.

@@ -34,10 +34,6 @@ NOT_YET = frozenset(
         "teacher_that_keeps_old_statistics",
         # Of "unseen", when it was scored:
         "dropout_probability_overwritten_in_eval_mode",
-        "accumulated_loss_that_is_not_divided",
-        "mean_of_means_over_unequal_tokens",
-        "padding_in_copied_labels",
-        "averaged_weights_copied_into_the_trained_model",
         "resized_embedding_is_no_longer_frozen",
         "learnable_scales_made_after_the_optimizer",
         "state_wrapped_again_in_the_equation",

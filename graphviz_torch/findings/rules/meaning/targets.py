@@ -1,15 +1,16 @@
-"""Rules about targets that a loss ignores, targets out of a loss's range, and constant targets."""
+"""Rules about targets: ignored, constant and padding ones, and those out of a loss's range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import LossTarget
+from ....graph.events import LossTarget, UsedPadding
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 
+_CLASS_LOSSES = ("cross_entropy", "nll_loss")
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
 # Loss -> the targets that it takes, and advice on other targets.
 _TAKES = {
@@ -251,3 +252,141 @@ def _is_probability(reading: Reading, event: LossTarget) -> bool:
 def _name(event: LossTarget) -> str:
     label = event.target.label if event.target else ""
     return label or ("its input" if event.what == "input" else "the target")
+
+
+@rule("warning", reads="end", of=(UsedPadding,))
+def padding_in_targets(reading: Reading) -> Iterator[Finding]:
+    """A loss counts targets that are padding.
+
+    ## Why it matters
+
+    Sequences of different lengths are padded to the same length. If the loss does not ignore the
+    padding, most of its gradient may teach the model to predict padding, and the loss looks smaller
+    than it is.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20))
+    tokens = torch.randint(1, 20, (4, 9))
+    tokens[:, 6:] = 0
+    with record(model) as recording:
+        scores = model(tokens[:, :-1])
+        F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20))
+    tokens = torch.randint(1, 20, (4, 9))
+    tokens[:, 6:] = 0
+    with record(model) as recording:
+        scores, target = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
+        F.cross_entropy(scores, target, ignore_index=0).backward()
+    ```
+
+    ## When it is intended
+
+    If the token that ends a sequence is also used as padding, the first one of each row must be
+    counted. One such target per row is not reported.
+
+    ## Not detected
+
+    A token is known as padding if it is the `padding_idx` of the embedding, or if at least two rows
+    end with a run of it and it occurs nowhere else. Losses with weights, and losses with
+    `reduction="none"`, are not reported, because the program may mask them.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+    - [Embedding](https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html)
+    """
+    for event in reading.events(UsedPadding):
+        if event.function in _CLASS_LOSSES:
+            yield finding(
+                "warning",
+                f"{event.function}{at(event.where)} counts {event.count} of {event.among} targets "
+                f"that are {event.token}, the padding of the tokens{at(event.embedded)}.",
+                cause="padding counted as targets",
+                advice=f"Pass ignore_index={event.token}, or set the targets of padding to -100.",
+                where=event.where,
+                nodes=event.nodes,
+            )
+
+
+@rule("info", reads="end", of=(UsedPadding,))
+def attention_to_padding(reading: Reading) -> Iterator[Finding]:
+    """An attention without a mask attends to padding.
+
+    ## Why it matters
+
+    The result for a sequence then depends on the number of padding tokens, that is, on the longest
+    sequence of its batch. Predictions for a single sequence differ from those in a batch.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    embedding = nn.Embedding(20, 8, padding_idx=0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    tokens = torch.randint(1, 20, (4, 9))
+    tokens[:, 6:] = 0
+    with record(nn.ModuleList([embedding, layer])) as recording:
+        h = layer(embedding(tokens))  # <- reported
+        h[:, 0].square().mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    embedding = nn.Embedding(20, 8, padding_idx=0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    tokens = torch.randint(1, 20, (4, 9))
+    tokens[:, 6:] = 0
+    with record(nn.ModuleList([embedding, layer])) as recording:
+        h = layer(embedding(tokens), src_key_padding_mask=tokens == 0)
+        (h[:, 0] * torch.randn(4, 8)).mean().backward()
+    ```
+
+    ## When it is intended
+
+    Some models learn to ignore padding by themselves.
+
+    ## Not detected
+
+    Only `scaled_dot_product_attention` and `nn.MultiheadAttention` are checked. A causal attention
+    is not reported, because a token attends only to tokens before it.
+
+    ## See also
+
+    - [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
+    """
+    for event in reading.events(UsedPadding):
+        if event.function not in _CLASS_LOSSES:
+            yield finding(
+                "info",
+                f"{event.function}{at(event.where)} has no mask, and attends to the padding of the "
+                f"tokens{at(event.embedded)}: {event.count} of {event.among} are {event.token}.",
+                cause="attention without a mask of the padding",
+                advice="Pass a mask of the padding, such as key_padding_mask or attn_mask.",
+                where=event.where,
+                nodes=event.nodes,
+            )

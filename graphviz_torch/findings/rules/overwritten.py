@@ -1,0 +1,152 @@
+"""Rules about values that are copied into trained parameters between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph import Finding
+from ...graph.events import OverwrittenWeights, SelfCopy
+from ..graph_reading import Reading
+from ..rule import finding, rule
+from ..words import at, times
+
+
+@rule("info", reads="end", of=(OverwrittenWeights,))
+def overwritten_weights(reading: Reading) -> Iterator[Finding]:
+    """Trained parameters are overwritten with other values between two optimizer steps, so the
+    updates of the steps before are lost.
+
+    ## Why it matters
+
+    A program that evaluates an average of the weights, or a saved state, may copy it into the model
+    that it trains. The training then continues from the copied weights, while the optimizer still
+    has the moments of the lost ones.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, average = nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for epoch in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            model.load_state_dict(average.state_dict())  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model, average = nn.Linear(4, 1), nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    with record(model) as recording:
+        for epoch in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()
+            average(torch.randn(8, 4)).detach()
+    ```
+
+    ## When it is intended
+
+    Lookahead and Reptile set the weights back to slow ones, and a training may return to its best
+    weights.
+
+    ## Not detected
+
+    Results of operations that are copied into a parameter, such as a projection of its own values,
+    are not reported. Neither are weights that the program restores before the next step.
+
+    ## See also
+
+    - [torch.optim.swa_utils](https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema)
+    """
+    for event in reading.events(OverwrittenWeights):
+        yield finding(
+            "info",
+            f"{event.operation}{at(event.where)} overwrites weights that an optimizer trains, "
+            "and the next step continues from the copied values: the updates of the steps "
+            "before are lost.",
+            cause="trained weights overwritten",
+            advice="Copy into another model, such as copy.deepcopy(model), or restore the weights "
+            "before the next step.",
+            where=event.where,
+        )
+
+
+@rule("warning", reads="end", of=(SelfCopy,))
+def copy_onto_itself(reading: Reading) -> Iterator[Finding]:
+    """A trained parameter is copied onto itself, which changes nothing: the state that was saved
+    shares the memory of the parameters.
+
+    ## Why it matters
+
+    `state_dict()` returns the parameters themselves, not copies. A state that is kept without a
+    copy changes with each step, so that loading it does not bring back the best weights. In the
+    same way, a target network that is the model itself never differs from the model.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        best = model.state_dict()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        model.load_state_dict(best)  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import copy
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        best = copy.deepcopy(model.state_dict())
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+        model.load_state_dict(best)
+    ```
+
+    ## When it is intended
+
+    It is never intended, because nothing is copied.
+
+    ## Not detected
+
+    Only parameters that an optimizer has updated before the copy are checked.
+
+    ## See also
+
+    - [Saving and loading models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html)
+    """
+    for event in reading.events(SelfCopy):
+        yield finding(
+            "warning",
+            f"{event.operation}{at(event.where)} copies parameters onto themselves"
+            f"{times(event)}, which changes nothing: the source shares their memory, so the "
+            "steps have changed it, too.",
+            cause="copy of a tensor onto itself",
+            advice="Copy the values when they are saved: copy.deepcopy(model.state_dict()), or "
+            "copy.deepcopy(model) for a second model.",
+            where=event.where,
+        )

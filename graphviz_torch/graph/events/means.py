@@ -1,0 +1,46 @@
+"""Events about losses that are averaged over another number of values than intended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import Occurrence
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AccumulatedBackwards(Occurrence):
+    """Steps that all use the gradients of the same number of backwards, two or more.
+
+    `where` is the line of the backwards; `nodes` are the roots of the last one.
+    """
+
+    backwards: int = 0  # in each step
+    steps: int = 0
+    stepped: str = ""  # line of the step
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MaskedMean(Occurrence):
+    """A mean over values of which a mask of zeros and ones has set some to zero.
+
+    `where` is the line of the mean.
+    """
+
+    masked: str = ""  # line that applied the mask
+    zeros: int = 0
+    among: int = 0  # number of values in the mask
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnequalMeans(Occurrence):
+    """Calls of a loss before one step, each with its own backward, that average over very
+    different numbers of targets.
+    """
+
+    function: str = ""  # "cross_entropy"
+    calls: int = 0
+    least: int = 0  # smallest number of targets that one call averages
+    most: int = 0
+
+
+AnyMean = AccumulatedBackwards | MaskedMean | UnequalMeans

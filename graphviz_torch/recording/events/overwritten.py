@@ -1,0 +1,116 @@
+"""Find trained weights that the program overwrites between two optimizer steps.
+
+Before the first copy into a trained parameter after a step, a few of its values are kept. If they
+are others at the next step, the steps before the copy were lost. A program that evaluates with
+other weights, and restores its own before the next step, is not reported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...graph.events import OverwrittenWeights, SelfCopy
+from ...internals.frames import CodePosition
+from ...internals.functions import LOAD_STATE_CODE, TensorBase
+from ...internals.hooks.calls import Called, Calling
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
+from ...internals.probes import Probe, fetch, probe, unobserved
+from ...internals.tensors.memory import has_memory, may_be_read, storage_id
+from ...internals.tensors.weak import Ref
+from ..listener import Listener, Resumed
+from ..program import Program
+from ..program.in_place import same_memory
+
+_MAX_VALUES = 64  # compared values of a parameter
+_MAX_PARAMETERS = 10_000  # parameters that are known
+_MAX_COMPARED = 16  # parameters that are compared after one step
+
+
+@dataclass(slots=True)
+class _Overwritten:
+    """A trained parameter that a copy has overwritten since the last optimizer step."""
+
+    parameter: Ref
+    values: Tensor  # its first values before the copy
+    operation: str
+    place: CodePosition | None
+
+
+class Overwrites(Listener):
+    """Listener that reports copies into trained parameters, and copies onto themselves."""
+
+    needs = ("every_call",)
+    functions = frozenset((TensorBase.copy_,))
+    before = functions
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._trained: dict[int, Ref] = {}  # parameters that steps have updated, by storage id
+        self._overwritten: dict[int, _Overwritten] = {}  # by storage id
+        self._changed: list[tuple[Probe, _Overwritten]] = []
+
+    def on_call_start(self, event: Calling) -> None:
+        target, source = [*event.args[:2], None, None][:2]
+        if not (isinstance(target, Tensor) and isinstance(source, Tensor) and has_memory(target)):
+            return
+        key = storage_id(target)
+        if key not in self._trained or self.program.steps.is_own_call(event.frame):
+            return
+        loads = event.frame.f_code is LOAD_STATE_CODE
+        operation = "load_state_dict" if loads else "copy_"
+        if has_memory(source) and same_memory(target, source):
+            self.events.note(SelfCopy(operation=operation), self.program.place(event.frame))
+            return
+        # The result of an operation is new, such as a projection of the parameter itself.
+        lasts = loads or isinstance(source, torch.nn.Parameter) or source._version > 0
+        if not lasts or key in self._overwritten or len(self._overwritten) >= _MAX_COMPARED:
+            return
+        if may_be_read(target) and not target.is_sparse:
+            with unobserved():
+                values = torch.clone(_first_values(target))
+            place = self.program.place(event.frame)
+            self._overwritten[key] = _Overwritten(self._trained[key], values, operation, place)
+
+    def on_call_end(self, event: Called) -> None:
+        """Do nothing: a copy is checked before it runs."""
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        overwritten, self._overwritten = self._overwritten, {}
+        for each in overwritten.values():
+            parameter = each.parameter()
+            if parameter is None:
+                continue
+            changed = probe(
+                lambda now, before: torch.any(torch.ne(_first_values(now), before)),
+                parameter,
+                each.values,
+            )
+            if changed is not None:
+                self._changed.append((changed, each))
+
+    def on_optimizer_step_end(self, event: Stepped) -> None:
+        if len(self._trained) < _MAX_PARAMETERS:
+            for parameter in parameters_of(event.optimizer):
+                if parameter.requires_grad and parameter.is_leaf and parameter.grad is not None:
+                    self._trained[storage_id(parameter)] = Ref(parameter)
+
+    def on_graphs_built(self, backwards: object, graphs: object) -> None:
+        changed, self._changed = self._changed, []
+        rows = fetch([answer for answer, _ in changed])
+        for (_, each), row in zip(changed, rows, strict=True):
+            if any(row):
+                self.events.note(OverwrittenWeights(operation=each.operation), each.place)
+
+    def on_resume(self, event: Resumed) -> None:
+        self._overwritten = {}
+
+    def close(self) -> None:
+        self._trained, self._overwritten, self._changed = {}, {}, []
+
+
+def _first_values(tensor: Tensor) -> Tensor:
+    flat = TensorBase.reshape(TensorBase.detach(tensor), (-1,))
+    return torch.narrow(flat, 0, 0, min(_MAX_VALUES, flat.shape[0]))
