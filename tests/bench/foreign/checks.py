@@ -216,7 +216,7 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
     """Run the step in a recording, and compare it with `bare` and `hooked`."""
     found = Checked()
     facts: Facts = {"deterministic": bare["bits"] == walked["bits"]}
-    recording = record(training.model)
+    recording, random = record(training.model), torch.get_rng_state()
 
     def first() -> None:
         with recording:
@@ -246,6 +246,7 @@ def recorded(training: Training, bare: Facts, walked: Facts, picture: Path | Non
         _compare(trace(loss, names=training.model), {"names": names, "edges": edges})
         del loss, nodes
     with found.check("flops"):
+        torch.set_rng_state(random)  # the random state decides which layers a layer drop leaves out
         counted = counted_flops(training)
         facts["flops"].append(counted)
         ours, unknown, _ = facts["flops"]
