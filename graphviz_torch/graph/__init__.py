@@ -1,5 +1,6 @@
-"""The values that a Graph consists of, their file format, and units. Uses the standard library
-only.
+"""The values that a Graph consists of, their file format, and units.
+
+This package imports only the standard library.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from .text import shorten, type_text
 
 
 class HasParameters(Protocol):
-    """Interface of a module; the names of its parameters become labels of tensors."""
+    """Interface of an `nn.Module`, whose parameter names can be passed as names of tensors."""
 
     def named_parameters(self) -> Iterable[tuple[str, Any]]:
-        """Return pairs of name and parameter."""
+        """Return the (name, parameter) pairs."""
 
 
 # Values that `graph_of` accepts: a Graph, a recording, nested tensors, a module, a program.
@@ -31,9 +31,9 @@ def graph_of(value: Any, *inputs: Any, names: Names = None) -> Graph:
     """Return the graph of a value.
 
     Args:
-        value: a Graph, a recording, a tensor or nested tensors, a module, or a program of
-            `torch.export` or `torch.fx`.
-        inputs: arguments of the module, for one forward.
+        value: a Graph, a recording, a tensor or nested tensors, a module, an exported program of
+            `torch.export`, or a graph of `torch.fx`.
+        inputs: arguments of the module, which is called once.
         names: names of the tensors, as in `trace`; None uses the names of the caller's variables.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Define collectives between ranks as plain values, and compute waiting times from these."""
+"""Define collectives between ranks as plain values, and compute how long ranks waited in them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class RankTime(NamedTuple):
 
     rank: int  # global rank
     group: str  # name of the process group, equal on all its ranks
-    begin: float  # since that rank's recording began
-    seconds: float | None = None  # from the call to the result
+    begin: float  # time of the call, counted from the start of the rank's recording
+    seconds: float | None = None  # time from the call until the result was available
     standing: float | None = None  # time within `seconds` in which the rank was blocked
 
 
@@ -60,22 +60,22 @@ class Collective:
     kind: CollectiveKind
     nbytes: int
     dtype: str = ""
-    group_size: int = 1  # ranks
+    group_size: int = 1  # number of ranks in the group
     group: str = ""  # mesh dimension, or "ranks 1 and 3"; "" if all ranks take part
     phase: CollectivePhase = "other"
     node: NodeId | None = None  # id of the node that caused the collective
     module: str = ""
-    where: str = ""  # the user's line, or "models.py:7, called at train.py:41" in a library
+    where: str = ""  # source line: "train.py:41", or "models.py:7, called at train.py:41"
     parameters: tuple[str, ...] = ()  # names of parameters whose values or gradients were sent
     asynchronous: bool | None = None  # True if the call returned before the collective was done
-    waited_where: str = ""  # the line that waited for the result
+    waited_where: str = ""  # source line that waited for the result
     peer: int | None = None  # global rank of the source, destination or root
     change: str = ""  # change of a DTensor's placements: "Shard(0) -> Replicate"
     gradients: bool | None = None  # True if gradients of `parameters` were sent, False if values
-    own: bool = (
-        False  # True if this graph's backward caused it; other graphs of the step list it as well
-    )
-    # Times on each rank that recorded the collective; `==` ignores them.
+    # True if the backward pass of this graph caused the collective. Each graph of a step lists all
+    # collectives of the step.
+    own: bool = False
+    # Times on each rank that recorded the collective. They are ignored by `==`.
     times: tuple[RankTime, ...] = field(default=(), compare=False)
 
     __repr__ = short_repr
@@ -87,10 +87,10 @@ class Collective:
 
 
 def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """Group collectives by node: each collective sends the result or the gradient of its node.
+    """Return node id -> the collectives that send the node's result or its gradient.
 
-    Collectives that send parameters are left out. Hooks of FSDP and DDP start these while backward
-    is at an unrelated node, so they belong to the parameters' module instead.
+    Collectives that send parameters are left out. Hooks of FSDP and DDP start such collectives
+    while backward is at an unrelated node, so they belong to the module of the parameters instead.
     """
     found: dict[int, list[Collective]] = {}
     for each in collectives:
@@ -100,9 +100,9 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
 
 
 def with_times(copies: Sequence[Collective]) -> Collective:
-    """Merge the records that several ranks have of one collective: keep one time per rank.
+    """Merge several ranks' records of the same collective into one, with the time on each rank.
 
-    `peer` becomes None if the ranks recorded different roots.
+    If the ranks recorded different values of `peer`, it becomes None.
     """
     times = {time.rank: time for each in copies for time in each.times}
     peer = copies[0].peer if len({each.peer for each in copies}) == 1 else None
@@ -112,18 +112,19 @@ def with_times(copies: Sequence[Collective]) -> Collective:
 class RankWait(NamedTuple):
     """The ranks that waited in a collective for the rank that started it last."""
 
-    collective: Collective  # as the first waiting rank recorded it
+    collective: Collective  # record of the collective by the first waiting rank
     late: int  # the rank that started the collective last
-    seconds: tuple[tuple[int, float], ...]  # (rank, least time that it waited for `late`)
+    # (waiting rank, seconds that it waited for `late`, or more)
+    seconds: tuple[tuple[int, float], ...]
 
 
 def rank_rounds(
     collectives: Iterable[Collective],
 ) -> Iterator[list[tuple[Collective, RankTime]]]:
-    """Yield, for each collective that several ranks ran, the list of their records and times.
+    """Yield, for each collective that several ranks ran, the (record, time) of every rank.
 
-    The n-th collective of a group on one rank is the n-th collective of that group on every rank. A
-    message between two ranks gives a list of two records: `send` and `recv`.
+    All ranks of a group run its collectives in the same order, so the n-th records of all ranks
+    belong together. So do the `send` and the `recv` of a message.
     """
     rounds: dict[tuple[str, int, int, int], list[tuple[Collective, RankTime]]] = {}
     calls: Counter[tuple[int, tuple[str, int, int]]] = Counter()
@@ -139,7 +140,7 @@ def rank_rounds(
 
 
 def _ends(collective: Collective, rank: int) -> tuple[int, int]:
-    """Return the sender and receiver of a message; (-1, -1) for a collective of a whole group."""
+    """Return the (sender, receiver) of a message, or (-1, -1) for a collective of a whole group."""
     if collective.kind not in _MESSAGES or collective.peer is None:
         return -1, -1
     return (rank, collective.peer) if collective.kind == "send" else (collective.peer, rank)
@@ -177,9 +178,9 @@ def rank_waits(collectives: Iterable[Collective]) -> Iterator[RankWait]:
 def align_times(
     collectives: Sequence[Collective],
 ) -> dict[int, list[tuple[float, float, Collective]]]:
-    """Return, by rank, the list of (start, duration, collective) on one time axis, in seconds.
+    """Return rank -> list of (start, duration, collective), in seconds on a common time axis.
 
-    Time 0 is the beginning of the first rank's recording.
+    Time 0 is the start of the first rank's recording.
     """
     shifts = _shifts(collectives)
     bars: dict[int, list[tuple[float, float, Collective]]] = defaultdict(list)
@@ -192,9 +193,9 @@ def align_times(
 
 
 def _span(time: RankTime) -> tuple[float, float]:
-    """Return start and duration of the time in which the rank was blocked.
+    """Return the (start, duration) of the time in which a rank was blocked in a collective.
 
-    The blocked time is taken as the last part of the time from call to result.
+    The rank is assumed to have been blocked until the result was available.
     """
     standing, seconds = time.standing or 0.0, time.seconds
     begin = time.begin if seconds is None else time.begin + max(0.0, seconds - standing)
@@ -202,12 +203,12 @@ def _span(time: RankTime) -> tuple[float, float]:
 
 
 def _shifts(collectives: Sequence[Collective]) -> dict[int, float]:
-    """Return the seconds to add to each rank's times, so that shared collectives end together."""
+    """Return rank -> seconds to add to its times, so that shared collectives end simultaneously."""
     shifts: dict[int, float] = {}
     shared = [each for each in collectives if each.kind not in _MESSAGES]
     rounds = [[t for _, t in some if t.seconds is not None] for some in rank_rounds(shared)]
     growing = True
-    while growing:  # until no further rank can be aligned through a shared group
+    while growing:  # repeat until no further rank shares a collective with an aligned rank
         growing = False
         for some in rounds:
             known = [time for time in some if time.rank in shifts] or some[:1]
@@ -228,7 +229,7 @@ def _end(time: RankTime) -> float:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveCalls:
-    """The number of times that a rank has started the same collective: same kind, group and line.
+    """A collective of one kind, group and source line, and how often a rank has started it.
 
     >>> CollectiveCalls("all_reduce", where="train.py:91", times=12).text
     'all_reduce at train.py:91'
@@ -237,12 +238,12 @@ class CollectiveCalls:
     kind: CollectiveKind
     group: str = ""  # mesh dimension, if any
     ranks: tuple[int, ...] = ()  # ranks of the group
-    where: str = ""  # the user's line
+    where: str = ""  # source line in the user's code
     times: int = 1
 
     @property
     def text(self) -> str:
-        """Return the kind, group and line of the collective."""
+        """Text with the kind, group and line of the collective."""
         said = f"{self.kind} of {self.group}" if self.group else self.kind
         return f"{said} at {self.where}" if self.where else said
 
@@ -251,19 +252,17 @@ class CollectiveCalls:
 class RankPosition:
     """The last collective that a rank started, and whether the rank is still in that collective.
 
-    `state` is "inside" while the rank runs the collective `last` or waits for its result in Python,
-    and "raised" after an error in the collective. The state is "outside" while only C++ code or a
-    GPU waits.
+    `state` is "inside" while Python code runs the collective or waits for its result, and "raised"
+    after an error in the collective. The state is "outside" if only C++ code or a GPU waits.
     """
 
     calls: tuple[CollectiveCalls, ...] = ()  # in order of the first call
-    last: int | None = (
-        None  # index in `calls` of the collective that the rank waits for, or started last
-    )
+    # index in `calls` of the collective that the rank waits for, or else started last
+    last: int | None = None
     state: RankState = "outside"
-    error: str = ""  # class of the exception that ended the rank
+    error: str = ""  # class of the exception that ended the rank's program
 
     def check(self) -> None:
-        """Raise ValueError if `last` is not an index of `calls`."""
+        """Raise ValueError if `last` is not a valid index into `calls`."""
         if self.last is not None and not 0 <= self.last < len(self.calls):
             raise ValueError(f"last={self.last} is not a valid index into {len(self.calls)} calls.")

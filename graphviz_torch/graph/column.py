@@ -1,4 +1,4 @@
-"""Declarations of the fields of `Node` and `ModuleRow`: title, text and use in tables."""
+"""Declare how tables, pictures and `diff` use the fields of `Node` and `ModuleRow`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class Column(NamedTuple):
 
     title: str  # heading in `to_text`, `summary` and `diff`
     words: Callable[[Any], str] = str  # formats a recorded value
-    detail: bool = False  # pictures print the value in a line below the node
-    # True: `diff` reports unequal values where both nodes, or both modules, have a value. Values
-    # that need a tolerance are compared in comparison/diff.py.
+    detail: bool = False  # pictures write the value in a line of the node's box
+    # True if `diff` reports different values of two matched nodes or modules, unless one was not
+    # recorded. Values that need a tolerance are compared in comparison/diff.py instead.
     compared: bool = False
-    color: bool = False  # `color_by` accepts the field; numbers get a color scale
-    summed: bool = False  # the value of a module or group is the sum over what it contains
+    color: bool = False  # the drawing option `color_by` accepts the field
+    summed: bool = False  # a module or group has the sum of the values inside it
 
     def text(self, value: Any) -> str:
-        """Return a value as text; "" if nothing was recorded."""
+        """Return a value of the field as text; "" if the value was not recorded."""
         return self.words(value) if is_recorded(value) else ""
 
 
@@ -41,7 +41,7 @@ def is_recorded(value: Any) -> bool:
 
 @cache
 def columns_of(cls: type) -> dict[str, Column]:
-    """Return the declarations of a class by field, in the order of its fields.
+    """Return field -> declaration for a class, in the order of its fields.
 
     >>> from graphviz_torch.graph import Node
     >>> columns_of(Node)["scope"].title
@@ -55,8 +55,7 @@ def columns_of(cls: type) -> dict[str, Column]:
 
 @cache
 def columns_except(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
-    """Return the declarations of all fields except those named, which a format writes in its own
-    way.
+    """Return (field, declaration) of a class for all fields except `names`.
 
     >>> from graphviz_torch.graph import Node
     >>> [name for name, _ in columns_except(Node, "scope", "where", "note", "saved", "seconds")]
@@ -66,9 +65,9 @@ def columns_except(cls: type, *names: str) -> tuple[tuple[str, Column], ...]:
 
 
 def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
-    """Return the declarations of the fields that deserve a table column.
+    """Return field -> declaration for the fields that get a column in a table.
 
-    These are fields with a number in some row, and fields whose texts differ between rows.
+    These are fields with a number in at least one row, and fields with different texts in the rows.
 
     >>> from graphviz_torch.graph import ModuleRow
     >>> [*columns_in(ModuleRow, [ModuleRow("a", mode="train"), ModuleRow("b", mode="eval")])]
@@ -87,5 +86,5 @@ def columns_in(cls: type, rows: Iterable[Any]) -> dict[str, Column]:
 
 @cache
 def details(cls: type) -> tuple[tuple[str, Column], ...]:
-    """Return the declarations of the fields that pictures print below a node."""
+    """Return (field, declaration) for the fields that pictures write in a node's box."""
     return tuple((name, column) for name, column in columns_of(cls).items() if column.detail)

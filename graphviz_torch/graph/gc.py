@@ -24,8 +24,8 @@ def with_gc_disabled(function: Callable[Given, Result]) -> Callable[Given, Resul
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         enabled = gc.isenabled()
-        try:  # not a context manager: Ctrl-C before its `__exit__` would skip `enable`
-            if enabled:  # else another thread has disabled it, and will enable it
+        try:  # a context manager could leave it disabled, if Ctrl-C came before `__exit__`
+            if enabled:  # otherwise another thread has disabled it, and will enable it again
                 gc.disable()
             result = function(*args, **kwargs)
         finally:

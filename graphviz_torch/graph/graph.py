@@ -27,9 +27,10 @@ _MAX_SEGMENTS = 1_000
 
 @dataclass(frozen=True)
 class Graph:
-    """An autograd graph. Node ids are positions in `nodes`, a topological order.
+    """An autograd graph. The id of a node is its position in `nodes`, in topological order.
 
-    `trace` and `record` create it. `Graph.annotate` returns a copy with some columns replaced.
+    `trace` and `record` create graphs. `Graph.annotate` returns a copy with other values in some
+    fields of its nodes.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -43,7 +44,7 @@ class Graph:
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...] = ()
-    # (node id, output_nr) of each, in the caller's order
+    # (node id, output_nr) of each output tensor, in the caller's order
     outputs: tuple[tuple[NodeId, int], ...] = ()
     transfers: tuple[Transfer, ...] = ()
     parameters: tuple[Parameter, ...] = ()
@@ -51,13 +52,13 @@ class Graph:
     failure: Failure | None = None
     step: Step = Step()  # noqa: RUF009 - it is frozen
     events: tuple[Event, ...] = ()  # facts about the program that no node shows
-    # Segments of a joined graph: (id of the first node, title). Nodes before the first segment
-    # belong to no segment.
+    # If the graphs of several backward passes were joined into this graph: (id of the first node,
+    # title) of each. Nodes before the first id belong to none of them.
     segments: tuple[tuple[int, str], ...] = ()
-    modules: tuple[ModuleRow, ...] = ()  # the modules that ran; their records cover the whole block
-    # Collectives of this rank, in program order; each graph of a step lists the whole step's.
+    modules: tuple[ModuleRow, ...] = ()  # the modules that ran in the recorded block
+    # Collectives of this rank in program order. Each graph of a step lists those of the whole step.
     collectives: tuple[Collective, ...] = ()
-    # Data and calls without an autograd node that are upstream of the nodes, in program order.
+    # Data, and calls without an autograd node, that the nodes depend on, in program order.
     untracked: tuple[Untracked, ...] = ()
 
     def __repr__(self) -> str:
@@ -76,11 +77,10 @@ class Graph:
         return f"Graph({', '.join(parts)})"
 
     def annotate(self, **columns: Mapping[int, Any]) -> Graph:
-        """Return a copy with Node fields replaced: `graph.annotate(module={3: "fc1"})`.
+        """Return a copy with other values in some fields: `graph.annotate(module={3: "fc1"})`.
 
         Args:
-            columns: for each Node field, `{node id: value}`. Nodes without an entry keep their
-                value.
+            columns: field of Node -> {node id: new value}. Other nodes keep their value.
 
         Raises:
             ValueError: for a field that Node does not have, or an id that the graph does not have.
@@ -101,23 +101,24 @@ class Graph:
         return replace(self, nodes=tuple(nodes))
 
     def inputs(self) -> list[list[Edge]]:
-        """Return, for each node, the edges that end at it, by `input_nr`."""
+        """Return, for each node, the edges that end at the node, in the order of `edges`."""
         groups: list[list[Edge]] = [[] for _ in self.nodes]
         for edge in self.edges:
             groups[edge.target].append(edge)
         return groups
 
     def users(self) -> list[list[Edge]]:
-        """Return, for each node, the edges that start at it, in the order of `edges`."""
+        """Return, for each node, the edges that start at the node, in the order of `edges`."""
         groups: list[list[Edge]] = [[] for _ in self.nodes]
         for edge in self.edges:
             groups[edge.source].append(edge)
         return groups
 
     def reached(self) -> set[int]:
-        """Return the ids of the outputs and of all nodes that the outputs were computed from.
+        """Return the ids of the outputs' nodes, and of all nodes that have a path to an output.
 
-        Gradients of the outputs flow through these nodes only. Nodes upstream of a cut are missing.
+        Gradients of the outputs flow to these nodes only. A node from which every path is cut is
+        not among them.
         """
         found = {node for node, _ in self.outputs}
         for edge in sorted(self.edges, key=attrgetter("target"), reverse=True):
@@ -126,20 +127,18 @@ class Graph:
         return found
 
     def save(self, path: str | Path) -> Path:
-        """Write the graph as a versioned JSON file, compressed if `path` ends in ".gz".
-
-        Returns the path written.
+        """Write the graph to a JSON file, compressed if `path` ends in ".gz"; return the path.
 
         Raises:
-            ValueError: for a graph that could not be loaded again (see `load`); nothing is written.
+            ValueError: for a graph that could not be loaded again (see `load`). Nothing is written.
             OSError: as `open` does.
         """
         return write(self, path)
 
     def check(self) -> None:
-        """Raise ValueError unless all ids, edges and numbers are valid.
+        """Raise ValueError if an id, an edge or a number is not valid.
 
-        Every edge has to go from an earlier node to a later one.
+        An edge must lead from a node to another node with a larger id.
         """
         _check(self)
 
@@ -154,7 +153,7 @@ def _check(graph: Graph) -> None:
             raise ValueError(f"graph.nodes[{i}] has the id {node.id}.")
         if node.order is not None and not 0 <= node.order < _MAX_ORDER:
             raise ValueError(
-                f"graph.nodes[{i}].order is {node.order}, which is not a valid position."
+                f"graph.nodes[{i}].order is {node.order}; it must be from 0 to {_MAX_ORDER - 1}."
             )
         for saved in node.saved:
             if saved.nbytes < 0:
@@ -177,7 +176,7 @@ def _check(graph: Graph) -> None:
     for i, parameter in enumerate(graph.parameters):
         if parameter.norm is not None and parameter.norm < 0:
             raise ValueError(
-                f"graph.parameters[{i}].norm is {parameter.norm}, which is not a norm."
+                f"graph.parameters[{i}].norm is {parameter.norm}; it must not be negative."
             )
     for name, times in (
         ("nodes", [node.seconds for node in graph.nodes]),
@@ -185,7 +184,10 @@ def _check(graph: Graph) -> None:
     ):
         for i, seconds in enumerate(times):
             if seconds is not None and not 0 <= seconds < _MAX_SECONDS:
-                raise ValueError(f"graph.{name}[{i}].seconds is {seconds}, which is not a time.")
+                raise ValueError(
+                    f"graph.{name}[{i}].seconds is {seconds}; it must be from 0 to "
+                    f"{_MAX_SECONDS:,.0f}."
+                )
         if sum([seconds for seconds in times if seconds is not None]) >= _MAX_SECONDS:
             raise ValueError(f"graph.{name} take more than {_MAX_SECONDS:,.0f} seconds in total.")
     for i, sent in enumerate(graph.collectives):
@@ -196,7 +198,10 @@ def _check(graph: Graph) -> None:
             )
         for _, _, *times in sent.times:
             if any(seconds is not None and not 0 <= seconds < _MAX_SECONDS for seconds in times):
-                raise ValueError(f"graph.collectives[{i}] has {times}, which are not times.")
+                raise ValueError(
+                    f"graph.collectives[{i}] has the times {times}; they must be from 0 to "
+                    f"{_MAX_SECONDS:,.0f} seconds."
+                )
     if sum([saved.nbytes for node in graph.nodes for saved in node.saved]) >= _MAX_BYTES:
         raise ValueError("The saved tensors in graph.nodes have 2**63 bytes or more in total.")
     if sum([collective.nbytes for collective in graph.collectives]) >= _MAX_BYTES:
@@ -219,17 +224,20 @@ def _check(graph: Graph) -> None:
     for i, untracked in enumerate(graph.untracked):
         if any(not 0 <= position < i for position in untracked.inputs):
             raise ValueError(
-                f"graph.untracked[{i}].inputs has a position that is negative, or not below {i}."
+                f"graph.untracked[{i}].inputs has a position that is not from 0 to {i - 1}."
             )
         if len(untracked.values or ()) > MOST_ELEMENTS:
             raise ValueError(f"graph.untracked[{i}].values has more than {MOST_ELEMENTS} elements.")
     firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(
-            f"graph.segments begin at nodes {firsts[:5]} of {count} nodes, which is not in order."
+            f"graph.segments begin at nodes {firsts[:5]}; they must be in increasing order, and "
+            f"at most {count}."
         )
     if len(firsts) > _MAX_SEGMENTS:
-        raise ValueError(f"graph has {len(firsts):,} segments; at most {_MAX_SEGMENTS:,} are read.")
+        raise ValueError(
+            f"graph.segments has {len(firsts):,} entries; at most {_MAX_SEGMENTS:,} are allowed."
+        )
     if any(output_nr < 0 for _, output_nr in graph.outputs):
         raise ValueError("graph.outputs has a negative output_nr.")
 

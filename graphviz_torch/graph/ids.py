@@ -26,7 +26,7 @@ def shift_ids(value: Value, by: int, **changes: Any) -> Value:
     Args:
         value: an instance of a class whose fields declare node ids.
         by: the number to add.
-        changes: fields of the copy that get another value.
+        changes: new values for other fields of the copy.
 
     >>> from graphviz_torch.graph import Cut
     >>> cut = shift_ids(Cut("detach", None, before=0, after=(1, 2)), 10)
@@ -61,14 +61,19 @@ def _map_ids(value: Value, to: Callable[[int], int], changes: dict[str, Any]) ->
 
 
 def iter_node_ids(kind: Any, values: Sequence[Any], where: str) -> Iterator[tuple[str, list[int]]]:
-    """Yield node ids in values of one type, grouped by the name of the field that contains them.
+    """Yield (path of a field, node ids in this field), for all fields in values of one type.
+
+    Args:
+        kind: the type.
+        values: values of this type.
+        where: path of the values, with which the paths begin.
 
     >>> from graphviz_torch.graph import Cut
     >>> cuts = [Cut("detach", None, before=0, after=(1, 2)), Cut("item", None, after=(3,))]
     >>> list(iter_node_ids(Cut, cuts, "cuts"))
     [('cuts.before', [0]), ('cuts.after', [1, 2, 3])]
     """
-    if not values:  # most event classes do not occur
+    if not values:  # fast path: most classes of events have no instance
         return
     if _NODE in get_args(kind)[1:]:
         yield where, list(values)
@@ -93,7 +98,7 @@ def iter_node_ids(kind: Any, values: Sequence[Any], where: str) -> Iterator[tupl
 
 @cache
 def _hints(cls: Any) -> dict[str, Any]:
-    """Return the types of the fields that contain node ids."""
+    """Return field -> type, for the fields of a class that contain node ids."""
     names = cls._fields if hasattr(cls, "_fields") else [field.name for field in fields(cls)]
     hints = get_type_hints(cls, include_extras=True)
     for name, hint in hints.items():
@@ -116,7 +121,7 @@ def _has_fields(kind: Any) -> bool:
 
 @cache
 def _renumber_functions(cls: Any) -> tuple[tuple[str, Move], ...]:
-    """Return, for each field that contains node ids, the function that renumbers it."""
+    """Return (field, function that renumbers the ids in it) for fields that contain node ids."""
     return tuple((name, _renumber_function(hint)) for name, hint in _hints(cls).items())
 
 

@@ -21,12 +21,14 @@ __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]
 
 
 def save(graph: GraphLike, path: str | Path) -> Path:
-    """Write `graph`, or all steps of a training, to `path`; compress it if `path` ends in ".gz".
+    """Write a graph, or all steps of a training, to a file, and return the path.
 
-    Returns the path.
+    Args:
+        graph: a graph, a recording or a `Training`.
+        path: the file. It is compressed if `path` ends in ".gz".
 
     Raises:
-        ValueError: for a graph that could not be loaded again (see `load`); nothing is written.
+        ValueError: for a graph that could not be loaded again (see `load`). Nothing is written.
         OSError: as `open` does.
 
     >>> import tempfile
@@ -52,21 +54,21 @@ def load(
 ) -> Graph | Training | TrainingStep:
     """Return the graph or training in a file that `save` wrote, compressed or not.
 
-    For a training that was killed or is still running, the steps written so far are returned.
-    Functions that take a graph also take a training, and use its last step; `load(path).steps[3]`
+    For a training run that was killed or is still running, the steps written so far are returned.
+    Functions that take a graph also take a `Training`, and use its last step; `load(path).steps[3]`
     is one step.
 
     Args:
         path: the file.
-        step: the number of the only step of a training to return. Other steps are not decoded,
-            which makes loading one of thousands fast.
-        max_bytes: refuse a file with more bytes of uncompressed text. The limits on the numbers of
-            lists and values grow with `max_bytes`; docs/compatibility.md lists them.
+        step: number of the step to return, if the file contains a training. Other steps are not
+            decoded, so that loading one of thousands is fast.
+        max_bytes: maximum number of bytes of uncompressed text. The limits on the numbers of lists
+            and values grow with `max_bytes`; docs/compatibility.md lists them.
 
     Raises:
-        ValueError: if the file is truncated, of a newer version, or has a value of a wrong type, an
-            id out of range, or an edge from a later to an earlier node; or if the training has no
-            step `step`.
+        ValueError: if the file is truncated or of a newer version; if it exceeds a limit; if it has
+            a value of a wrong type, an id out of range, or an edge from a later to an earlier node;
+            or if the training has no step with the number `step`.
         OSError: as `open` does.
 
     >>> import tempfile

@@ -13,7 +13,7 @@ from typing import Any
 
 from .gc import with_gc_disabled
 
-# Disabled during imports, because a collection would visit all objects of torch and free none.
+# A garbage collection during an import would visit all objects of torch and free none.
 _import = with_gc_disabled(import_module)
 
 
@@ -26,7 +26,7 @@ def lazy_names(
         name: the module's `__name__`.
         modules: relative module name -> the public names that it defines, separated by spaces.
             `__all__` has the same order.
-        namespaces: submodules that are imported on first use.
+        namespaces: names of submodules to import on first use, separated by spaces.
 
     >>> load, names, public = lazy_names("graphviz_torch.graph", {".units": "bytes_text"})
     >>> load("bytes_text")(2048), public

@@ -1,7 +1,8 @@
-"""Limits on module paths: check them in files, and shorten longer ones in recordings.
+"""Limit the length and depth of module paths.
 
-A recording may contain a name of 10,000 characters, or a module 150 levels deep. Nested boxes of a
-drawing cannot show these, so a file with such a path is refused.
+A program may have a module name of 10,000 characters, or a module 150 levels deep. Nested boxes of
+a drawing cannot show these. Such paths are shortened in recordings, and a file with such a path is
+refused.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from typing import Any, TypeVar
 
 from .text import printable
 
-Graph = TypeVar("Graph", bound=Any)  # `graph.py` imports this file
+Graph = TypeVar("Graph", bound=Any)  # the class cannot be imported: its module imports this one
 
 _MAX_LEVELS, _MAX_CHARACTERS = 100, 4096
-# tried in this order; a path of 100 levels with 39 characters each fits
+# Lengths to which names are shortened, tried in this order. A path of 100 levels with 39 characters
+# each fits the limit.
 _NAME_SIZES = 1000, 200, 39
 _ELLIPSIS = "…"
 CUT_NOTE = (
@@ -37,12 +39,12 @@ def check_paths(graph: Any) -> None:
 
 
 def cut_paths(graph: Graph) -> Graph:
-    """Return the graph with long module paths shortened by an ellipsis.
+    """Return the graph with too long module paths shortened by an ellipsis.
 
-    If any path is shortened, a note at the outputs says so.
+    If any path is shortened, `Node.note` of the outputs says so.
     """
     written = _recorded_paths(graph) | {parameter.name for parameter in graph.parameters}
-    # too few characters for the dots of that many levels
+    # Fast path: a path of `_MAX_LEVELS` levels would have at least this many characters.
     if max(map(len, written), default=0) < _MAX_LEVELS:
         return graph
     short = _shorten_paths(_paths(graph))
@@ -98,10 +100,10 @@ def _is_long(path: str) -> bool:
 
 
 def _shorten_paths(paths: set[str]) -> dict[str, str]:
-    """Return the replacement of each path that changes; {} if no path is too long.
+    """Return path -> shortened path, for the paths that change; {} if no path is too long.
 
-    Equal names are shortened equally, so that modules stay nested as before. Levels beyond the
-    limit are merged into one.
+    Equal names are shortened equally, so that modules stay nested. Levels beyond the limit are
+    merged into one.
     """
     if not any(map(_is_long, paths)):
         return {}

@@ -1,6 +1,6 @@
-"""The classes of nodes, edges and module rows.
+"""Define the classes of nodes, edges and module rows.
 
-The declarations of their fields determine what files, tables, pictures and `diff` contain.
+Files, tables, pictures and `diff` contain the fields that these classes declare.
 """
 
 from __future__ import annotations
@@ -38,16 +38,19 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
-REGION = "torch.compile region"  # start of the note of the node that represents a region
-CHECKPOINTED = "checkpointed"  # start of the note of a node whose forward runs again
+# Beginnings of `Node.note`: of a node that represents a whole compiled region, of a node whose
+# forward is run again by a checkpoint, of a node with a changed gradient, and of a node inside a
+# compiled region.
+REGION = "torch.compile region"
+CHECKPOINTED = "checkpointed"
 CHANGED = "its gradient was changed in place before it was described"
-INSIDE = "inside torch.compile"  # start of the note of a node inside a compiled region
+INSIDE = "inside torch.compile"
 
 
 class Node(NamedTuple):
     """One `grad_fn` of an autograd graph.
 
-    `id` is the node's position in `Graph.nodes`, where inputs come before their users.
+    `id` is the node's position in `Graph.nodes`, in which a node comes before all its users.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -59,47 +62,47 @@ class Node(NamedTuple):
 
     id: NodeId
     name: str  # name of the `grad_fn`: "AddmmBackward0", "AccumulateGrad"
-    outputs: tuple[
-        TensorMeta | None, ...
-    ]  # results of the forward operation; None where autograd has no metadata
+    # results of the forward operation; None for a result of which autograd keeps no metadata
+    outputs: tuple[TensorMeta | None, ...]
     label: str = ""  # the program's name for the result: "a", "fc1.weight"
     operation: str = ""  # name of the forward operation: "addmm"; "" for a leaf
     leaf: LeafKind = ""  # kind of tensor that an AccumulateGrad belongs to; "" for other nodes
     module: str = ""  # path as in named_modules(): "encoder.layers.0"
-    # Module path, with a number from the module's second call on: "encoder.cell#2".
+    # `module`, with a number if this is the second or a later call of the module: "encoder.cell#2".
     scope: Annotated[str, Column("module")] = ""
-    # The user's line that created the node, "train.py:41"; for a library's code also the library's
-    # line: "modeling_gpt2.py:312, called at train.py:41".
+    # Source line that created the node: "train.py:41". If a library created it, the library's line
+    # and the user's line: "modeling_gpt2.py:312, called at train.py:41".
     where: Annotated[str, Column("where")] = ""
-    # A note about the node: "torch.compile region".
+    # Text about the node, separated by "; ": "torch.compile region".
     note: Annotated[str, Column("note", detail=True)] = ""
     saved: Annotated[tuple[SavedTensor, ...], Column("saved", _saved_bytes)] = ()
-    grad_outputs: tuple[GradientStats | None, ...] = ()  # one per output
-    order: int | None = None  # position in the backward run, from 0
-    # Duration in backward, on the device's own clock.
+    grad_outputs: tuple[GradientStats | None, ...] = ()  # for each output, its gradient
+    order: int | None = None  # position in the order in which backward ran the nodes, from 0
+    # Duration of the node's backward in seconds, on the device's own clock.
     seconds: Annotated[float | None, Column("time", seconds_text)] = None
-    # Class of each module along the path `module`: "Sequential/Linear(4, 16)". The root's class for
-    # nodes of the root module itself.
+    # Class of each module on the path `module`: "Sequential/Linear(4, 16)". For an operation
+    # directly in the model, the class of the model.
     module_class: Annotated[str, Column("class", _innermost)] = ""
-    # Arguments that autograd keeps and that are not tensors: "exponent=2". For a sum or product,
-    # also the operand that requires no gradient: "data=old f32[64]".
+    # Non-tensor arguments that autograd keeps: "exponent=2". For a sum or product, also the operand
+    # that requires no gradient: "data=old f32[64]".
     attributes: Annotated[tuple[str, ...], Column("attributes", ", ".join)] = ()
     # DTensor placement and local shape of the outputs: "Shard(0) on tp, local [512, 4096]".
     placement: Annotated[str, Column("placement", detail=True, compared=True)] = ""
-    # Fingerprints of the forward results, one per output; a leaf has one, of its elements.
+    # Fingerprint of each output; for a leaf, of the leaf's elements.
     fingerprints: Annotated[
         tuple[Fingerprint | None, ...], Column("fingerprints", _fingerprints)
     ] = ()
-    # Fraction of the elements that changed in an `influence` experiment, from 0 to 1.
+    # Fraction (0 to 1) of the output's elements that changed in an `influence` experiment.
     influence: Annotated[float | None, Column("influence", "{:.0%}".format, color=True)] = None
-    # Number of times that backward ran the forward again; None if not checkpointed, or unknown.
+    # Number of times that backward ran the node's forward again; None if unknown or not
+    # checkpointed.
     reruns: Annotated[int | None, Column("reruns")] = None
-    # The call that created the node: "relu". A call that created several nodes is numbered within
-    # its module: "cross_entropy#1". Outside of modules, the names of the user's functions come
-    # first, numbered from their second call on: "dice_loss#2/sigmoid".
+    # Function call that created the node: "relu". If the call created several nodes, a number
+    # counts such calls in the module: "cross_entropy#1". Outside of modules, the user's functions
+    # that contain the call come first: "dice_loss#2/sigmoid" in the second call of dice_loss.
     call: str = ""
-    # The elements of each output, flat and row-major. None for an output that has more than
-    # `MOST_ELEMENTS`, or that was not read.
+    # Elements of each output, flat and row-major. None for an output that was not read, or that has
+    # more than `MOST_ELEMENTS` elements.
     values: Annotated[tuple[tuple[Any, ...] | None, ...], Column("value", _values)] = ()
 
     def __repr__(self) -> str:
@@ -107,14 +110,15 @@ class Node(NamedTuple):
 
     @property
     def saved_bytes(self) -> int:
-        """Bytes that this node keeps for backward. A storage that several nodes keep counts at the
-        first node only.
+        """Bytes that this node keeps for backward.
+
+        If several nodes keep the same storage, only the first of them counts it.
         """
         return sum([saved.nbytes for saved in self.saved])
 
     @property
     def device(self) -> str:
-        """Device of the first output that has one; "" if none has."""
+        """Device of the first output with metadata; "" if there is none."""
         for meta in self.outputs:
             if meta is not None:
                 return meta.device
@@ -122,7 +126,7 @@ class Node(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The line of the user's own code that created the node: "train.py:41"."""
+        """Source line of the user's own code that created the node: "train.py:41"."""
         return users_line(self.where)
 
     @property
@@ -132,7 +136,7 @@ class Node(NamedTuple):
 
     @property
     def value_text(self) -> str:
-        """The values of the node's small outputs as text, "[3, 4, 5]"; "" if none was recorded.
+        """Elements of the node's small outputs as text, "[3, 4, 5]"; "" if none were recorded.
 
         >>> Node(0, "AddBackward0", (), values=((3.0, 4.0, 5.0),)).value_text
         '[3, 4, 5]'
@@ -146,15 +150,15 @@ class Node(NamedTuple):
 
     @property
     def title(self) -> str:
-        """The name of the forward operation, else autograd's name: the title in a drawing."""
+        """Name of the forward operation; for a node without one, autograd's name."""
         return self.operation or self.name
 
 
 class Edge(NamedTuple):
     """A tensor that flows from node `source` to node `target`; its gradient flows back.
 
-    The edge is entry `input_nr` of the target's `next_functions`, and leaves output `output_nr` of
-    the source.
+    The edge begins at output `output_nr` of the source. It is entry `input_nr` of the target's
+    `next_functions`.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -174,7 +178,7 @@ class Edge(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """Records of one module of the program, over all its calls.
+    """Values recorded for one module of the program, over all its calls.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -186,7 +190,7 @@ class ModuleRow(NamedTuple):
     """
 
     path: str  # as in named_modules(); "" for the model itself
-    # Mode of the module when the last backward began.
+    # Whether the module was in train or eval mode when the last backward began.
     mode: Annotated[Mode, Column("mode", compared=True, color=True)] = ""
 
     def __repr__(self) -> str:

@@ -1,8 +1,7 @@
-"""Functions that the package root registers: read tensors as graphs, and display graphs in
-notebooks.
+"""Register functions that convert tensors to graphs, and that display graphs in notebooks.
 
-This package imports neither torch nor drawing code, so the package root registers the functions
-that need either.
+This package imports neither torch nor drawing code. Therefore the package root registers the
+functions that need torch or drawing code.
 """
 
 from __future__ import annotations
@@ -10,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# Returns the Graph of a tensor, a module with inputs, or a program; None for any other value.
+# (value, inputs, names) -> the Graph of a tensor, a module or a program; None for other values.
 Reader = Callable[[Any, tuple[Any, ...], Any], Any]
-# Returns the MIME bundle that a notebook shows.
+# (value, include, exclude) -> the MIME bundle that a notebook shows.
 Display = Callable[[Any, Any, Any], dict[str, Any]]
 
 _readers: list[Reader] = []
@@ -20,7 +19,7 @@ _displays: list[Display] = []
 
 
 def register_reader(reader: Reader) -> None:
-    """Register a function that returns the Graph of other values, such as tensors."""
+    """Register a function that converts other values than graphs to a Graph."""
     _readers.append(reader)
 
 
@@ -30,9 +29,7 @@ def register_display(display: Display) -> None:
 
 
 def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
-    """Return the graph that a registered reader makes of `value`; None if no reader accepts
-    `value`.
-    """
+    """Return the graph of `value` from the first reader that accepts it; None if none does."""
     for reader in _readers:
         if (graph := reader(value, inputs, names)) is not None:
             return graph
@@ -40,8 +37,9 @@ def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:
 
 
 def mime_bundle(value: Any, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-    """Return the notebook display of `value`, by MIME type; if no display is registered, the
-    repr.
+    """Return MIME type -> data, with which a notebook shows `value`.
+
+    If no display is registered, the data is the repr as plain text.
     """
     for display in _displays:
         return display(value, include, exclude)

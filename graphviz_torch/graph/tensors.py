@@ -1,4 +1,4 @@
-"""Metadata of tensors, gradient statistics, fingerprints, and saved tensors, as plain values."""
+"""Define tensor metadata, gradient statistics, fingerprints and saved tensors as plain values."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .text import short_repr
 from .units import number_text
 
 SavedKind = Literal["activation", "parameter", "buffer", "input"]
-# The part of a tensor that statistics describe: "" for the whole tensor, the local part of a
-# DTensor, or the inner tensors of a wrapper subclass.
+# The part of a tensor that statistics describe: the whole tensor (""), the local part of a DTensor,
+# or the inner tensors of a wrapper subclass.
 Extent = Literal["", "local part", "inner tensors"]
 
-MOST_ELEMENTS = 8  # largest tensor whose values a graph contains
+MOST_ELEMENTS = 8  # a graph contains the elements of tensors up to this size
 
 _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}
@@ -44,8 +44,8 @@ def itemsize(dtype: str) -> int | None:
     return bits // 8 if bits and bits % 8 == 0 else None
 
 
-# Classes with an instance per node are named tuples, because a frozen dataclass takes five times as
-# long to create.
+# Classes with an instance for each node are named tuples, because a frozen dataclass takes five
+# times as long to create.
 class TensorMeta(NamedTuple):
     """Shape, dtype and device of a tensor. A ragged dimension of a nested tensor is -1.
 
@@ -60,7 +60,7 @@ class TensorMeta(NamedTuple):
 
     @property
     def nbytes(self) -> int | None:
-        """Number of elements times element size, in bytes; the allocator may reserve more.
+        """Bytes of the tensor's elements; the allocator may reserve more.
 
         None if a dimension is ragged, or if an element does not take a whole number of bytes.
         """
@@ -96,7 +96,7 @@ class GradientStats(NamedTuple):
     inf: int = 0
     values: tuple[Any, ...] | None = None  # flat, row-major; only for small gradients
     tensor: TensorMeta | None = None  # the gradient's shape, dtype and device
-    extent: Extent = ""  # part of the gradient that `tensor` is: "local part"
+    extent: Extent = ""  # part of the gradient that `tensor` and the statistics describe
 
     def __repr__(self) -> str:
         return short_repr(self)
@@ -108,16 +108,14 @@ class GradientStats(NamedTuple):
 
     @property
     def whole_norm(self) -> float:
-        """The norm of all elements, as in PyTorch: NaN if an element is NaN, else Inf if one is
-        Inf.
-        """
+        """Norm of all elements, as in PyTorch: NaN if one is NaN, else Inf if one is Inf."""
         if self.nan:
             return math.nan
         return math.inf if self.inf else self.norm
 
     @property
     def value_text(self) -> str:
-        """The elements of a small gradient as text, "[2, 2.667, 3.333]"; "" for a large gradient.
+        """Elements of a small gradient as text, "[2, 2.667, 3.333]"; "" for a large gradient.
 
         >>> meta = TensorMeta((1,), "float32", "cpu")
         >>> GradientStats(2.0, 2.0, 2.0, 0.0, values=(2.0,), tensor=meta).value_text
@@ -157,7 +155,7 @@ def _element_text(value: Any) -> str:
 
 
 def total_norm(norms: Iterable[float]) -> float:
-    """Return the Euclidean norm of all elements of several tensors, given the norm of each tensor.
+    """Return the Euclidean norm over several tensors, given the norm of each tensor.
 
     The result is NaN if any norm is NaN.
 
@@ -171,11 +169,11 @@ def total_norm(norms: Iterable[float]) -> float:
 class Fingerprint(NamedTuple):
     """Sums over the elements of a forward result, which show whether two results are equal.
 
-    The first six projections are sums over all elements, each multiplied by a factor that depends
-    on its position: along the last dimension (cos, sin), along the second-last (cos, sin), along
-    the first, and by the flat position. The last two do not depend on positions: the sum of
-    absolute values, and the sum of cubes divided by the square of the norm. All projections scale
-    with the norm. NaN elements count as infinite.
+    Each of the first six projections is a sum of all elements times a factor. The factor depends on
+    the element's position along the last dimension (cos, sin), along the second-last dimension
+    (cos, sin), along the first dimension, and in the flat tensor. The last two projections do not
+    depend on positions: the sum of absolute values, and the sum of cubes divided by the square of
+    the norm. All projections scale with the norm. NaN elements count as infinite.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -186,7 +184,7 @@ class Fingerprint(NamedTuple):
     (3, 2.0, 0.0, 4.0)
     """
 
-    elements: int  # number of elements that were read; of a large leaf only a sample is read
+    elements: int  # number of elements that were read; for a large leaf, a sample of its elements
     norm: float
     mean: float
     least: float
@@ -211,10 +209,10 @@ class SavedTensor(NamedTuple):
 
     name: str  # autograd's name: "self", "weight", "result"; "" in a custom Function
     tensor: TensorMeta
-    nbytes: int  # bytes of the tensor's storage; 0 if the node `shared_with` counts them
+    nbytes: int  # bytes of the tensor's storage; 0 if another node (`shared_with`) counts them
     kind: SavedKind = "activation"
     shared_with: NodeId | None = None  # id of the node that counts the same storage
-    label: str = ""  # name of the caller's variable, for data or a target: "image"
+    label: str = ""  # for data or a target, name of the caller's variable: "image"
 
     def __repr__(self) -> str:
         return short_repr(self)

@@ -19,19 +19,20 @@ _GAP = 2  # characters between columns
 
 
 class TableColumn(NamedTuple):
-    """A column of a table. Cells may be cut to `least` characters; if `least` is 0, they are never
-    cut.
+    """A column of a table.
+
+    Cells may be shortened to `least` characters. If `least` is 0, they are never shortened.
     """
 
     title: str
     cells: Sequence[str]
     least: int = 0
     right: bool = False
-    tail: bool = False  # cut a cell at its start, as for a path
+    tail: bool = False  # True to keep the end of a shortened cell, as for a path
 
 
 def line_width(wide: bool = False) -> int | None:
-    """Return the terminal's line width, 80 without a terminal, or None (unlimited) if `wide`."""
+    """Return the line width of the terminal; 80 if there is none; None (unlimited) if `wide`."""
     if wide:
         return None
     return shutil.get_terminal_size((PIPED_WIDTH, 24)).columns if is_terminal() else PIPED_WIDTH
@@ -41,7 +42,7 @@ def is_terminal() -> bool:
     """Return True if the output goes to a terminal, which wraps long lines."""
     try:
         return sys.stdout.isatty()
-    except (AttributeError, ValueError):  # stdout is None (no console), or closed
+    except (AttributeError, ValueError):  # sys.stdout is None (no console), or closed
         return False
 
 
@@ -61,7 +62,7 @@ def in_shell() -> Iterator[None]:
 
 
 def is_shell() -> bool:
-    """Return True if text is created for the command line."""
+    """Return True inside a block of `in_shell`, where text is for the command line."""
     return _SHELL.get()
 
 
@@ -128,8 +129,8 @@ def table(
     Columns whose cells are all empty are left out and do not count as hidden.
 
     Args:
-        columns: from left to right.
-        width: characters of a line; None: unlimited.
+        columns: the columns, from left to right.
+        width: characters of a line; None if unlimited.
         order: titles of columns, the most informative first. Columns that are not named are the
             first to be hidden.
     """
@@ -149,7 +150,7 @@ def table(
             telling.pop()
         sizes = {c.title: least[c.title] for c in telling or used[:1]}
         spare = width - sum(sizes.values()) - _GAP * (len(sizes) - 1)
-        for title in sizes:  # the most informative first
+        for title in sizes:  # the most informative column gets spare width first
             more = max(0, min(spare, natural[title] - sizes[title]))
             sizes[title] += more
             spare -= more

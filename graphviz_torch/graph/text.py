@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any
 
-_MAX_ITEMS, _MAX_WIDTH = 3, 100  # most items shown of a tuple, and characters of one field
+_MAX_ITEMS, _MAX_WIDTH = 3, 100  # maximum items of a tuple, and characters of a field, in a repr
 _REQUIRED = object()
-# "an" comes before an abbreviation that begins with one of these
+# First letters of abbreviations that take the article "an".
 _VOWEL_LETTERS = tuple("AEFHILMNORSX")
 _CALLED = ", called at "
 _LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
 _BOTH_LINES = rf"({_LINE}){_CALLED}({_LINE})"
-_MAX_NAME, _MAX_PART = 40, 14  # most characters of a name, and of each part of a shortened one
+_MAX_NAME, _MAX_PART = 40, 14  # maximum characters of a name, and of each part of a shortened name
 _LONG_NAME = rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)"
 # Control characters become visible symbols. Characters that XML forbids, or that change the text
 # direction, become the replacement character.
@@ -30,7 +30,7 @@ _PICTURES = {
         "\ufffd",
     ),
 }
-# beginnings of words by sound: "an int", "a unit"
+# Beginnings of words that take "an" ("an int"), and exceptions that take "a" ("a unit").
 _VOWELS, _CONSONANTS = tuple("aeiou"), ("uni", "use", "one")
 
 
@@ -44,14 +44,16 @@ def shorten(text: str, most: int, end: str = "…") -> str:
 
 
 def shorten_middle(name: str, most: int = 40) -> str:
-    """Return a name of at most `most` characters: a longer one is cut in its middle.
+    """Return a name of at most `most` characters; the middle of a longer name is cut out.
 
     >>> shorten_middle("encoder.layers.10.attention.weight", 24)
     'encoder.l…tention.weight'
     """
     if len(name) <= most:
         return name
-    begin = (most - 1) * 2 // 5  # keep more of the end, where paths differ
+    begin = (
+        (most - 1) * 2 // 5
+    )  # keep more of the end than of the beginning, since paths differ there
     return f"{name[:begin]}…{name[begin + 1 - most :]}"
 
 
@@ -87,9 +89,9 @@ def drawable(text: str) -> str:
 
 
 def listing(names: Iterable[str], most: int = 3, last: str = " and ") -> str:
-    """Return the first `most` names as text, and the number of the others.
+    """Return the first `most` names as text, with the number of the omitted names.
 
-    If all names are shown, `last` joins the last two.
+    If no name is omitted, `last` joins the last two.
 
     >>> listing("abcd"), listing("abc"), listing("ab", last=", ")
     ('a, b, c and 1 more', 'a, b and c', 'a, b')
@@ -144,7 +146,7 @@ operation='unbind')
 
 
 def _defaults(kind: Any) -> list[tuple[str, Any]]:
-    """Return the fields of a named tuple or dataclass with their defaults."""
+    """Return the (field, default) pairs of a named tuple or dataclass."""
     if issubclass(kind, tuple):
         return [(name, kind._field_defaults.get(name, _REQUIRED)) for name in kind._fields]
     return [(field.name, field.default) for field in fields(kind)]
@@ -153,7 +155,7 @@ def _defaults(kind: Any) -> list[tuple[str, Any]]:
 def _text(value: Any) -> str:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         items = [_text(item) for item in value[: _MAX_ITEMS + 1]]
-        # placeholders, because items that are not shown are only counted
+        # Items that are not shown are only counted, so that placeholders suffice.
         items += [""] * (len(value) - len(items))
         shown = ", ".join(first_items(items, _MAX_ITEMS, "… {:,} more"))
         text = f"({shown}{',' * (len(items) == 1)})"
@@ -174,7 +176,7 @@ def called_at(library: str, user: str) -> str:
 
 
 def users_line(source: str) -> str:
-    """Return the user's own line from a `where`, which may begin with a library's line.
+    """Return the user's line from a value of `Node.where`, which may begin with a library's line.
 
     >>> users_line("modeling_gpt2.py:312, called at train.py:41"), users_line("train.py:41")
     ('train.py:41', 'train.py:41')
@@ -183,7 +185,7 @@ def users_line(source: str) -> str:
 
 
 def users_line_first(text: str) -> str:
-    """Return a sentence in which the user's own line comes before the library's.
+    """Return a sentence with the user's line moved before the library's line.
 
     >>> users_line_first("sqrt at modeling_gpt2.py:312, called at train.py:41 made NaN.")
     'sqrt at train.py:41 (in modeling_gpt2.py:312) made NaN.'
@@ -192,8 +194,7 @@ def users_line_first(text: str) -> str:
 
 
 def with_short_names(text: str) -> str:
-    """Return a sentence in which names of parameters and modules are shortened to about 40
-    characters.
+    """Return a sentence with the names of parameters and modules shortened to about 40 characters.
 
     The numbers in a name, its first two parts and its last part are kept.
 

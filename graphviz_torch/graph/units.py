@@ -41,8 +41,9 @@ def seconds_text(value: float) -> str:
 
 
 def number_text(value: float, digits: int = 4) -> str:
-    """Return a number as text with `digits` significant digits; use an exponent if it is very large
-    or small.
+    """Return a number as text with `digits` significant digits.
+
+    A very large or small number is written with an exponent.
 
     >>> number_text(8 / 3), number_text(1.2e-5), number_text(float("nan"))
     ('2.667', '1.20e-5', 'NaN')
@@ -73,7 +74,7 @@ def operations_text(count: int) -> str:
 
 
 def count_text(number: int, noun: str) -> str:
-    """Return a count with its noun, which gets an "s" unless the count is 1.
+    """Return a count with a noun, to which "s" is added unless the count is 1.
 
     >>> count_text(1, "node"), count_text(1234, "node")
     ('1 node', '1,234 nodes')
@@ -87,7 +88,7 @@ def _round_to_places(value: float | Decimal, places: int) -> Decimal:
 
 def _round_half_up(value: float, digits: int) -> str:
     """Return a number in scientific notation, "2.667e+00", with halves rounded away from zero."""
-    # not halfway between two results; Python rounds halfway to even
+    # Python rounds a number halfway between two results to the even one; all others are right.
     if float(f"{value:.{digits}e}") != value:
         return f"{value:.{digits - 1}e}"
     exact = Decimal(value)

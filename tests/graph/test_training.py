@@ -163,7 +163,7 @@ def test_a_file_that_is_cut_anywhere_gives_the_steps_that_were_finished(
         assert isinstance(again, Training)
         assert len(again.steps) == finished
     file.path.write_bytes(data[: ends[0] // 2])
-    with pytest.raises(ValueError, match=r"cut short at byte [\d,]+, before its first step"):
+    with pytest.raises(ValueError, match=r"cut short at byte [\d,]+, before the end of its first step"):
         load(file.path)
 
 
@@ -186,7 +186,7 @@ def test_a_run_does_not_write_into_the_file_of_another(training: Training, tmp_p
     file, other = (TrainingFile(tmp_path / "run.json.gz") for _ in range(2))
     file.append(training.steps[0])
     other.append(*training.steps[:3])
-    with pytest.raises(OSError, match="was replaced or changed while"):
+    with pytest.raises(OSError, match="was replaced or changed since"):
         file.append(training.steps[1])
     again = load(file.path)
     assert isinstance(again, Training)
@@ -349,13 +349,13 @@ def test_a_training_with_any_value_replaced_is_refused_or_drawn(
     [
         (lambda rows: rows[0].update(version=99), "Update graphviz_torch"),
         (lambda rows: rows[0].update(steps=3), "unknown field 'steps'"),
-        (lambda rows: rows[3].update(step=0), "must increase"),
+        (lambda rows: rows[3].update(step=0), "must be 0 or more, and increase"),
         (lambda rows: rows[2].update(step="1"), "a step has the number '1'"),
         (lambda rows: rows[-1].update(graphs=[]), "step 4 has no graph"),
         (lambda rows: rows[2]["graphs"][0].update(like=7), "refers to graph 7 of the 1 before"),
         (lambda rows: rows[2]["graphs"][0].update(like=-1), "refers to graph -1 of the 1 before"),
         (lambda rows: rows[2]["graphs"][0].update(change=["=", []]), "not a JSON object"),
-        (lambda rows: rows[2]["graphs"][0].update(change={"nodes": ["~", 1]}), "'nodes' has a"),
+        (lambda rows: rows[2]["graphs"][0].update(change={"nodes": ["~", 1]}), "change of 'nodes'"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": {"y": ["-"]}}), "changes 'x'"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": ["=", 1]}), "unknown field 'x'"),
         (lambda rows: rows[1]["graphs"][0].update(extra=1), "not an object of"),

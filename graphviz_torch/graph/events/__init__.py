@@ -1,7 +1,7 @@
 """Events: facts about the program that no single node shows. Each kind of event has a class.
 
-Every event contains the user's line, the ids of the nodes that it created or is about, and how
-often the line caused it.
+Every event contains a source line of the user's code, the ids of the nodes that it concerns, and
+the number of times that it happened at this line.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ ClipMoment = Literal[
     "no parameters",
 ]
 Holder = Literal["list", "dict", "forward", "outside", "variable"]
-# Cause of repeated batches: workers with equal random states, workers that each iterate over all
-# data, a new iterator for each step, a dataset that returns a batch twice in a row, or a shuffled
-# pass that repeats the pass before.
+# Cause of repeated batches:
+# - "workers": workers have equal random states
+# - "stream": each worker iterates over all data
+# - "first": each step creates a new iterator, and uses its first batch
+# - "twice": the dataset returns a batch twice in a row
+# - "pass": a shuffled pass over the data repeats the previous pass
 RepeatKind = Literal["workers", "stream", "first", "twice", "pass"]
-TargetKind = Literal[
-    "ignored", "constant", "outside", "input"
-]  # "input": the input is out of range
+# Problem of a loss: its targets are ignored, constant or out of range; or its input is out of
+# range.
+TargetKind = Literal["ignored", "constant", "outside", "input"]
 Origin = Literal["operation", "input", "parameter"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SymmetricRows(Occurrence):
-    """Weights whose rows all have equal values and get equal gradients.
+    """Weights in which all rows have equal values and get equal gradients.
 
-    `nodes` are the ids of these weights' nodes.
+    `nodes` are the ids of the weights' nodes.
     """
 
 
@@ -76,16 +79,20 @@ class Broadcast(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantLoss(Occurrence):
-    """A loss with the same value at every backward so far. `where` is the line of the backward."""
+    """A loss with the same value in every backward pass so far.
+
+    `where` is the line that calls backward.
+    """
 
     value: float = 0.0
-    count: int = 0  # number of backwards
+    count: int = 0  # number of backward passes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConstantTerm(Occurrence):
-    """A constant that was added to a scalar with a gradient, and that no recorded operation
-    computed.
+    """An addition of a constant to a scalar with a grad_fn.
+
+    No recorded operation computed the constant.
     """
 
     constant: Operand | None = None
@@ -93,7 +100,7 @@ class ConstantTerm(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CopiedValues(Occurrence):
-    """A copy of a computed tensor's values into a parameter, through which no gradient flows."""
+    """A copy of computed values into a parameter. No gradient flows back through such a copy."""
 
     operation: str = ""  # "load_state_dict", "copy_"
 
@@ -102,51 +109,52 @@ class CopiedValues(Occurrence):
 class DataAssignment(Occurrence):
     """An assignment `x.data = h`: no gradient flows from x back to h."""
 
-    label: str = ""  # the caller's name for x
+    label: str = ""  # name of the caller's variable x
     value: Operand | None = None  # h
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiscardedForward(Occurrence):
-    """Forwards at one line whose graphs were all freed before any backward ran through them.
+    """Calls of forward whose graphs were all freed before any backward pass used them.
 
-    `where` is the outermost line of the call stack that runs only for these forwards.
+    `where` is the line that calls the module. If a forward that was used has the same line, `where`
+    is the outermost line by which the call stacks differ.
     """
 
     module: str = ""  # path of the module; "" for the model
-    count: int = 0  # number of forwards
-    # True if a value computed from one of the forwards was read, detached or compared
+    count: int = 0  # number of calls of forward
+    # True if a value computed from a result of these calls was read, detached or compared
     was_read: bool = False
     in_training: bool = True  # True if the module was in train mode
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EarlySchedulerStep(Occurrence):
-    """A step of a scheduler before the first step of its optimizer."""
+    """A step of a learning rate scheduler before the first step of its optimizer."""
 
-    scheduler: str = ""  # the caller's name for it
+    scheduler: str = ""  # name of the caller's variable
     optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EvalMode(Occurrence):
-    """A forward in which every module with a train mode of its own, such as Dropout, was in eval
-    mode.
+    """A forward with all modules in eval mode that behave differently in train mode.
+
+    Such modules are, for example, Dropout and BatchNorm.
     """
 
-    module: str = ""  # path of the first module
-    count: int = 1  # number of modules
-    classes: tuple[str, ...] = ()  # distinct class names: "Dropout"
+    module: str = ""  # path of the first of these modules
+    count: int = 1  # number of these modules
+    classes: tuple[str, ...] = ()  # their distinct class names: "Dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientClearing(Occurrence):
-    """A call that cleared gradients before an optimizer step had used them."""
+    """A call that cleared gradients before an optimizer step used them."""
 
-    by_optimizer: bool = (
-        False  # True for the optimizer's zero_grad(), False for a module's or for other code
-    )
-    steps: int = 0  # optimizer steps so far in the run
+    # True for zero_grad() of the optimizer, False for zero_grad() of a module or for other code
+    by_optimizer: bool = False
+    steps: int = 0  # number of optimizer steps before the call, since the program began
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -154,20 +162,20 @@ class GradientClip(Occurrence):
     """A call that clips gradients."""
 
     function: str = ""  # "clip_grad_norm_"
-    moment: ClipMoment = "in time"
+    moment: ClipMoment = "in time"  # when the call happened
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GradientRead(Occurrence):
-    """A read of `.grad` on a non-leaf tensor, where `.grad` is None."""
+    """A read of the attribute `.grad` of a non-leaf tensor, which is None."""
 
-    label: str = ""  # the caller's name for the tensor
+    label: str = ""  # name of the caller's variable for the tensor
     tensor: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class GraphBreak(Occurrence):
-    """A graph break: code that torch.compile could not compile ended a compiled region."""
+    """A graph break: a compiled region ended at code that torch.compile could not compile."""
 
     reason: str = ""  # Dynamo's reason: "Dynamic shape operator"
     call: BreakingCall = ""
@@ -175,10 +183,10 @@ class GraphBreak(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LeafBackward(Occurrence):
-    """A backward that started at a leaf. `where` is the line that created the leaf."""
+    """A backward pass that started at a leaf. `where` is the line that created the leaf."""
 
-    label: str = ""  # the caller's name for it
-    maker: str = ""  # call that created the leaf: "requires_grad_"; "" if unknown
+    label: str = ""  # name of the caller's variable for the leaf
+    maker: str = ""  # function that created the leaf: "requires_grad_"; "" if unknown
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -191,54 +199,53 @@ class LossCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LossTarget(Occurrence):
-    """Wrong operands of a loss: targets that are ignored, all of one class, or out of range; or an
-    input out of range.
+    """A loss with wrong operands.
+
+    Its targets are all ignored, are all of one class, or are out of range; or its input is out of
+    range.
     """
 
     function: str = ""  # "cross_entropy"
     what: TargetKind = "outside"
     target: Operand | None = None
-    index: float = 0  # class index, or the constant target value
-    count: int = 0  # number of such targets; for ignored targets, number of calls
-    among: int = 0  # number of all targets, or of all calls
+    index: float = 0  # class index of the target, or value of a constant target
+    count: int = 0  # number of wrong targets; for ignored targets, number of calls of the loss
+    among: int = 0  # number of all targets; for ignored targets, number of all calls
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MixedLosses(Occurrence):
-    """A step of an optimizer with gradients of two losses, the first of which another optimizer had
-    used already.
+    """An optimizer step with the sum of the gradients of two losses.
 
-    `where` is the line of the first loss's backward; `nodes` are the ids of the parameters' nodes.
+    After the backward pass of the first loss, another optimizer stepped. `where` is the line of
+    this backward pass; `nodes` are the ids of the parameters' nodes.
     """
 
     optimizer: str = ""
-    through: bool = (
-        False  # True if the second loss reaches parameters that the other optimizer stepped
-    )
-    second: str = ""  # line of the second backward
-    stepped: str = ""  # line of the optimizer's step
+    # True if the second loss reaches parameters that the other optimizer stepped
+    through: bool = False
+    second: str = ""  # line of the second backward pass
+    stepped: str = ""  # line of the optimizer step
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NewLeaves(Occurrence):
-    """Leaves that are no parameters, and that a backward reaches.
+    """Leaves that are not parameters of the model, but get gradients from a backward pass.
 
-    `where` is the line that created them; `nodes` are those of the leaves.
+    `where` is the line that created the leaves; `nodes` are the ids of their nodes.
     """
 
-    maker: str = ""  # function that the line calls: "stack_module_state", "requires_grad_"
+    maker: str = ""  # function that created the leaves: "stack_module_state", "requires_grad_"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class NonfiniteValue(Occurrence):
-    """The first NaN or Inf of a forward. `where` is the line of the operation that produced the
-    value.
-    """
+    """The first NaN or Inf of a forward. `where` is the line of the operation that computed it."""
 
     operation: str = ""  # "log"; "" if unknown
-    nan: int | None = 0  # number of NaN elements; None: at least one
-    inf: int | None = 0
-    # where the first NaN or Inf was found: in a result, an input or a parameter
+    nan: int | None = 0  # number of NaN elements; None if at least one
+    inf: int | None = 0  # number of Inf elements; None if at least one
+    # whether the first NaN or Inf was in the operation's result, in an input or in a parameter
     origin: Origin = "operation"
     reason: str = ""  # cause: "its divisor has 2 zeros"
     in_loss: bool = False  # True if the loss is NaN or Inf as well
@@ -248,7 +255,7 @@ class NonfiniteValue(Occurrence):
 class OptimizerStep(Occurrence):
     """A step of an optimizer."""
 
-    optimizer: str = ""  # the caller's name for it
+    optimizer: str = ""  # name of the caller's variable
     foreign: int = 0  # number of the optimizer's parameters that are not in the model
     # Learning rate of each parameter group at the last step; None if it is a tensor.
     learning_rates: tuple[float | None, ...] = ()
@@ -284,12 +291,12 @@ class UsedPadding(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ParameterFreeze(Occurrence):
-    """An assignment of False to a parameter's requires_grad."""
+    """An assignment of False to `requires_grad` of a parameter."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Recompilation(Occurrence):
-    """A second compilation of a function, because a guard of the compiled code failed.
+    """A recompilation of a function, because a guard of the compiled code failed.
 
     `where` is the first line of the function.
     """
@@ -301,14 +308,16 @@ class Recompilation(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedrawnDropout(Occurrence):
-    """A module with dropout that backward ran again without the random state of the first run.
+    """A dropout that drew another mask when a backward pass ran its forward again.
 
-    `where` is the line of the checkpoint, or the line that runs the forward again; `nodes` is the
-    node whose backward does so.
+    The random state of the first forward was not restored. `where` is the line that calls the
+    checkpoint, or that runs the forward again; `nodes` is the id of the node whose backward runs
+    the forward again.
     """
 
-    module: str = ""  # path of the dropout
-    checkpoint: bool = False  # True if torch.utils.checkpoint ran it with preserve_rng_state=False
+    module: str = ""  # path of the dropout module
+    # True if torch.utils.checkpoint ran the forward again, with preserve_rng_state=False
+    checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -316,57 +325,60 @@ class RepeatedBatch(Occurrence):
     """Batches of a DataLoader that are equal to earlier batches."""
 
     what: RepeatKind = "workers"
-    count: int = 0  # batches that another worker had returned, or steps that used the first batch
+    count: int = 0  # number of repeated batches; for "first", number of steps with the first batch
     among: int = 0  # number of all batches
-    workers: int = 0
-    seeded: str = ""  # the only line that calls manual_seed
+    workers: int = 0  # number of worker processes
+    seeded: str = ""  # line that calls manual_seed, if there is only one
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RepeatedForward(Occurrence):
-    """Two calls of a module on the same values before one backward.
+    """Two calls of a module with the same arguments before one backward pass.
 
-    `where` is the outermost line of the call stack that runs only for the second call.
+    `where` is the outermost line by which the call stack of the second call differs from that of
+    the first call.
     """
 
     module: str = ""
-    first: str = ""  # the corresponding line of the first call
+    first: str = ""  # the corresponding line in the call stack of the first call
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SelfDifference(Occurrence):
     """The difference or the quotient of a tensor and its own detached copy."""
 
-    label: str = ""  # the caller's name for the tensor
+    label: str = ""  # name of the caller's variable for the tensor
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SkippedFunction(Occurrence):
-    """A function that torch.compile runs in Python, because it can neither compile it nor break its
-    graph. `where` is the line at which compilation stopped, or the function's first line.
+    """A function that torch.compile runs uncompiled.
+
+    torch.compile could neither compile the function nor continue after a graph break in it. `where`
+    is the line at which compilation stopped, or the first line of the function.
     """
 
     function: str = ""  # "forward"
-    reason: str = ""  # Dynamo's reason; "" if it was skipped before the recording
+    reason: str = ""  # Dynamo's reason; "" if the function was skipped before the recording
     call: BreakingCall = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StalledTraining(Occurrence):
-    """Optimizer steps that changed none of the compared parameters, although each has a gradient.
+    """Optimizer steps that changed no parameter that was compared, although each had a gradient.
 
-    `where` is the line of the last backward.
+    `where` is the line of the last backward pass.
     """
 
-    backwards: int = 0
+    backwards: int = 0  # number of backward passes
     steps: int = 0  # number of optimizer steps
-    written_by: str = ""  # the operation that wrote into a parameter after a step: "copy_"
-    written_where: str = ""
+    written_by: str = ""  # operation that wrote into a parameter after a step: "copy_"
+    written_where: str = ""  # line of this operation
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnchangedParameters(Occurrence):
-    """Parameters with a gradient and a learning rate that the optimizer's steps did not change.
+    """Parameters that optimizer steps did not change, despite a gradient and a learning rate.
 
     `nodes` are the ids of the parameters' nodes.
     """
@@ -375,58 +387,61 @@ class UnchangedParameters(Occurrence):
     contiguous: bool = True
     rate: float = 0.0  # largest learning rate
     steps: int = 0  # number of steps that were checked
-    share: float = 1.0  # fraction of the checked elements that stayed equal
+    share: float = 1.0  # fraction of the checked elements that the steps did not change
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnregisteredParameters(Occurrence):
     """Parameters that the model uses, but that are not registered in any of its modules."""
 
-    # Object that contains the parameters: a plain list or dict of the model, a layer created in
-    # forward, a module outside of the model, or, for a single parameter, a variable of the program.
+    # Where the parameters are: in a plain list or dict of the model, in a layer created in forward,
+    # in a module outside of the model, or (a single parameter) in a variable of the program.
     holder: Holder = "outside"
-    name: str = ""  # name of the holder
+    name: str = ""  # name of this object
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedGradients(Occurrence):
-    """A backward that gives gradients to the parameters of an optimizer that never stepped."""
+    """Gradients for the parameters of an optimizer that never stepped. `where` calls backward."""
 
     parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DiscardedGradients(Occurrence):
-    """A backward whose gradients are always cleared before an optimizer step uses them."""
+    """A backward pass whose gradients are always cleared before an optimizer step uses them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnevenAccumulation(Occurrence):
-    """Steps with gradients of more or fewer backwards than most. `where` is the backward's line."""
+    """Optimizer steps that accumulate the gradients of an unusual number of backward passes.
 
-    usual: int = 0  # backwards in each of most steps
-    backwards: int = 0  # backwards in each of the other steps
-    count: int = 0  # number of the other steps
-    stepped: str = ""  # line of the step
+    `where` is the line that calls backward.
+    """
+
+    usual: int = 0  # number of backward passes before most steps
+    backwards: int = 0  # number of backward passes before the unusual steps
+    count: int = 0  # number of unusual steps
+    stepped: str = ""  # line of the optimizer step
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnreadArgument(Occurrence):
-    """An argument that a function of the program never reads: a tensor that forward got, or the
-    gradient that the backward of a custom Function received.
+    """An argument that a function of the program never reads.
 
-    `nodes` are those of the Function; `where` is the line that calls forward.
+    The argument is a tensor passed to forward, or a gradient passed to the backward of a custom
+    Function. `where` is the line that calls forward; `nodes` are the ids of the Function's nodes.
     """
 
     owner: str = ""  # class of the module or the Function
-    argument: str = ""
-    gradient: bool = False
-    defined: str = ""  # line of the backward
+    argument: str = ""  # name of the argument
+    gradient: bool = False  # True if the argument is a gradient
+    defined: str = ""  # line at which backward is defined
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedSum(Occurrence):
-    """A sum of two losses through which no backward runs, although one runs through one of them."""
+    """A sum of two losses that no backward pass uses, although one uses one of the losses alone."""
 
     used: Operand | None = None
     unused: Operand | None = None
@@ -435,12 +450,12 @@ class UnusedSum(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class WrapperBypass(Occurrence):
-    """A step with gradients of a forward that bypassed DistributedDataParallel.
+    """An optimizer step with gradients of a forward that bypassed DistributedDataParallel.
 
-    `where` is the line of that forward; `nodes` are the ids of the parameters' nodes.
+    `where` is the line that calls the forward; `nodes` are the ids of the parameters' nodes.
     """
 
-    wrapper: str = ""  # the caller's name for it
+    wrapper: str = ""  # name of the caller's variable for the DistributedDataParallel module
 
 
 Event = (

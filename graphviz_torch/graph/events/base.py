@@ -12,8 +12,8 @@ from ..text import short_repr
 class Occurrence:
     """The base of all events: line, nodes and count."""
 
-    where: str = ""  # the user's line
-    nodes: tuple[NodeId, ...] = ()  # ids of the nodes that the event created or is about
-    times: int = 1  # number of times that the line caused the event
+    where: str = ""  # source line in the user's code
+    nodes: tuple[NodeId, ...] = ()  # ids of the nodes that the event concerns
+    times: int = 1  # number of times that the event happened at this line
 
     __repr__ = short_repr

@@ -1,7 +1,7 @@
 """Events about calls without the intended effect, and about parameter groups of an optimizer.
 
-Objects are named by the caller's variables. `where` is the line of the call; for an optimizer or a
-parameter group, `where` is the line of the optimizer's step.
+`optimizer`, `scheduler` and `name` are names of the caller's variables. `where` is the line of the
+call; for an optimizer or a parameter group, `where` is the line of the optimizer step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Literal
 
 from .base import Occurrence
 
-# Argument of backward that made it keep the graph.
+# Argument of `backward` because of which the graph was kept.
 RetainedBy = Literal["retain_graph", "create_graph"]
 RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
-# Kind of learning rate: 0 in all groups, 0 in one group, 0 in all groups from some step on, or
-# negative.
+# Kind of learning rate: 0 in all parameter groups, 0 in one group, 0 in all groups since some step,
+# or negative.
 RateKind = Literal["all", "group", "end", "negative"]
 
 
@@ -26,29 +26,27 @@ class IneffectiveCall(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FunctionalDropoutInEval(IneffectiveCall):
-    """A functional dropout that drops values in eval mode, since the same call drops in train mode
-    too.
-    """
+    """A call of a functional dropout that drops values in both train mode and eval mode."""
 
     function: str = ""  # "dropout"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnneededRetainGraph(IneffectiveCall):
-    """Backwards at one line that keep their graphs, although no later backward uses these."""
+    """Backward passes that keep their graphs, although no later backward pass uses the graphs."""
 
     by: RetainedBy = "retain_graph"
-    count: int = 0  # number of backwards
+    count: int = 0  # number of backward passes
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SchedulerStepsTooOften(IneffectiveCall):
-    """A scheduler that steps more often than its optimizer."""
+    """A learning rate scheduler that steps more often than its optimizer."""
 
     scheduler: str = ""
     optimizer: str = ""
-    count: int = 0  # scheduler steps
-    steps: int = 0  # optimizer steps
+    count: int = 0  # number of scheduler steps
+    steps: int = 0  # number of optimizer steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,16 +55,16 @@ class SchedulerPastEnd(IneffectiveCall):
 
     scheduler: str = ""
     optimizer: str = ""
-    count: int = 0  # scheduler steps
+    count: int = 0  # number of scheduler steps
     end: int = 0  # T_max of the scheduler
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedScheduler(IneffectiveCall):
-    """A scheduler whose optimizer never steps."""
+    """A learning rate scheduler whose optimizer never steps."""
 
     scheduler: str = ""
-    count: int = 0  # scheduler steps
+    count: int = 0  # number of scheduler steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -75,12 +73,12 @@ class RecreatedObject(IneffectiveCall):
 
     what: RecreatedKind = "optimizer"
     name: str = ""
-    count: int = 0  # number of steps
+    count: int = 0  # number of steps, each with a new object
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class StepWithoutGradients(IneffectiveCall):
-    """Steps of an optimizer although none of its parameters has a gradient.
+    """Steps of an optimizer while none of its parameters has a gradient.
 
     `nodes` are the ids of the parameters' nodes.
     """
@@ -91,24 +89,24 @@ class StepWithoutGradients(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EmptyParameterGroup(IneffectiveCall):
-    """A parameter group without parameters."""
+    """A parameter group of an optimizer without parameters."""
 
     optimizer: str = ""
-    group: int = 0
+    group: int = 0  # index of the group
     groups: int = 0  # number of groups of the optimizer
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecayedNorms(IneffectiveCall):
-    """Biases and weights of norm layers with weight decay, although another group has no decay.
+    """Biases and norm weights in a parameter group with weight decay, while another has none.
 
     `nodes` are the ids of the parameters' nodes.
     """
 
     optimizer: str = ""
-    group: int = 0
+    group: int = 0  # index of the group
     groups: int = 0  # number of groups of the optimizer
-    decay: float = 0.0
+    decay: float = 0.0  # weight decay of the group
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -124,14 +122,14 @@ class VanishedEpsilon(IneffectiveCall):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SharedParameters(IneffectiveCall):
-    """Parameters that two optimizers share, both of which step.
+    """Parameters that are in two optimizers, both of which step.
 
     `nodes` are the ids of the parameters' nodes.
     """
 
     optimizer: str = ""
-    other: str = ""
-    count: int = 0  # number of parameters
+    other: str = ""  # name of the other optimizer
+    count: int = 0  # number of shared parameters
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -140,24 +138,24 @@ class ZeroLearningRate(IneffectiveCall):
 
     what: RateKind = "all"
     optimizer: str = ""
-    group: int = 0
+    group: int = 0  # index of the group
     groups: int = 0  # number of groups of the optimizer
     count: int = 0  # number of steps with such a rate
-    steps: int = 0  # optimizer steps
+    steps: int = 0  # number of all optimizer steps
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ExtremeClipNorm(IneffectiveCall):
-    """A bound of gradient clipping that is far below or far above every gradient norm."""
+    """A maximum norm for gradient clipping that is far below or far above all gradient norms."""
 
     function: str = ""  # "clip_grad_norm_"
-    count: int = 0  # number of gradients
-    share: float = 0.0  # median of bound / norm; above 1 the bound has no effect
+    count: int = 0  # number of gradient norms
+    share: float = 0.0  # median of (maximum norm / gradient norm); above 1, clipping has no effect
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallPerSample(IneffectiveCall):
-    """A module that is called once for each sample of a batch."""
+    """A module that is called separately for each sample of a batch."""
 
     module: str = ""
     count: int = 0  # number of calls
@@ -168,8 +166,8 @@ class ReorderedView(IneffectiveCall):
     """A view with the shape of a transpose, although `view` keeps the order of the elements."""
 
     function: str = ""  # "view"
-    before: tuple[int, ...] = ()  # sizes of the operand
-    after: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()  # shape of the operand
+    after: tuple[int, ...] = ()  # shape of the view
 
 
 AnyIneffectiveCall = (

@@ -1,1 +1,1 @@
-"""Save values as columns of JSON, and write any file atomically."""
+"""Save values as columns of JSON, and write files atomically."""

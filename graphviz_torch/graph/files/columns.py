@@ -5,7 +5,7 @@ A codec converts a list of values of one type to JSON, and back:
     int, float, bool    a list; null for None; "NaN", "Infinity", "-Infinity"; complex as [re, im]
     str, TensorMeta     {"distinct": [...], "at": [position in it, null for None]}
     tuple[X, ...]       {"lengths": [...], "items": column of all X, concatenated}
-    X | None            as a tuple of at most one X
+    X | None            like tuple[X, ...], with at most one X for each value
     tuple[X, Y]         [column of X, column of Y]
     a class             {field: column}; a field with its default everywhere is left out
     X | Y, two classes  see kinds.py
@@ -36,20 +36,24 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class Codec(Protocol):
-    """Interface of codecs, which convert a list of values of one type to JSON and back."""
+    """Interface of a codec, which converts a list of values of one type to JSON and back.
+
+    `where` is the path of the values in the file, for error messages.
+    """
 
     def encode(self, values: list[Any], where: str) -> Any:
         """Return JSON for `values`.
 
         Raises:
-            ValueError: if the JSON could not be decoded again; the message begins with `where`.
+            ValueError: for values that `decode` would refuse; the message begins with `where`.
         """
 
     def decode(self, data: Any, count: int, where: str, known: Known) -> list[Any]:
         """Return the `count` values in `data`.
 
         Raises:
-            ValueError: if `data` has no such values; the message begins with `where`.
+            ValueError: if `data` is not what `encode` returns for `count` values; the message
+                begins with `where`.
         """
 
 
@@ -57,11 +61,12 @@ class Known:
     """A cache of decoded columns: a column that two consecutive graphs share is decoded once."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[Any, int, list[Any]]] = {}  # by id() of the JSON
+        # id() of a column's JSON -> (JSON, number of values, values): previous and current graph
+        self._before: dict[int, tuple[Any, int, list[Any]]] = {}
         self._now: dict[int, tuple[Any, int, list[Any]]] = {}
 
     def decode(self, graph: Codec, columns: Any) -> Any:
-        """Return the graph in `columns`, and keep its columns instead of the previous graph's."""
+        """Return the graph in `columns`, and cache its columns for the next graph."""
         self._before, self._now = self._now, {}
         return self.column(graph, columns, 1, "graph")[0]
 
@@ -69,7 +74,7 @@ class Known:
         """Return the `count` values in `data`, from the cache if possible.
 
         Raises:
-            ValueError: if `data` has no such values; the message begins with `where`.
+            ValueError: as `Codec.decode`.
         """
         known = self._before.get(id(data))
         if known is None or known[0] is not data or known[1] != count:
@@ -148,8 +153,9 @@ class Numbers:
 
 
 class Interned:
-    """A codec for values that repeat: it writes each distinct value once, and each value's
-    position.
+    """A codec for values that repeat.
+
+    It writes a list of the distinct values and, for each value, the position in this list.
     """
 
     def __init__(self, read: Any, write: Any, nullable: bool):
@@ -158,7 +164,7 @@ class Interned:
         self.nullable = nullable
 
     def encode(self, values: list[Any], where: str) -> Any:
-        # Equal values are mostly the same object, and each object has to be hashed only once.
+        # Hashing is slow. Equal values are mostly the same object, so each object is hashed once.
         objects = dict(zip(map(id, values), values, strict=True))
         at: dict[Any, int | None] = dict.fromkeys(objects.values())
         if self.nullable:
@@ -177,7 +183,7 @@ class Interned:
         positions = integers(at, count, where, nullable=self.nullable)
         size = len(values)
         if max(set(positions) - {None}, default=-1) >= size:
-            raise ValueError(f"{where} has a position beyond its {size} distinct values.")
+            raise ValueError(f"{where} has a position outside of its {size} distinct values.")
         if self.nullable:
             return [None if at is None else values[at] for at in positions]
         return list(map(values.__getitem__, positions))
@@ -292,7 +298,7 @@ def _optional(inner: Codec) -> Codec:
     return Optional(inner)
 
 
-# For each annotated type: the allowed types, and subclasses that are refused (bool is an int).
+# Annotated type -> (allowed types, subclasses of these that are refused: a bool is an int).
 _NUMBERS: dict[Any, tuple[tuple[type, ...], tuple[type, ...]]] = {
     int: ((int,), (bool,)),
     float: ((int, float), (bool,)),

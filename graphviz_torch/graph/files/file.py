@@ -26,16 +26,17 @@ FORMAT = "graphviz_torch"
 VERSION = 1
 
 _TEXT_CHUNK = 1 << 20
-# Compressed bytes read at once. Small, because zlib copies the unused ones after each gzip member.
+# Compressed bytes to read at once. At the end of each gzip member, zlib copies all bytes that
+# follow, which would be slow for many bytes.
 _PACKED_CHUNK = 1 << 14
 _GZIP = 16 + zlib.MAX_WBITS
 
 
 class Checked(Protocol):
-    """Interface of a frozen value that can check more than the types of its fields."""
+    """Interface of a frozen value that can check itself beyond the types of its fields."""
 
     def check(self) -> None:
-        """Raise ValueError if the value, once written, could not be read again."""
+        """Raise ValueError if a file with the value could not be read again."""
 
 
 Kind = TypeVar("Kind", bound=Checked)
@@ -58,7 +59,7 @@ def write(value: Checked, path: str | Path) -> Path:
 
 
 def read(path: str | Path, kind: type[Kind], max_bytes: int) -> Kind:
-    """Return the value of class `kind` in a file, compressed or not.
+    """Return the value of class `kind` that a file contains, compressed or not.
 
     Raises:
         ValueError: if the file contains no such value, or exceeds its `Limits`.
@@ -80,11 +81,12 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
         path: the file.
         most: largest size of a piece, in bytes.
         limits: limits that the file must not exceed.
-        whole: True to refuse a truncated file; False to yield its text as far as it goes.
+        whole: True to raise for a truncated file; False to yield the text that it contains.
 
     Raises:
         zlib.error: for damaged compressed data.
-        ValueError: for more gzip members than `limits` allows, or a truncated file if `whole`.
+        ValueError: for more gzip members than `limits` allows; if `whole`, also for a truncated
+            file.
         OSError: as `open` does.
     """
     with open(path, "rb") as file:
@@ -100,7 +102,7 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
             data = unpack.unconsumed_tail
             if unpack.eof:
                 data = unpack.unused_data or file.read(_PACKED_CHUNK)
-                while data and not (data := data.lstrip(b"\0")):  # the end may be padded with zeros
+                while data and not (data := data.lstrip(b"\0")):  # skip zeros that pad a member
                     data = file.read(_PACKED_CHUNK)
                 if data:
                     members += 1
@@ -118,7 +120,7 @@ def text_of(value: Checked) -> str:
 
 
 def value_of(text: str, kind: type[Kind]) -> Kind:
-    """Return the value of class `kind` in a text that `text_of` returned.
+    """Return the value of class `kind` that `text_of` converted to `text`.
 
     Raises:
         ValueError: if `text` contains no such value.
@@ -128,10 +130,10 @@ def value_of(text: str, kind: type[Kind]) -> Kind:
 
 
 def packed_value(content: bytes, kind: type[Kind]) -> Kind:
-    """Return the value of class `kind` in a text compressed by gzip or zlib.
+    """Return the value of class `kind` in the bytes of a file compressed by gzip or zlib.
 
     Raises:
-        ValueError: if `content` is damaged, truncated, or contains no such value.
+        ValueError: if `content` is damaged or truncated, or contains no such value.
     """
     limits = Limits(len(content))
     stream = zlib.decompressobj(wbits=32 + zlib.MAX_WBITS)
@@ -180,7 +182,7 @@ def json_of(text: str | bytes) -> Any:
 
 
 def check_head(values: Any, format: str) -> None:
-    """Check "format" and "version" of a file's content, and remove both.
+    """Check "format" and "version" of a file's content, and remove both keys from it.
 
     Raises:
         ValueError: if the format is not `format`, or the version is unknown.
@@ -189,7 +191,7 @@ def check_head(values: Any, format: str) -> None:
         raise ValueError(f'this is JSON, but not a saved graph: "format" is not "{format}".')
     version = values.pop("version", None)
     if type(version) is not int or version < 1:
-        raise ValueError(f'"version" is {version!r}, which is not a version.')
+        raise ValueError(f'"version" is {version!r}, which is not a positive integer.')
     if version > VERSION:
         raise ValueError(
             f"the file has version {version}; this graphviz_torch reads versions up to {VERSION}. "
@@ -198,7 +200,7 @@ def check_head(values: Any, format: str) -> None:
 
 
 def _gzip_writer(raw: BinaryIO) -> gzip.GzipFile:
-    # The header contains no name and no time, so that equal values give equal bytes.
+    # The gzip header gets no name and no time, so that equal values give equal bytes.
     return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
 
 
@@ -212,11 +214,11 @@ def _parts(value: Checked) -> Iterator[str]:
 
 
 def _read(pieces: Iterator[bytes], limits: Limits) -> str:
-    """Join pieces to a text; raise ValueError as soon as the text exceeds `limits`."""
+    """Return the text that `pieces` form; raise ValueError as soon as it exceeds `limits`."""
     text, checked = bytearray(), 0
     for piece in pieces:
         text += piece
-        # checked when the size has doubled, so that each byte is counted at most twice
+        # The limits are checked each time the size has doubled, which counts a byte twice at most.
         if len(text) > 2 * checked:
             limits.check(text)
             checked = len(text)

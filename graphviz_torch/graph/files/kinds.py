@@ -1,6 +1,9 @@
 """Encode a column with values of several classes, for annotations such as `Clip | Step`.
 
-{"kinds": ["Clip", "Step"], "at": [0, 1, 0], "values": [column of Clips, column of Steps]}
+"kinds" are the classes, "at" has the position of each value's class in "kinds", and "values" has a
+column for each class:
+
+    {"kinds": ["Clip", "Step"], "at": [0, 1, 0], "values": [column of Clips, column of Steps]}
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ class Kinds:
     """A codec for values of several classes, with one column per class.
 
     Args:
-        codecs: the codec of each class.
+        codecs: class -> codec of its values.
     """
 
     def __init__(self, codecs: Mapping[type, Any]) -> None:
@@ -44,13 +47,14 @@ class Kinds:
         """Return the `count` values in `data`.
 
         Raises:
-            ValueError: if `data` has no such values; the message begins with `where`.
+            ValueError: if `data` is not what `encode` returns for `count` values; the message
+                begins with `where`.
         """
         kinds, at, columns = members(data, ("kinds", "at", "values"), where)
         names = rows(kinds, None, where)
         places = integers(at, count, where)
         if max(places, default=-1) >= len(names):
-            raise ValueError(f"{where} has a position beyond its {len(names)} kinds.")
+            raise ValueError(f"{where} has a position outside of its {len(names)} kinds.")
         groups: dict[type, Any] = {}
         for i, (name, column) in enumerate(
             zip(names, rows(columns, len(names), where), strict=True)

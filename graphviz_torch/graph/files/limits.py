@@ -1,32 +1,33 @@
-"""Limits on a file's content, which is counted before parsing, so that no file exhausts the memory.
+"""Limit the content of a file, counted before parsing, so that no file can exhaust the memory.
 
-`[],` is three bytes of text and less than a hundredth of a byte compressed, but an empty list takes
-64 bytes. The limits are on everything that takes memory or time: bytes of text, lists and objects,
-strings (including keys), values, and gzip members. A saved graph consists of columns, so it has a
-few hundred lists however many nodes it has. A recording of 12,505 nodes has 2.7 values and ten
-bytes of text per compressed byte; a training has fewer.
+A small file can need much memory: `[],` takes less than a hundredth of a byte when compressed, but
+an empty list takes 64 bytes of memory. The limits are on everything that takes memory or time:
+bytes of text, lists and objects, strings (including keys), values, and gzip members. A saved graph
+consists of columns, so it has a few hundred lists however many nodes it has. A recording of 12,505
+nodes has 2.7 values and ten bytes of text per compressed byte; a training has fewer.
 """
 
 from __future__ import annotations
 
-MAX_BYTES = 1 << 28  # default of `max_bytes`: bytes of JSON text
+MAX_BYTES = 1 << 28  # default of `max_bytes`, the limit on the bytes of JSON text
 
-_PER_GRAPH = 2  # one graph, or one step of a training, may have `max_bytes` / 2 bytes of text
-_LISTS = _TEXTS = 256  # one list or object, and one string, per 256 bytes of `max_bytes`
-_MAX_VALUES = 40  # at most one value per 40 bytes of `max_bytes`: 250,000 recorded nodes
-_MEMBERS = 2048  # one gzip member per 2,048 bytes of `max_bytes`; each write of a run is a member
-# at most 8 values per byte of the file; a small file may always have `max_bytes` / 512
+_PER_GRAPH = 2  # one graph, or one step of a training, has at most max_bytes / 2 bytes of text
+_LISTS = _TEXTS = 256  # at most max_bytes / 256 lists and objects, and as many strings
+_MAX_VALUES = 40  # at most max_bytes / 40 values, enough for 250,000 recorded nodes
+# At most max_bytes / 2048 gzip members. A training run adds a member with each write.
+_MEMBERS = 2048
+# At most 8 values per byte of the file, but a small file may have max_bytes / 512 anyway.
 _VALUES, _VALUES_PER_BYTE = 512, 8
-# at most 64 bytes of text per byte of the file; a small file may always have `max_bytes` / 8
+# At most 64 bytes of text per byte of the file, but a small file may have max_bytes / 8 anyway.
 _TEXT, _TEXT_PER_BYTE = 8, 64
 
 
 class Limits:
-    """The limits of one file.
+    """The limits on the content of one file.
 
     Args:
-        size: bytes of the file, compressed or not.
-        max_bytes: bytes of text; the other limits are proportional to it.
+        size: size of the file in bytes, compressed or not.
+        max_bytes: limit on the bytes of uncompressed text; other limits are proportional to it.
 
     Attributes:
         text: bytes of the text.
@@ -56,7 +57,7 @@ class Limits:
         self.members = max_bytes // _MEMBERS
 
     def check(self, *pieces: bytes | bytearray | str) -> None:
-        """Raise ValueError if the text of one graph, given in pieces, exceeds the limits."""
+        """Raise ValueError if the text of one graph, given in pieces, exceeds a limit."""
         size = sum(map(len, pieces))
         self.check_text(size)
         if size > self.one:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-LIMIT = 1 << 63  # sizes and element counts of PyTorch are smaller
+LIMIT = 1 << 63  # all sizes and element counts in PyTorch are smaller
 
 
 def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
     """Return the values of a JSON object that must have exactly the keys `names`.
 
     Raises:
-        ValueError: if `data` is no such object; the message begins with `where`.
+        ValueError: if `data` is not such an object; the message begins with `where`.
     """
     if not isinstance(data, dict) or data.keys() != set(names):
         listed = ", ".join(map(repr, names[:-1]))
@@ -20,10 +20,11 @@ def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
 
 
 def rows(data: Any, count: int | None, where: str) -> list[Any]:
-    """Check that `data` is a list of `count` values (of any number if None), and return the list.
+    """Return `data` after checking that it is a list of `count` values.
 
     Raises:
-        ValueError: if `data` is no such list; the message begins with `where`.
+        ValueError: if `data` is not a list, or has another number of values than `count` (unless
+            `count` is None). The message begins with `where`.
     """
     if not isinstance(data, list):
         raise ValueError(f"{where} is not a list.")
@@ -33,11 +34,12 @@ def rows(data: Any, count: int | None, where: str) -> list[Any]:
 
 
 def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[int]:
-    """Check that `data` is a list of `count` non-negative ints (or None if `nullable`), and return
-    the list.
+    """Return `data` after checking that it is a list of `count` non-negative integers.
+
+    If `nullable`, values may also be None.
 
     Raises:
-        ValueError: if `data` is no such list; the message begins with `where`.
+        ValueError: if `data` is not such a list; the message begins with `where`.
     """
     values = rows(data, count, where)
     known = [value for value in values if value is not None] if nullable else values

@@ -2,9 +2,10 @@
 
 All files that this package writes for users go through `replacement`: it writes a temporary file in
 the same folder, flushes it to disk, and renames it. A concurrent reader sees either the old file or
-the new file. The new file has the mode and owner of the old file, or those that `open` would
-choose. Other hard links still point to the old content, and extended attributes are lost. Targets
-that cannot be replaced, such as a pipe, a device or "/dev/stdout", are opened and written directly.
+the new file. The new file has the mode and owner of the old file or, without an old file, those
+that `open` would give it. Other hard links still point to the old content, and extended
+attributes are lost. Targets that cannot be replaced, such as a pipe, a device or "/dev/stdout", are
+opened and written directly.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ _PROCESS = ("/proc/", "/dev/fd/")  # folders that list a process's open files
 def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Yield a new file that replaces `path` at the end of the block.
 
-    If the block raises, the old file is unchanged, and no other file is left. The same is true if
-    the process is killed, on Linux file systems with unnamed files (ext4, xfs, btrfs, tmpfs). On
-    other systems a killed process leaves a file such as ".graphviz_torch-3f29c1d8.partial". If
-    `path` is a symbolic link, the link's target is replaced.
+    If the block raises, the old file is unchanged, and no temporary file is left. The same is true
+    if the process is killed, on Linux file systems that support unnamed files (ext4, xfs, btrfs,
+    tmpfs). On other systems a killed process leaves a file such as
+    ".graphviz_torch-3f29c1d8.partial". If `path` is a symbolic link, the link's target is replaced.
 
     Args:
-        path: the file to replace; its folder must allow new files.
+        path: the file to replace. The process must be allowed to create files in its folder.
 
     Raises:
         OSError: as `open(path, "wb")` does; also if no file can be created in the folder, or the
@@ -52,7 +53,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "this is a folder; name a file in it", str(path))
     try:
         there = os.stat(path)
-    except FileNotFoundError:  # raised also for a link to a file that does not exist
+    except FileNotFoundError:  # `path` does not exist, or is a link to a file that does not
         there = None
     target = _target(path) if there is None or stat.S_ISREG(there.st_mode) else None
     if target is None:
@@ -60,7 +61,7 @@ def replacement(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield file
         return
     if there is not None:
-        os.close(os.open(path, os.O_WRONLY))  # raises if the file is not writable
+        os.close(os.open(path, os.O_WRONLY))  # raises if the old file is not writable
     partial = target.with_name(f".graphviz_torch-{os.urandom(4).hex()}.partial")
     try:
         with _file(partial, path) as file:
@@ -90,11 +91,12 @@ def _target(path: Path) -> Path | None:
 
 
 def _file(partial: Path, path: Path) -> BinaryIO:
-    """Return a new file in the folder of `partial`: unnamed if the system allows, else named
-    `partial`.
+    """Return a new file in the folder of `partial`.
+
+    The file has no name if the file system supports this, else it is named `partial`.
     """
     if sys.platform == "linux" and os.path.isdir("/proc/self/fd"):
-        with suppress(OSError):  # fails on a file system without unnamed files
+        with suppress(OSError):  # raised if the file system does not support unnamed files
             return os.fdopen(os.open(partial.parent, os.O_TMPFILE | os.O_WRONLY, 0o666), "wb")
     with _with_path(path):
         return open(partial, "xb")
@@ -104,8 +106,8 @@ def _link(file: BinaryIO, partial: Path) -> None:
     """Give the file the name `partial` if it has no name yet."""
     number = file.fileno()
     if os.fstat(number).st_nlink == 0:
-        # With an absolute path the value of `src_dir_fd` is unused, but os.link follows the link in
-        # /proc only if it is given.
+        # os.link follows the symbolic link in /proc only if `src_dir_fd` is given, although its
+        # value is not used with an absolute path.
         os.link(f"/proc/self/fd/{number}", partial, src_dir_fd=number, follow_symlinks=True)
 
 
@@ -120,7 +122,7 @@ def _copy_mode(file: BinaryIO, there: os.stat_result) -> None:
 
 @contextmanager
 def _with_path(path: Path) -> Iterator[None]:
-    """Re-raise an OSError with the path that the caller gave."""
+    """Re-raise an OSError with `path`, which the caller knows, as its file name."""
     try:
         yield
     except OSError as error:

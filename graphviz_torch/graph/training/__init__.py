@@ -1,1 +1,1 @@
-"""Keep the recorded steps of a run as one value, and in one file."""
+"""Keep the recorded steps of a training run as one value, and in one file."""

@@ -1,7 +1,6 @@
-"""Detect parts of a program that are trained in alternating steps, such as the networks of a
-GAN.
+"""Detect modules that are trained in alternating steps, such as the networks of a GAN.
 
-Parts that are trained at every step, or never, are left out of the text.
+Modules that are trained in every step, or in none, are not mentioned.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ from ..events import OptimizerStep
 from ..text import listing, shorten
 from .step import TrainingStep
 
-_MAX_STEPS = 256  # only the last steps are examined
-_MIN_STEPS = 2  # a part is mentioned if at least this many steps train it
-_MAX_PARTS, _MAX_NAME = 3, 60  # most parts mentioned, and most characters of a name
+_MAX_STEPS = 256  # number of steps to examine, the last ones of the run
+_MIN_STEPS = 2  # a module is mentioned if at least this many steps train it
+_MAX_PARTS, _MAX_NAME = 3, 60  # maximum number of modules mentioned, and of characters of a name
 _ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
 
 
 class AlternatingOptimizers:
-    """Collects which parameters each step trained; `str` names the parts that only some steps
-    train.
+    """The parameters that each step of a run trained.
+
+    `str` of an instance names the modules that only some of the steps train.
 
     >>> from graphviz_torch.graph import Graph, Parameter, TensorMeta
     >>> meta, turns = TensorMeta((3,), "float32", "cpu"), AlternatingOptimizers()
@@ -35,13 +35,13 @@ class AlternatingOptimizers:
     """
 
     def __init__(self) -> None:
-        # For each step: its number, the names that it trained, and the other parameters' names.
+        # (number of the step, names of trained parameters, names of other parameters) of each step.
         self._steps: deque[tuple[int, frozenset[str], frozenset[str]]] = deque(maxlen=_MAX_STEPS)
 
     def add(self, step: TrainingStep) -> None:
-        """Add the next step of the training."""
+        """Add the next step of the run."""
         parameters = [p for graph in step.graphs for p in graph.parameters]
-        # A step without a gradient trains nothing.
+        # An optimizer step does not train a parameter without a gradient.
         trained = frozenset(p.name for p in parameters if p.stepped and p.got_gradient is not False)
         events = [event for graph in step.graphs for event in graph.events]
         if trained or any(isinstance(event, OptimizerStep) for event in events):
@@ -52,12 +52,11 @@ class AlternatingOptimizers:
         numbers = [number for number, _, _ in self._steps]
         turns: dict[tuple[int, ...], list[str]] = {}
         names = frozenset[str]().union(*(trained for _, trained, _ in self._steps))
-        for name in sorted(
-            name for name in names if "." in name
-        ):  # a bare "weight" belongs to no module
+        # A name without a dot, such as "weight", belongs to no module.
+        for name in sorted(name for name in names if "." in name):
             steps = tuple(number for number, trained, _ in self._steps if name in trained)
-            # Only steps between the first and the last use of the name are counted, because the
-            # same parameter may have another name in other steps.
+            # Only the steps from the first to the last that trains this name are considered: before
+            # and after these, the parameter may have had another name.
             between = sum(steps[0] <= number <= steps[-1] for number in numbers)
             off = between > len(steps) or any(name in rest for _, _, rest in self._steps)
             if len(steps) >= _MIN_STEPS and off:
@@ -71,19 +70,29 @@ class AlternatingOptimizers:
 
 
 def _parts(names: Sequence[str], turns: Sequence[Sequence[str]]) -> str:
-    """Return the names of the outermost modules all of whose parameters are in `names`: "netD"."""
+    """Return the outermost modules that contain only parameters in `names`, as text: "netD".
+
+    Args:
+        names: names of parameters that the same steps train.
+        turns: all such lists of names.
+    """
     others = {path for turn in turns if turn is not names for name in turn for path in _paths(name)}
     own = (next((p for p in _paths(name) if p not in others), name) for name in names)
     return listing(dict.fromkeys(shorten(path, _MAX_NAME) for path in own), _MAX_PARTS)
 
 
 def _paths(name: str) -> list[str]:
-    """Return "a", "a.b" and "a.b.weight" for "a.b.weight"."""
+    """Return all prefixes of a name: "a", "a.b" and "a.b.weight" for "a.b.weight"."""
     return list(accumulate(name.split("."), "{}.{}".format))
 
 
 def _frequency_text(steps: Sequence[int], numbers: Sequence[int]) -> str:
-    """Return how often `numbers` has the steps `steps`: "every second step", "3 of 8 steps"."""
+    """Return a text such as "every second step", or "3 of 8 steps".
+
+    Args:
+        steps: numbers of some of the steps.
+        numbers: numbers of all steps.
+    """
     gaps = {after - before for before, after in pairwise(steps)}
     every = {after - before for before, after in pairwise(numbers)}
     if len(gaps) == 1 and every == {1}:

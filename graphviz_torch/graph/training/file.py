@@ -1,11 +1,11 @@
-"""Save a training as a file that grows by a line per step, so that a killed run leaves its steps.
+"""Save a training run in a file that grows by a line per step, so that a killed run has its steps.
 
-The first line is the header. Each other line is a step: its number, and for each backward its
-columns, or only the changes since an earlier graph with the same edges. If two lines have the same
-step number, the second is used. From the second step on, measured numbers are rounded to two
-significant digits (numbers.py). In a compressed file each write is one gzip member. An incomplete
-last line, after a kill or a full disk, is ignored. A column that does not change is decoded once,
-however many steps contain it.
+The first line is the header. Each other line is a step: its number, and for each backward pass the
+columns of its graph, or only the changes since an earlier graph with the same edges. If two lines
+have the same step number, the second is used. From the second step on, measured numbers are rounded
+to two significant digits (numbers.py). In a compressed file each write is one gzip member. An
+incomplete last line, which a kill or a full disk may leave, is ignored. A column that does not
+change is decoded once, however many steps contain it.
 """
 
 from __future__ import annotations
@@ -33,31 +33,36 @@ from .step import TrainingStep
 
 FORMAT = "graphviz_torch training"
 _BEGINNING = f'{{"format": "{FORMAT}"'.encode()
-_MAX_GRAPHS = 8  # most graphs with distinct edges that are remembered
+_MAX_GRAPHS = 8  # maximum number of graphs to remember, each with different edges
 _CHUNK = 1 << 18
 
 
 class _Shape(NamedTuple):
-    """The latest columns of the graphs that have the same edges, and their decoded values."""
+    """The columns of the latest graph with certain edges, and a cache of decoded columns."""
 
     columns: Any
     known: Known
 
 
 class _KnownGraphs:
-    """The latest columns of every graph with distinct edges; the most recently used is last."""
+    """The latest graph for each set of edges; the most recently used is last."""
 
     def __init__(self) -> None:
         self.latest: tuple[_Shape, ...] = ()
 
     def index_of(self, columns: Any) -> int | None:
-        """Return the index of the known graph with the same edges; None if there is none."""
+        """Return the index of the known graph with the same edges as `columns`, or None."""
         edges = columns.get("edges")
         places = range(len(self.latest) - 1, -1, -1)
         return next((i for i in places if self.latest[i].columns.get("edges") == edges), None)
 
     def take(self, columns: Any, place: int | None) -> _Shape:
-        """Store `columns` as the latest, in place of those at index `place`; None adds a graph."""
+        """Store the columns of a graph as the most recently used.
+
+        Args:
+            columns: the columns.
+            place: index of the known graph to replace; None adds a graph.
+        """
         known = Known() if place is None else self.latest[place].known
         others = [each for at, each in enumerate(self.latest) if at != place]
         self.latest = (*others[-_MAX_GRAPHS + 1 :], _Shape(columns, known))
@@ -65,7 +70,7 @@ class _KnownGraphs:
 
 
 class TrainingFile:
-    """A file to which a run appends its steps. The first step replaces an existing file.
+    """A file to which a training run appends its steps. The first step replaces an existing file.
 
     Args:
         path: the file; compressed if it ends in ".gz".
@@ -79,10 +84,12 @@ class TrainingFile:
     def append(self, *steps: TrainingStep) -> None:
         """Append steps.
 
+        If this raises, nothing is written.
+
         Raises:
             ValueError: for a step that could not be read again.
             OSError: as `open` does; also if the file was removed, replaced or changed since the
-                last `append`. Nothing is written.
+                last `append`.
         """
         before = self._shapes.latest
         try:
@@ -117,11 +124,13 @@ class TrainingFile:
             with replacement(self.path) as file:
                 file.write(data)
         else:
-            # A buffer would write its content a second time after a failed write, before
+            # Unbuffered, because after a failed write a buffer would be written again by
             # `truncate`.
             with open(self.path, "r+b", buffering=0) as file:
                 if _end_of(file) != self._end:
-                    raise OSError(f"{self.path} was replaced or changed while the run wrote it.")
+                    raise OSError(
+                        f"{self.path} was replaced or changed since the last step was written."
+                    )
                 file.seek(0, os.SEEK_END)
                 try:
                     rest = memoryview(data)
@@ -141,7 +150,7 @@ def _end_of(file: IOBase) -> tuple[int, int]:
 
 
 def is_training(path: str | Path, max_bytes: int = MAX_BYTES) -> bool:
-    """Return True if a file starts with the header of a training.
+    """Return True if a file begins with the header of a training run.
 
     Raises:
         ValueError: if the file begins with too many empty gzip members.
@@ -164,8 +173,10 @@ def read_steps(
     """Return the complete steps in a file.
 
     Args:
-        step: the number of the only step whose graphs are decoded; other steps are returned without
-            graphs. None decodes all.
+        path: the file.
+        max_bytes: maximum number of bytes of uncompressed text.
+        step: number of the step to decode; the other steps are returned without graphs. None
+            decodes all steps.
 
     Raises:
         ValueError: if the file contains no complete step, or its text exceeds the `Limits`.
@@ -175,15 +186,13 @@ def read_steps(
     try:
         steps = tuple(_steps(path, Limits(size, max_bytes), step))
         if not steps:
-            raise ValueError(
-                f"the file was cut short at byte {size:,}, before its first step ended."
-            )
+            raise ValueError(f"the file was cut short at byte {size:,}, before the end of its first step.")
         return steps
     except zlib.error:
         raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from None
     except RecursionError:
         raise ValueError(
-            f"{printable(str(path))}: this is not a training, because it is nested too deeply."
+            f"{printable(str(path))}: this is not a saved training run: it is nested too deeply."
         ) from None
     except ValueError as error:
         raise ValueError(f"{printable(str(path))}: {error}") from None
@@ -194,7 +203,7 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
     head = json_of(next(lines, b""))
     check_head(head, FORMAT)
     if head:
-        raise ValueError(f"the training has an unknown field {min(head)!r:.40}.")
+        raise ValueError(f"the header has an unknown field {min(head)!r:.40}.")
     shapes, size = _KnownGraphs(), 0
     step: TrainingStep | None = None
     for line in lines:
@@ -209,7 +218,7 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
             if wanted not in (None, number):
                 continue
             if not any(each.columns is shape.columns for each in before):
-                # only new columns are decoded, so only these are counted
+                # Columns of an earlier graph are in the cache, so only new columns are counted.
                 size += extent(shape.columns)
                 limits.check_values(size)
             graphs.append(shape.known.decode(codec(Graph), shape.columns))
@@ -221,7 +230,12 @@ def _steps(path: str | Path, limits: Limits, wanted: int | None) -> Iterator[Tra
 
 
 def _shape(row: Any, shapes: _KnownGraphs) -> _Shape:
-    """Return the columns of a graph in a step's row, and store them in `shapes` as the latest."""
+    """Return the columns of a graph, and store them in `shapes` as the most recently used.
+
+    Args:
+        row: the entry of the graph in a step: its columns, or the changes to an earlier graph.
+        shapes: the earlier graphs.
+    """
     if isinstance(row, dict) and row.keys() == {"columns"}:
         columns, place = row["columns"], None
     else:

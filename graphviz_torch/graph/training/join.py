@@ -1,4 +1,4 @@
-"""Join several graphs into one, each as a titled segment."""
+"""Join the graphs of several backward passes into one graph, in which each has a title."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from ..text import listing, shorten
 from ..values import Transfer, Untracked
 from .training import Training
 
-_MAX_NAMES, _MAX_NAME = 2, 40  # most outputs in a title; most characters of an output or line
-# Offset of a segment's node ids in the joined graph, and the positions of its transfers there.
+# Maximum number of outputs named in a title, and of characters of an output or a source line.
+_MAX_NAMES, _MAX_NAME = 2, 40
+# Where a graph is in the joined graph: (number added to its node ids, positions of its transfers).
 Places = tuple[int, Sequence[int]]
 
 
 def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, list[Places]]:
-    """Return one graph that contains `graphs` as segments, and the offsets of each segment.
+    """Return one graph that contains `graphs`, and the position of each of them in it.
 
-    Records of the whole recording, which every graph contains, are kept once. `step` is the last
-    graph's, whose backward runs after the others.
+    Values on the whole recording, which every graph contains, are kept once. `Graph.step` is that
+    of the last graph, whose backward pass runs after the others.
 
     >>> one = Graph((Node(0, "MulBackward0", (None,)),), outputs=((0, 0),))
     >>> whole, _ = join_graphs([one, one], ["first", "second"])
@@ -37,7 +38,7 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
-    by = ran = 0  # number of nodes so far, and of nodes that earlier backwards ran
+    by = ran = 0  # numbers of nodes in the graphs so far: of all nodes, of those that backward ran
     for graph in graphs:
         own = shift_ids(graph, by)
         shifted.append(replace(own, nodes=tuple([_shift_order(node, ran) for node in own.nodes])))
@@ -74,7 +75,7 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
 
 
 def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
-    """Return the untracked entries of all graphs; data that several graphs use occurs once."""
+    """Return the `Graph.untracked` of all graphs; an entry that several graphs have occurs once."""
     found: dict[Untracked, int] = {}  # entry with `targets` removed -> position
     targets: list[dict[int, None]] = []
     for graph in graphs:
@@ -92,10 +93,11 @@ def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
 
 
 def _merge_collectives(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
-    """Return `known` with the records of `more` merged into it.
+    """Return the collectives of two graphs.
 
-    The graphs of a recording list the same collectives in the same order, but only the graph that a
-    collective belongs to knows its node. Collectives of another recording are appended.
+    Two graphs of a recording list the same collectives in the same order, but only the graph that a
+    collective belongs to has its node. These lists are merged. Collectives of different recordings
+    are concatenated.
     """
     if list(map(_without_node, known)) != list(map(_without_node, more)):
         return [*known, *more]
@@ -110,29 +112,30 @@ def _without_node(collective: Collective) -> Collective:
 
 
 def _belongs_to_segment(collective: Collective) -> bool:
-    """Return True if the collective belongs to the segment that lists it."""
+    """Return True if the collective belongs to the graph that lists it."""
     return collective.own or collective.node is not None
 
 
 def _shift_order(node: Node, ran: int) -> Node:
-    """Return the node with `order` increased by `ran`, the number of nodes that earlier backwards
-    ran.
-    """
+    """Return the node with `order` increased by `ran`, the nodes that earlier backwards ran."""
     return node if node.order is None or not ran else node._replace(order=node.order + ran)
 
 
 def one_graph(
     value: Any, *inputs: Any, names: Names = None
 ) -> tuple[Graph, dict[int, Places] | None]:
-    """Return the graph to draw for `value`, and the offsets of its segments.
+    """Return the graph to draw for `value`, and the positions of the joined graphs in it.
 
-    The offsets are None if `value` is a single graph. The backwards of a recording become segments
-    of one graph. Of several backwards from the same output and line, as in a loop, only the last is
-    kept. A backward that a later backward continues is part of the later one's graph. For a
-    training the last step is used.
+    The backward passes of a recording are joined into one graph. If several passes began at the
+    same output and line, as in a loop, only the last is kept. A pass that a later pass continues is
+    part of the later pass's graph. Of a `Training`, the last step is used.
 
     Args:
         value, inputs, names: as in `graph_of`.
+
+    Returns:
+        The graph, and index of a backward pass in the recording -> its position in the graph. The
+        second is None if `value` is a single graph.
 
     Raises:
         TypeError, ValueError: as `graph_of`.
@@ -154,7 +157,7 @@ def one_graph(
 
 
 def _title(graph: Graph) -> str:
-    """Return a graph's title: its outputs, and the line that created the first."""
+    """Return the title of a graph: its outputs, and the line that created the first output."""
     ends = [graph.nodes[node] for node, _ in graph.outputs]
     names = dict.fromkeys(shorten(node.label or node.title, _MAX_NAME) for node in ends)
     line = shorten(ends[0].line, _MAX_NAME) if ends else ""
@@ -163,6 +166,6 @@ def _title(graph: Graph) -> str:
 
 
 def _numbered_title(titles: Sequence[str], at: int) -> str:
-    """Return a title with the number of graphs that share it."""
+    """Return the title at index `at`, with the number of graphs that have the same title."""
     count = titles.count(titles[at])
     return f"{titles[at]} · the last of {count:,}" if count > 1 else titles[at]

@@ -1,8 +1,9 @@
 """Encode measured numbers compactly: round them to two digits, and write differences.
 
-All digits of a norm change from step to step, but readers need only two or three. A norm that is
-rounded to two significant digits is usually a few units from the previous step's norm, so the
-difference is short. A mean is near zero and keeps one digit. Zero, NaN and infinities are exact.
+All digits of a norm change from step to step, but readers need only two or three. A norm rounded to
+two significant digits usually differs from that of the previous step by a few units of the last
+digit, so the difference takes few characters. A mean, which is near zero, is rounded to one digit.
+Zero, NaN and infinities are exact.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Any
 _MIN_EXPONENT = -324  # exponent of the smallest double
 _MAX_NUMBER = 1.7e308
 _UNMEASURED = (None, "NaN", "Infinity", "-Infinity")
-# Fields that are encoded in this way, and their significant digits.
+# Field of `GradientStats` or `Node` -> number of significant digits to keep.
 MEASURED = {"norm": 2, "max_abs": 2, "mean": 1, "zero_fraction": 2, "seconds": 2}
 
 
 def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any]:
-    """Return each new number's distance from the old number, in units of the last kept digit.
+    """Return the difference of each new number from the old one, in units of the last kept digit.
 
-    Values that are not finite numbers are returned unchanged.
+    A unit grows with each power of ten, like the distance between floating-point numbers. Values
+    that are not finite numbers are returned unchanged.
 
     >>> changes([1.0, 1.0, None], [1.05, -1.05, 0.512])
     [2, 3, 58224]
@@ -33,7 +35,7 @@ def changes(old: Sequence[Any], new: Sequence[Any], digits: int = 2) -> list[Any
 
 
 def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -> list[Any]:
-    """Return the new numbers, rounded, given the old numbers and the result of `changes`.
+    """Return the rounded new numbers, given the old numbers and the result of `changes`.
 
     Raises:
         ValueError: if `changes` cannot have returned `changed`.
@@ -46,7 +48,7 @@ def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -
     for a, step in zip(old, changed, strict=True):
         if type(step) is not int and step not in _UNMEASURED:
             raise ValueError(
-                f"{step!r:.40} is not a whole number, which a change between two steps is."
+                f"a change between two steps is {step!r:.40}; it must be a whole number."
             )
         found.append(_number(_place(a, digits) + step, digits) if type(step) is int else step)
     return found
@@ -54,8 +56,10 @@ def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -
 
 @lru_cache(1 << 15)
 def _place(number: Any, digits: int) -> int:
-    """Return twice the number's position among all positive numbers of `digits` digits, plus 1 if
-    the number is negative.
+    """Return the code of a number: an integer, so that near numbers have near codes.
+
+    It is twice the position of the absolute value among all positive numbers of `digits`
+    significant digits, plus 1 if the number is negative.
     """
     if number in _UNMEASURED or number == 0:
         return 0
@@ -65,7 +69,7 @@ def _place(number: Any, digits: int) -> int:
     place: int = (
         (int(exponent) - _MIN_EXPONENT) * 9 * first + int(mantissa.replace(".", "")) - first + 1
     )
-    # A fraction below 1 must not be rounded to 1.
+    # A number below 1, such as a zero_fraction of 0.999, must not be rounded to 1.
     place -= size < 1 <= float(f"{mantissa}e{exponent}")
     return 2 * place + int(number < 0)
 
@@ -77,5 +81,5 @@ def _number(place: int, digits: int) -> float:
     power = exponent + _MIN_EXPONENT - digits + 1
     size = float(f"{mantissa + first}e{power}") if place > 1 else 0.0
     if place < 0 or size > _MAX_NUMBER:
-        raise ValueError(f"{place} is not the code of a number.")
+        raise ValueError(f"{place} does not encode a number.")
     return -size if place % 2 else size

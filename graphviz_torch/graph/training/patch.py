@@ -1,7 +1,8 @@
-"""Compute the difference between two trees of JSON columns, so that equal parts are written once.
+"""Compute the change between two trees of JSON columns, so that equal parts are written once.
 
-A change is an object with the changes of the tree's members, or a list: ["=", value] for a new
-value, ["~", ...] for measured numbers (see numbers.py), ["-"] for a removed member.
+The change of an object is an object with the changes of its members. Any other change is a list:
+["=", value] for a new value, ["~", ...] for measured numbers (see numbers.py), ["-"] for a removed
+member.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from typing import Any
 
 from .numbers import MEASURED, apply_changes, changes
 
-_MAX_NESTED = 64  # a longer list is taken as a list of numbers and strings
+_MAX_NESTED = 64  # a longer list is assumed to contain only numbers and strings
 _NESTS = {dict, list}
 
-Change = dict[str, Any] | list[Any] | None  # None: equal
+Change = dict[str, Any] | list[Any] | None  # None if the trees are equal
 
 
 def change(old: Any, new: Any, name: str = "") -> Change:
@@ -42,8 +43,12 @@ def change(old: Any, new: Any, name: str = "") -> Change:
 
 
 def apply_change(old: Any, by: Change, name: str = "") -> Any:
-    """Return the new tree, given the old one and the result of `change`; measured numbers are
-    rounded.
+    """Return the new tree, in which measured numbers are rounded.
+
+    Args:
+        old: the old tree.
+        by: the result of `change`.
+        name: the key of the tree in the object that contains it; "" for the outermost tree.
 
     Raises:
         ValueError: if `by` is not a change of `old`.
@@ -59,14 +64,14 @@ def apply_change(old: Any, by: Change, name: str = "") -> Any:
                 tree[key] = apply_change(tree.get(key), inner, key)
             else:
                 raise ValueError(
-                    f"a step changes {key!r:.40}, which the step before does not have."
+                    f"a step changes {key!r:.40}, which the previous step does not have."
                 )
         return tree
     if isinstance(by, list) and by[:1] == ["="] and len(by) == 2:
         return by[1]
     if isinstance(by, list) and by[:1] == ["~"] and name in MEASURED and isinstance(old, list):
         return apply_changes(old, by[1:], MEASURED[name])
-    raise ValueError(f"{name!r:.40} has a change that is unknown, or does not fit the step before.")
+    raise ValueError(f"the change of {name!r:.40} is unknown, or does not fit the previous step.")
 
 
 def extent(tree: Any) -> int:

@@ -1,4 +1,4 @@
-"""One recorded step of a training."""
+"""Define `TrainingStep`, one recorded step of a training run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ..units import count_text
 
 @dataclass(frozen=True)
 class TrainingStep:
-    """One recorded step of a training; all functions that take a recording take it as well.
+    """One recorded step of a training run. Functions that take a recording also take a step.
 
     >>> step = TrainingStep(0, (Graph(()),))
     >>> step.graph
     Graph(0 nodes)
     """
 
-    number: int  # number in the run, from 0; steps that were not recorded are counted
-    backwards: tuple[Graph, ...]  # the graph of each backward, in order
+    number: int  # number of the step in the run, from 0; counts steps that were not recorded too
+    backwards: tuple[Graph, ...]  # the graph of each backward pass, in order
 
     def __repr__(self) -> str:
         return f"TrainingStep({self.number}, {count_text(len(self.backwards), 'graph')})"
@@ -31,12 +31,12 @@ class TrainingStep:
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs of all backwards, in order."""
+        """The graphs of all backward passes, in order."""
         return list(self.backwards)
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last backward."""
+        """The graph of the last backward pass."""
         return self.backwards[-1]
 
     @property

@@ -1,4 +1,4 @@
-"""The recorded steps of a run, as one frozen value."""
+"""Define `Training`, the recorded steps of a training run as one frozen value."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .step import TrainingStep
 
 @dataclass(frozen=True)
 class Training:
-    """The recorded steps of a run. Functions that need one graph use the last step.
+    """The recorded steps of a training run. Functions that need one graph use the last step.
 
-    `graphviz-torch run` and `record_steps` write it step by step; `load` reads it without torch.
+    `graphviz-torch run` and `record_steps` write a file that grows step by step. `load` reads it,
+    without torch.
 
     >>> run = Training((TrainingStep(0, (Graph(()),)), TrainingStep(10, (Graph(()),))))
     >>> run
@@ -57,24 +58,26 @@ class Training:
 
     @property
     def graph(self) -> Graph:
-        """The graph of the last step's last backward."""
+        """The graph of the last backward pass of the last step."""
         return self.last.graph
 
     @property
     def alternation(self) -> str:
-        """A text that names the parts that only some steps train; "" if there are none."""
+        """A text on the modules that only some steps train; "" if there are none."""
         turns = AlternatingOptimizers()
         for step in self.steps:
             turns.add(step)
         return str(turns)
 
     def check(self) -> None:
-        """Raise ValueError if the training, once written, could not be read again."""
+        """Raise ValueError if a file with this value could not be read again."""
         numbers = [step.number for step in self.steps]
         if not numbers:
-            raise ValueError("a training must have a step, but this training has none.")
+            raise ValueError("a Training must have at least one step, but this one has none.")
         if numbers != sorted(set(numbers)) or numbers[0] < 0:
-            raise ValueError(f"the numbers of the steps must increase from 0 on: {numbers[:5]}.")
+            raise ValueError(
+                f"the numbers of the steps must be 0 or more, and increase: {numbers[:5]}."
+            )
         for step in self.steps:
             if not step.backwards:
                 raise ValueError(f"step {step.number} has no graph.")
@@ -83,10 +86,10 @@ class Training:
             graph.check()
 
     def save(self, path: str | Path) -> Path:
-        """Write the training to a file, compressed if `path` ends in ".gz". Returns the path.
+        """Write all steps to a file, compressed if `path` ends in ".gz", and return the path.
 
         Raises:
-            ValueError: for a training that could not be loaded again; nothing is written.
+            ValueError: for a step that could not be loaded again. Nothing is written.
             OSError: as `open` does.
         """
         self.check()

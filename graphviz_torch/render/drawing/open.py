@@ -269,7 +269,7 @@ class _Opening:
         )
         found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
-        if kind == "run":  # a closed run (consecutive nodes) says little, so it is opened earlier
+        if kind == "run":  # runs (consecutive nodes) are opened early: a closed run says little
             below -= 1
         elif kind == "call":  # function calls are opened later than modules
             below += 2

@@ -45,14 +45,14 @@ class Scale:
         return _MIN_WIDTH + max(0.0, share) * (MAX_WIDTH - _MIN_WIDTH)
 
 
-def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iterator[str]:
+def cut_mark(x: float, y: float, cut: FlowCut, text: float, max_width: float) -> Iterator[str]:
     """Yield the bar of a cut, and its text.
 
     Args:
         x, y: middle of the bar.
         cut: the cut.
         text: x at which the text begins.
-        room: maximum width of the text, in pixels.
+        max_width: maximum width of the text, in pixels.
     """
     color = COLORS[_CUT_COLOR][0]  # harmful and intended cuts have the same color
     yield (
@@ -60,7 +60,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, room: float) -> Iter
         f'<path d="M{x - 15:.1f} {y + 7:.1f}h30" stroke="{color}" stroke-width="2" fill="none"/>'
     )
     yield leader(x + 18, text - 5, y)
-    said = fit_text(" · ".join(cut.text), room, 12, bold=cut.harmful)
+    said = fit_text(" · ".join(cut.text), max_width, 12, bold=cut.harmful)
     yield (
         bold_text(text, y + 4, said, _CUT_COLOR, 12)
         if cut.harmful
@@ -98,26 +98,26 @@ def _dot(x: float, y: float, state: State) -> str:
 
 
 def parameter_marks(
-    x: float, y: float, some: Sequence[ParameterFlow], room: float
+    x: float, y: float, some: Sequence[ParameterFlow], max_width: float
 ) -> Iterator[str]:
     """Yield the names of a node's parameters or, if there are many, their number by state.
 
     Args:
         x, y: position of the text.
         some: the parameters.
-        room: maximum width of the text, in pixels.
+        max_width: maximum width of the text, in pixels.
     """
     names = [
         e.name if e.norm is None else f"{e.name} {number_text(e.norm)}" for e in some[:_MAX_NAMED]
     ]
     wide = [24 + text_width(said, 10) for said in names]
-    if len(some) <= _MAX_NAMED and sum(wide) < room:
+    if len(some) <= _MAX_NAMED and sum(wide) < max_width:
         for each, said, width in zip(some, names, wide, strict=True):
             yield _dot(x + 4, y, each.state)
             yield svg_text(x + 12, y, said, "muted", size=10)
             x += width
         return
-    end = x + room
+    end = x + max_width
     for state, (_, meaning) in _STATES.items():
         here = [each for each in some if each.state == state]
         if not here:

@@ -109,12 +109,14 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
     return round(sum(known.get(letter, _OTHER) for letter in text) * size / 100, 2)
 
 
-def fit_text(text: str, room: float, size: float, *, bold: bool = False, end: bool = False) -> str:
-    """Return the text, or a part of it with "…" if it is wider than `room` pixels.
+def fit_text(
+    text: str, max_width: float, size: float, *, bold: bool = False, end: bool = False
+) -> str:
+    """Return the text, or a part of it with "…" if it is wider than `max_width` pixels.
 
     Args:
         text: the text.
-        room: maximum width in pixels.
+        max_width: maximum width in pixels.
         size: font size in pixels.
         bold: True if the text is drawn in bold.
         end: True to keep the end of the text, in which the paths of modules differ most.
@@ -122,10 +124,10 @@ def fit_text(text: str, room: float, size: float, *, bold: bool = False, end: bo
     >>> fit_text("transformer", 50, 12), fit_text("transformer", 50, 12, end=True)
     ('transf…', '…ormer')
     """
-    if text_width(text, size, bold=bold) <= room:
+    if text_width(text, size, bold=bold) <= max_width:
         return text
     for kept in range(len(text) - 1, 0, -1):
         cut = f"…{text[-kept:]}" if end else f"{text[:kept]}…"
-        if text_width(cut, size, bold=bold) <= room:
+        if text_width(cut, size, bold=bold) <= max_width:
             return cut
     return "…"
