@@ -163,7 +163,7 @@ def test_a_file_that_is_cut_anywhere_gives_the_steps_that_were_finished(
         assert isinstance(again, Training)
         assert len(again.steps) == finished
     file.path.write_bytes(data[: ends[0] // 2])
-    with pytest.raises(ValueError, match=r"cut short at byte [\d,]+, before the end of its first step"):
+    with pytest.raises(ValueError, match=r"cut short at byte [\d,]+, before its first step"):
         load(file.path)
 
 

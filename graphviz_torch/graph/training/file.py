@@ -186,7 +186,9 @@ def read_steps(
     try:
         steps = tuple(_steps(path, Limits(size, max_bytes), step))
         if not steps:
-            raise ValueError(f"the file was cut short at byte {size:,}, before the end of its first step.")
+            raise ValueError(
+                f"the file was cut short at byte {size:,}, before its first step was complete."
+            )
         return steps
     except zlib.error:
         raise ValueError(f"{printable(str(path))}: the compressed data is damaged.") from None
