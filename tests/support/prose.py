@@ -44,9 +44,9 @@ NOUN = re.compile(
 )
 # Words that this project's prose used in a private sense.
 PRIVATE = re.compile(
-    r"\b(anew|in vain|alike|meanwhile|stands?|lies|lie|comes by|for nothing|so it is|told|tells"
-    r"|seams?|doors?|rooms?|roads?|births?|livings?|lone|by the way it|goes by"
-    r"|(?<!there )is no(?! longer))\b",
+    r"\b(anew|in vain|alike|meanwhile|stands?|lies|lie|comes by|for nothing|told|tells"
+    r"|so it is(?! (?:not|\w+ed)\b)|seams?|doors?|rooms?|roads?|births?|livings?|lone"
+    r"|by the way it|goes by|(?<!there )is no(?! longer))\b",
     re.I,
 )
 CONSTANT = re.compile(
