@@ -1,13 +1,13 @@
 """Record forward and backward in a `with record()` block.
 
-The thread that enters the block is observed, and the backward of regions made by `torch.compile`.
-Forwards in other threads are not observed.
+Only the thread that enters the block is observed. Forwards in other threads are not recorded.
 
-    record() ─► Recording     installs the hooks of internals/, which notify
-                Session       the listeners, until the block ends
-                LiveGraph     a graph while its nodes are alive
-                Backward      a finished backward as plain values
-                graphs_of     ─► Graph, with the values of the listeners
+    record()      returns a Recording
+    Recording     installs the hooks of internals/ while the block is open
+    Session       passes the hooks' events to the listeners
+    LiveGraph     a graph while its nodes are alive
+    Backward      a finished backward as plain values
+    graphs_of     builds a Graph from each Backward, with the values of the listeners
 """
 
 from __future__ import annotations
@@ -58,24 +58,24 @@ def record(
     """Record forward and backward passes that run in a `with` block.
 
     Args:
-        model: modules and parameters are named as in `model.named_modules()`, and only the
-            parameters of this model are listed. None: the first module called is the model, unless
-            the calling code has several models, such as the two networks of a GAN. Every other
-            module is then named after the variable that refers to it, or else after its class, and
-            the parameters of every called module are listed. If no module is called, the leaves in
-            the caller's variables that do not reach the loss are listed.
+        model: the model. Its modules and parameters are named as in `model.named_modules()`, and
+            only its parameters are listed. If None, the first module that is called is the model,
+            unless the calling code has several models, such as the two networks of a GAN. Every
+            other module is then named after its variable, or else after its class, and the
+            parameters of every called module are listed. If no module is called, the leaves in the
+            caller's variables that do not reach the loss are listed.
         gradients: record statistics of the gradient at every node, and the node's duration.
             "finite": only report non-finite gradients, and the first non-finite result of the
             forward. This is cheaper than `torch.autograd.detect_anomaly`, and raises no exception.
             Arguments, losses, gradient lifetimes and retained graphs are then not checked.
         transfers: record copies between devices.
-        memory: record the saved tensors of each node. None: record them unless `gradients` is
-            "finite".
+        memory: record the saved tensors of each node. If None, they are recorded unless `gradients`
+            is "finite".
         clock: measure copies on CUDA with `torch.profiler`, which synchronizes when the block ends.
             Copies that are part of an operator are then listed, too.
-        notes: if an exception ends the block, add a note to the exception. Its at most three lines
-            name the cause, the source line and what to try, as `find` reports them. Tracebacks show
-            the note; Python 3.10 writes it to stderr.
+        notes: if an exception ends the block, add a note of up to three lines to the exception. It
+            names the cause, the source line and a remedy, as `find` reports them. Tracebacks show
+            the note. On Python 3.10, where they do not, it is written to stderr.
         compiled: "open": show the operations inside regions made by `torch.compile`, as far as
             known. "closed": show each region as one node. "eager": run the block without compiled
             code, in all threads. Values and durations are then those of eager mode. Compiled code
@@ -87,12 +87,12 @@ def record(
             module called with gradients enabled, copies of its arguments and buffers, and the
             random state. The data live as long as the recording.
 
-    The first recording of a process registers two things that stay registered, without effect,
-    after it: a fallthrough on a spare dispatch key, and a check in `Optimizer.step` for an active
-    recording.
+    After the first recording of a process, two things stay installed, which have no effect outside
+    of a recording: a fallthrough kernel for a dispatch key that PyTorch does not use, and a check
+    in `Optimizer.step` for an active recording.
 
     Returns:
-        The Recording, which is the context manager. Its `graph` is the graph of the last backward.
+        A Recording, which is a context manager. Its `graph` is the graph of the last backward.
 
     Raises:
         TypeError: if `model` is not a module.
@@ -150,8 +150,8 @@ class Recording:
         self._session: Session | None = None  # set while the block is open
         self._hooks: list[Any] = []  # installed hooks, which notify the session
         self._graphs: list[Graph] = []
-        self._missed: list[str] = []  # notes about failed reads, with reasons
-        self.first_call: RecordedCall | None = None  # with `experiments=True`
+        self._missed: list[str] = []  # "not recorded" notes
+        self.first_call: RecordedCall | None = None  # set with `experiments=True`
 
     def __enter__(self) -> Recording:
         if self._entered:
@@ -171,13 +171,13 @@ class Recording:
         try:
             if not self._entered:
                 raise RuntimeError("this recording was not entered: with record() as recording.")
-            if self._session is not None:  # otherwise the block was left before
+            if self._session is not None:  # None if the block was left before
                 self._end(self._session, error)
         finally:
             self._close()
 
     def __repr__(self) -> str:
-        # A debugger may print the recording inside the block.
+        # A debugger may print the recording while the block is open.
         if not self._entered or self._session is not None:
             return f"Recording({'open' if self._entered else 'not entered'})"
         if not self._graphs:
@@ -230,8 +230,8 @@ class Recording:
     def next_step(self) -> list[Graph]:
         """End a training step and return its graphs, which the recording does not keep.
 
-        For later steps the recording keeps, in weak references, which gradients were used, which
-        graphs are alive, and which tensors were changed in place.
+        The recording keeps only weak references, for the checks of later steps: to gradients that
+        were used, to graphs, and to tensors that were changed in place.
 
         Returns:
             A graph for each backward of the step, in order.
@@ -256,11 +256,10 @@ class Recording:
         return graphs
 
     def ineffective_calls(self) -> list[Event]:
-        """Return the calls since the last step that had no effect, such as functional dropout in
-        eval mode.
+        """Return the calls since the last step that have no effect.
 
-        The list is empty if a backward ran since the last step. Such calls are then in
-        `Graph.events` of that backward's graph.
+        An example is functional dropout in eval mode. The list is empty if a backward ran since the
+        last step. Such calls are then in the `events` of that backward's graph.
 
         Raises:
             RuntimeError: outside of the block.
@@ -284,15 +283,15 @@ class Recording:
         Raises:
             RuntimeError: outside of the block.
         """
-        self._open_session().program.resume(None)  # a kept frame would keep its variables alive
+        self._open_session().program.resume(None)  # drops the frame, which keeps variables alive
         self._remove_hooks()
 
     def resume(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Record again after `pause()`.
 
         Args:
-            optimizer: an optimizer that stepped just before this call. The recording then reports
-                if the gradients of its parameters are not cleared.
+            optimizer: an optimizer that stepped just before this call. If the program does not
+                clear the gradients of this optimizer's parameters, that is reported.
 
         Raises:
             RuntimeError: outside of the block.
@@ -318,7 +317,7 @@ class Recording:
         if self._clock is not None:
             hooks.insert(0, self._clock)
         for hook in hooks:
-            self._hooks.append(hook)  # before entering: an interrupt may hit between the two lines
+            self._hooks.append(hook)  # before `__enter__`, because an interrupt may come in between
             hook.__enter__()
 
     def _end(self, session: Session, error: BaseException | None) -> None:
@@ -337,8 +336,7 @@ class Recording:
             if error is not None and self._options.notes and self._graphs:
                 attempt(add_note, error, self._graphs[-1])
         finally:
-            # An interrupt may have ended a section that had switched gradients or the garbage
-            # collector off.
+            # An interrupt may have left gradients or the garbage collector disabled.
             if torch.is_grad_enabled() is not enabled:
                 set_grad_enabled(enabled)
             if collects:
@@ -384,15 +382,15 @@ def _hooks_of(session: Session) -> list[Any]:
         CaptureWatch(on_replay=session.on_cuda_graph_replay),
         session.checkpoints,
     ]
-    # Hooks that listeners request; each is installed once.
+    # A hook that several listeners request is installed once.
     own = dict.fromkeys(pair for each in session.listeners for pair in each.watches.items())
     found += [watch(callback(event)) for event, watch in own]
     if program.options.compiled == "eager":
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:
         if listener.operators:
-            # Operators of all threads are passed on, because the autograd engine runs operators of
-            # this program in threads of its own. The listener decides which belong to the program.
+            # The autograd engine runs operators of this program in threads of its own. Operators of
+            # all threads are therefore passed on, and the listener selects those of this program.
             pass_on = any_thread_callback("on_operator", (listener,))
             found.append(OperatorWatch(listener.operators, pass_on, everywhere=listener.everywhere))
     if any(hasattr(listener, "on_collective") for listener in session.listeners):

@@ -1,20 +1,22 @@
-"""Show the data that enters a graph, and the calls that autograd has no node for.
+"""Record the data that enters a graph, and the calls for which autograd has no node.
 
 A frozen module, a teacher under `no_grad` and an input batch are part of the computation, but
-autograd has no node for them. This file follows tensors that require no gradient, by identity, from
-the call that returned them to the node that uses them:
+autograd has no node for them. Tensors that require no gradient are therefore followed by identity,
+from the call that returned them to the node that uses them:
 
     data ──► module call without a node ──► node
     node ──► cut ──► function under no_grad ──► node
 
-An entry is one box in front of the graph: a module call, a function call, or data. A module call
-that created no node is one entry, which includes all calls inside the module. A function call
-outside of such a module is an entry if it reads weights, or the result of an entry that is not
-data; a function of data returns data. A view or a cast belongs to the entry of its operand. Data is
-named after the parameter of the outermost forward that takes it, or else after the program's
-variable. Buffers belong to their module and are not entries. Custom Functions are not observed.
+A producer of such tensors is called an entry, and is shown as one box. There are three kinds:
 
-No tensor is kept alive. A chain has at most `_MAX_DEPTH` entries.
+    module     A module call that created no node is one entry, including all calls inside.
+    function   Outside of such a module call, a function call is an entry if it reads weights or
+               results of module and function entries. A view or a cast is not an entry.
+    data       Other tensors are data. A function of data returns data. Data is named after the
+               argument of the outermost forward, or else after the program's variable.
+
+Buffers belong to their module and are not entries. Custom Functions are not observed. No tensor is
+kept alive. A chain has at most `_MAX_DEPTH` entries.
 """
 
 from __future__ import annotations
@@ -59,20 +61,20 @@ from .program import Program
 from .program.call_names import name_of
 from .program.call_stack import RunningModule
 
-_MAX_DEPTH = 200  # entries in a chain
-_MAX_FRAMES = 24  # frames searched for a variable
-_MAX_USES = 50_000  # kept uses of tensors by calls that created nodes; older uses are dropped
+_MAX_DEPTH = 200  # largest number of entries in a chain
+_MAX_FRAMES = 24  # number of frames that are searched for a variable
+_MAX_USES = 50_000  # number of latest uses of followed tensors that are kept
 _NO_DATA = frozenset(
     (Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, slice)
 )
-_LISTS = frozenset((tuple, list, torch.Size))  # if such an argument begins with a number, skip it
+_LISTS = frozenset((tuple, list, torch.Size))  # skipped as an argument if the first item is no data
 _VIEW_NAMES = """
     getitem view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
     expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
     tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
     bool type type_as cpu cuda clone detach data pin_memory
 """
-# Calls whose result belongs to the entry of the first operand.
+# Names of functions whose result belongs to the same entry as the first operand.
 _VIEWS: Final = frozenset(_VIEW_NAMES.split())
 _LOSSES: Final = frozenset(
     getattr(F, name)
@@ -86,7 +88,7 @@ _OF_DATA = "no input needs a gradient"
 
 
 class _Producer:
-    """An entry: data, a module call, a function call, or a node that a tensor comes from."""
+    """An entry, or a node of the graph that created a tensor."""
 
     __slots__ = (
         "copies", "depth", "is_named", "kind", "label", "metas", "module", "number", "place",
@@ -97,23 +99,23 @@ class _Producer:
         self.kind = kind
         self.serial = serial
         self.label = ""
-        self.is_named = False  # True if `label` is a parameter name of a forward
+        self.is_named = False  # True if `label` is the name of an argument of a forward
         self.module = ""
         self.place: CodePosition | None = None
         self.reason = ""
-        self.switch: CodePosition | None = None  # the line that switched gradient mode off
+        self.switch: CodePosition | None = None  # the line that disabled gradients
         self.metas: tuple[TensorMeta, ...] = ()  # () for copied data until the first use
-        self.copies: dict[int, None] = {}  # numbers of copied data
+        self.copies: dict[int, None] = {}  # data numbers of the copies that this data consists of
         self.sources: tuple[_Producer, ...] = ()
         self.depth = 0
-        self.number = -1  # sequence number, for kind "node"
+        self.number = -1  # sequence number of the node, for kind "node"
 
 
 _BUFFER_ENTRY = _Producer("node", -1)
 
 
 class _FollowedTensor(Ref):
-    """A weak reference to a followed tensor, with the entry that the tensor comes from."""
+    """A weak reference to a followed tensor, with the entry that produced the tensor."""
 
     __slots__ = ("entry", "key")
 
@@ -122,7 +124,7 @@ class _FollowedTensor(Ref):
 
 
 class _Use(NamedTuple):
-    """A use of an untracked result by the call that created the nodes start <= number < end."""
+    """A use of a followed tensor by the call that created the nodes start <= number < end."""
 
     start: int
     end: int
@@ -138,11 +140,12 @@ class UntrackedCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor
-        self._factories: dict[int, tuple[Ref, str]] = {}  # tensor and its call, such as "arange"
+        # id() of a tensor -> the tensor, and the name of the call that created it, such as "arange"
+        self._factories: dict[int, tuple[Ref, str]] = {}
         self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
-        self._values: SmallValues[int] = SmallValues()  # values of small data, by serial number
+        self._values: SmallValues[int] = SmallValues()  # values of small data, by entry's serial
         self._count = 0
-        self._modules = 0  # modules in the table when buffers were last registered
+        self._modules = 0  # number of modules when their buffers were last registered
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._name_inputs))
         program.stack.on_call_without_node = partial(attempt, self._follow_module)
@@ -151,7 +154,7 @@ class UntrackedCalls(Listener):
         func, args, kwargs, _, frame, start, end = event
         if end == start:
             if func not in METADATA_CALLS and not self.program.steps.running:
-                if is_jit_tracing():  # torch.jit.trace would record each size that is read here
+                if is_jit_tracing():  # torch.jit.trace would record the sizes that are read below
                     return
                 with no_functions():
                     self._follow_function(event)
@@ -292,7 +295,7 @@ class UntrackedCalls(Listener):
             given = tensors(*frame_variables(frame, "args", "kwargs"))
             ids = set(map(id, given))
             if not made or any(id(one) in ids for one in made):
-                return  # the module returns its arguments
+                return  # the module returns no tensor, or one of its arguments
             weights = list(_weights(call.module))
             frozen = bool(weights) and not any(one.requires_grad for one in weights)
             entry = self._add_call("module", given, made, frame, frozen=frozen)
@@ -334,7 +337,7 @@ class UntrackedCalls(Listener):
         return entry
 
     def _name_inputs(self, event: ModuleBegan) -> None:
-        """Name the data passed to an outermost forward after the parameters of that forward."""
+        """Name the data passed to an outermost forward after the arguments of that forward."""
         if is_jit_tracing():
             return
         module, _, frame = event
@@ -352,7 +355,7 @@ class UntrackedCalls(Listener):
                 if not tensor.requires_grad and type(tensor) is not Parameter
             ]
             for label, tensor in given:
-                if label in ("", "input"):  # the program's variable has a more specific name
+                if label in ("", "input"):  # the name of the program's variable is more specific
                     label = self._variable(tensor, frame) or label
                 labels.setdefault(id(tensor), []).append(label)
             for _, tensor in given:
@@ -362,17 +365,16 @@ class UntrackedCalls(Listener):
                     entry.label, entry.is_named = label, True
 
     def _source(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
-        """Return the entry that a tensor comes from, or a new entry for data; None if the tensor is
-        a parameter, a buffer, or empty.
+        """Return the entry that produced a tensor, or a new entry for data.
+
+        Returns None for a parameter, a buffer, or an empty tensor.
         """
         known = self._producer_of(given)
         is_complete = known is not None and (known.kind != "data" or bool(known.metas))
         return known if is_complete else self._data(given, label, frame)
 
     def _producer_of(self, given: Tensor) -> _Producer | None:
-        """Return the entry that a tensor comes from, or a new entry for the node that created the
-        tensor; None if unknown.
-        """
+        """Return the entry or the node that produced a tensor; None if unknown."""
         if not given.requires_grad:
             entry = self._entry_of(given)
             return None if entry is _BUFFER_ENTRY else entry
@@ -421,9 +423,7 @@ class UntrackedCalls(Listener):
         return name if reference is not None and reference() is given else ""
 
     def _variable(self, given: Tensor, frame: FrameType | None) -> str:
-        """Return the name of the variable that is a tensor, in the calling code or its callers; ""
-        if there is none.
-        """
+        """Return the name of a tensor's variable in `frame` or its callers; "" if there is none."""
         for _ in range(_MAX_FRAMES):
             if frame is None:
                 break
@@ -458,7 +458,7 @@ class UntrackedCalls(Listener):
 
 
 def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
-    """Return the entries, their sources, the sources of those, and so on."""
+    """Return the entries and all entries on which they depend."""
     found = dict.fromkeys(entries)
     waiting = [*found]
     for entry in waiting:
@@ -474,14 +474,14 @@ def _node_using(
 ) -> int:
     """Return the node that uses a tensor, among the nodes that one call created.
 
-    This is the node that saved the tensor, else a node with an input that has no edge, else the
-    last node.
+    This is the node that saved the tensor. If there is none, it is a node with an input that has no
+    edge, or else the last node.
 
     Args:
         graph: the graph.
         nodes: ids of the nodes that the call created.
         tensor: metadata of the tensor.
-        fed: the input numbers that have an edge, by node.
+        fed: for each node, the numbers of its inputs that have an edge.
     """
     for node in nodes if len(nodes) > 1 else ():
         saved = graph.nodes[node].saved
@@ -494,7 +494,7 @@ def _node_using(
 
 
 def _weights(module: Module) -> Iterator[Tensor]:
-    """Yield the parameters of a module and its submodules without running the module's code."""
+    """Yield the parameters of a module and its submodules, without running code of the user."""
     stack, met = [module], {id(module)}
     while stack:
         here = stack.pop()

@@ -1,8 +1,8 @@
 """Count the backwards whose gradients each optimizer step uses.
 
-With gradient accumulation, the last batches of an epoch may be too few for a step: their gradients
-are then added to those of the next epoch, or are divided by the number of a full step. Rules also
-check whether the loss of each batch is divided by the number of batches.
+With gradient accumulation, an epoch may end with too few batches for a full step. Their gradients
+are then added to those of the next epoch, or are divided by the number of batches in a full step.
+Rules also check whether the loss of each batch is divided by the number of batches.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
 from ..program import Program
 
-_MIN_STEPS = 2  # steps with the usual number of backwards, for a report
-_MAX_LINES = 64  # lines of backwards
+_MIN_STEPS = 2  # number of steps that a number of backwards needs to be the usual one
+_MAX_LINES = 64  # number of observed pairs of lines that call backward and step
 
 
 class Accumulation(Listener):
-    """Listener that reports steps that use the gradients of several backwards of one line, and
-    steps for which the line called backward unusually often or rarely.
+    """Listener that records and checks the number of backwards whose gradients a step uses.
+
+    Steps that use the gradients of several backwards of one line are recorded. Steps with an
+    unusual number of backwards are reported.
     """
 
     needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Number of backwards since the last optimizer step, by the line that calls backward.
+        # Line that calls backward -> number of backwards since the last optimizer step.
         self._running: Counter[CodePosition | None] = Counter()
-        # Sequence numbers of the roots of the last backward, by its line.
+        # Line that called the last backward -> sequence numbers of the backward's roots.
         self._roots: dict[CodePosition | None, list[int]] = {}
-        # Number of steps by their number of backwards, for each line of backward and of the step.
+        # (line that calls backward, line that steps) -> number of backwards -> number of steps
+        # with this number of backwards
         self._steps: dict[tuple[CodePosition | None, CodePosition | None], Counter[int]] = {}
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -67,7 +70,14 @@ class Accumulation(Listener):
     def _look_at(
         self, line: CodePosition | None, step: CodePosition | None, counts: Counter[int], now: int
     ) -> None:
-        """Report the step if its number of backwards differs from the usual one at these lines."""
+        """Report a step whose number of backwards differs from that of most other steps.
+
+        Args:
+            line: the line that calls backward.
+            step: the line that steps.
+            counts: number of steps, by number of backwards.
+            now: number of backwards of this step.
+        """
         (usual, steps), *others = counts.most_common()
         if usual > 1 and steps >= _MIN_STEPS and now != usual and len(others) == 1:
             found = UnevenAccumulation(usual=usual, backwards=now)

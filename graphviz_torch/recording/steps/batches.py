@@ -1,8 +1,8 @@
 """Detect that a DataLoader returned the same batch twice.
 
-A batch is kept as hashes, each of up to 65,536 values of a tensor. Tensors of one sample, tensors
-whose first two samples are equal (as in synthetic data), and short tensors such as labels are
-ignored.
+Of each batch, only hashes of its tensors are kept. A hash covers up to 65,536 values. Tensors with
+a single sample, tensors whose first two samples are equal (as in synthetic data), and short tensors
+such as labels are ignored.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from ..listener import Listener, Resumed, Watches
 from ..program import Program
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
-_MIN_EQUAL = 4  # consecutive batches of a shuffled pass equal to the previous pass, for a report
-_MAX_KEPT = 256  # batches of a pass that are kept, to compare the next pass with them
-_MIN_PASSES = 3  # fewer consecutive passes with one and the same batch are not reported
+_MIN_EQUAL = 4  # reported if this number of shuffled batches in a row repeats the previous pass
+_MAX_KEPT = 256  # number of batches of a pass with which the next pass is compared
+_MIN_PASSES = 3  # reported if this number of passes in a row reads only the same first batch
 _MAX_LOADERS = 16
-_MIN_ELEMENTS = 16  # smallest hashed tensor; eight times as many elements for integers
-_MAX_VALUES = 1 << 16  # hashed values of one tensor
+_MIN_ELEMENTS = 16  # smaller tensors are ignored; integer tensors need eight times as many elements
+_MAX_VALUES = 1 << 16  # about this many values of a tensor are hashed
 
-_Hashes = dict[str, int]  # hashes of a batch's tensors, by path
+_Hashes = dict[str, int]  # path of a tensor in the batch -> hash
 
 
 @dataclass(slots=True)
 class _Pass:
-    """The batches of a DataLoader since it began its current pass over the data."""
+    """The current pass of a DataLoader over its data set."""
 
-    first: _Hashes
+    first: _Hashes  # the first batch
     others: deque[_Hashes]  # the latest batches, one for each of the other workers
-    count: int = 0  # number of batches
-    again: int = 0  # number of batches equal to one of the latest batches of other workers
-    same: int = 1  # number of consecutive passes that had only this first batch
+    count: int = 0  # number of batches so far
+    again: int = 0  # number of batches that are equal to one of `others`
+    same: int = 1  # number of passes in a row that had only this first batch
     kept: list[_Hashes] = field(default_factory=list)  # the first batches of this pass
     before: list[_Hashes] = field(default_factory=list)  # the first batches of the previous pass
-    # Number of consecutive batches equal to those of the previous pass, counted over all passes.
+    # Number of batches in a row that repeat the previous pass. It is carried over to the next pass.
     equal: int = 0
 
 
@@ -58,7 +58,7 @@ class Batches(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._passes: dict[int, _Pass] = {}  # by id() of the loader
+        self._passes: dict[int, _Pass] = {}  # by id() of the DataLoader
         self._stepped = False  # True if an optimizer stepped since the last batch
 
     def on_batch(self, event: BatchCame) -> None:
@@ -94,7 +94,7 @@ class Batches(Listener):
             self._note(event, now.same)
 
     def _note_pass(self, event: BatchCame, count: int) -> None:
-        """Report a shuffled pass that repeats the previous pass, with the line that sets a seed."""
+        """Report a shuffled pass that repeats the previous pass, and the line that sets a seed."""
         seed = find_method_call(codes(self.program), "manual_seed")
         place = self.program.place(event.frame)
         seeded = "" if seed is None else self.program.line()(seed)
@@ -115,7 +115,7 @@ class Batches(Listener):
 
 
 def _hashes(batch: Any) -> _Hashes:
-    """Return hashes of the tensors that distinguish one batch from another."""
+    """Return the hashes of those tensors in a batch that distinguish it from other batches."""
     with unobserved():
         return {
             path: _hash(tensor)

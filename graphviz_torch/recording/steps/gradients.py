@@ -1,14 +1,14 @@
 """Check whether a program clears and clips gradients between backward and step.
 
-Clearing: one parameter of each optimizer is checked when the optimizer steps, and before and after
-each backward. If the parameter's gradient changed outside of backward, the program cleared it.
-Within a recording, weak references to parameter and gradient are kept. Between two recordings only
-weak references to the optimizer and to the gradient's storage remain, because a weak reference to a
-tensor would make `torch.utils.swap_tensors` fail.
+Clearing: one parameter of each optimizer is sampled. Its gradient is checked when the optimizer
+steps, and before and after each backward. If the gradient changed outside of backward, the program
+cleared it. A recording keeps weak references to the parameter and its gradient. Between two
+recordings only weak references to the optimizer and to the gradient's storage are kept, because a
+weak reference to a tensor would make `torch.utils.swap_tensors` fail.
 
 Clipping: a bound far below or far above all gradients is reported. `clip_grad_norm_` and
-`clip_grads_with_norm_` compute bound / norm and clamp this ratio at 1; the call of clamp is
-observed. For `clip_grad_value_` the bound is compared with the largest and the mean absolute value
+`clip_grads_with_norm_` compute the ratio bound / norm and clamp it at 1, so the calls of clamp show
+the ratio. For `clip_grad_value_` the bound is compared with the largest and the mean absolute value
 of the gradients.
 """
 
@@ -51,11 +51,11 @@ from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
 
-_MAX_OPTIMIZERS = 64  # optimizers with a sampled parameter; older optimizers are dropped
+_MAX_OPTIMIZERS = 64  # number of latest optimizers of which a parameter is sampled
 
 
 class _SteppedGradient(NamedTuple):
-    """A gradient that an optimizer stepped with, kept between two recordings."""
+    """A gradient that an optimizer used, as it is remembered between two recordings."""
 
     optimizer: weakref.ref[Optimizer]
     storage: Any  # weak reference to the gradient's storage
@@ -63,7 +63,7 @@ class _SteppedGradient(NamedTuple):
     version: int  # version of the gradient
 
 
-# Gradients that the last recording leaves to the next one, by id() of the optimizer.
+# id() of an optimizer -> the gradient that it used last, for the next recording.
 _between: dict[int, _SteppedGradient] = {}
 
 
@@ -73,17 +73,17 @@ def _forget(key: int, _: object) -> None:
 
 @dataclass(slots=True)
 class _GradientSample:
-    """A parameter of an optimizer, with its gradient at the last check."""
+    """A sampled parameter of an optimizer, with its gradient at the last check."""
 
     optimizer: weakref.ref[Optimizer]
     parameter: Ref
     gradient: Ref | None
     version: int
-    stepped: bool = True  # True if an optimizer stepped with this gradient
-    added: bool = False  # True if a backward added to the gradient after that step
+    stepped: bool = True  # True if the optimizer used this gradient
+    added: bool = False  # True if a backward added to the gradient after the optimizer used it
 
     def look(self) -> bool:
-        """Update the gradient, and return True if it is None or changed since the last check."""
+        """Check the gradient, and return True if it is None or changed since the last check."""
         parameter = self.parameter()
         gradient = None if parameter is None else parameter.grad
         version = -1 if gradient is None or TensorBase.is_inference(gradient) else gradient._version
@@ -94,8 +94,9 @@ class _GradientSample:
         return changed or gradient is None
 
     def memory(self) -> tuple[Any, int, int] | None:
-        """Return a weak reference to the gradient's storage, the storage's id and the gradient's
-        version; None without a dense gradient.
+        """Return the storage of the gradient as a weak reference and an id, and the version.
+
+        Returns None if there is no dense gradient.
         """
         gradient = None if self.gradient is None else self.gradient()
         if gradient is None or not is_dense(gradient) or not (number := storage_id(gradient)):
@@ -108,23 +109,23 @@ class ClearedGradients(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # By id() of the optimizer, since an optimizer may be unhashable.
+        # By id() of the optimizer, because an optimizer may be unhashable.
         self._samples: dict[int, _GradientSample] = {}
-        # Lines of running steps with a closure, by id() of the optimizer.
+        # id() of an optimizer that is running a step with a closure -> line of the step
         self._closures: dict[int, CodePosition | None] = {}
         self._place: CodePosition | None = None  # line of the last step with stale gradients
-        # The value of `_place` when each graph was read, by graph.
+        # Index of a graph -> value of `_place` when the graph was read.
         self._places: dict[int, CodePosition | None] = {}
         with unseen_calls():
             self._remember()
 
     def close(self) -> None:
-        """Keep weak references for the next recording, which may be of the next step."""
+        """Keep weak references for the next recording, which may record the next step."""
         with unseen_calls():
             self._hand_on()
 
     def _hand_on(self) -> None:
-        """Keep weak references to the gradients with which optimizers stepped."""
+        """Store weak references to the gradients that optimizers used last in `_between`."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()
             if optimizer is None or not sample.stepped or sample.look():
@@ -151,7 +152,7 @@ class ClearedGradients(Listener):
         place = self.program.place(event.frame)
         if closure_code(event.args) is None:
             self._use(event.optimizer, place)
-        else:  # the closure computes the gradients during the step, so they are checked afterwards
+        else:  # the closure computes the gradients, so they are checked at the end of the step
             self._closures[id(event.optimizer)] = place
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
@@ -163,7 +164,7 @@ class ClearedGradients(Listener):
         self._place, self._places = None, {}
 
     def on_resume(self, event: Resumed) -> None:
-        """Forget gradients that changed during the pause, and sample the given optimizer."""
+        """Forget the gradients that changed during a pause, and sample the event's optimizer."""
         for sample in self._samples.values():
             sample.stepped = not sample.look() and sample.stepped
             sample.added = False
@@ -180,11 +181,11 @@ class ClearedGradients(Listener):
         self._sample(optimizer)
         if sample is not None and sample.stepped and sample.added:
             self._place = place
-            if self._places:  # the last graph was read before this step
+            if self._places:  # the last graph, which was read before, belongs to this step, too
                 self._places[max(self._places)] = place
 
     def _remember(self) -> None:
-        """Take over the samples of the last recording whose gradients did not change since."""
+        """Continue with those gradients of the last recording that have not changed since."""
         kept = list(_between.values())
         _between.clear()
         for optimizer, storage, *before in kept:
@@ -212,14 +213,14 @@ class ClearedGradients(Listener):
 
 
 _CLIP_GRAD_FILE = clip_grad.__file__
-_MIN_CLIPS = 5  # a line that clipped fewer times is not reported
-_MAX_CLIPS = 64  # kept ratios of a line
+_MIN_CLIPS = 5  # a line with fewer clipping calls is not reported
+_MAX_CLIPS = 64  # number of latest ratios that are kept for a line
 # A line is reported if the median of its ratios bound / norm is below the first number, or if all
-# its ratios are above the second number.
+# of its ratios are above the second number.
 _LOW, _HIGH = 0.1, 100.0
 
 
-_Caller = tuple[CodePosition | None, str]  # line that clips, and name of the clipping function
+_Caller = tuple[CodePosition | None, str]  # line that calls a clipping function, function's name
 _last_clips: Callable[[], deque[Probe]] = partial(deque, maxlen=_MAX_CLIPS)
 
 
@@ -232,9 +233,9 @@ class ClipBounds(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # The ratio bound / norm of each call, by line and clipping function.
+        # For each call of a function that clips the norm: the ratio bound / norm.
         self._shares: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
-        # For clip_grad_value_, the ratios bound / largest and bound / mean absolute value.
+        # For each call of clip_grad_value_: bound / largest and bound / mean absolute value.
         self._sizes: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
 
     def on_call_start(self, event: Calling) -> None:
@@ -246,14 +247,14 @@ class ClipBounds(Listener):
     def on_call_end(self, event: Called) -> None:
         if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
             return
-        if event.func is torch.tensor:  # the norm of no gradients
+        if event.func is torch.tensor:  # clip_grad_norm_ found no gradients, and returns a new 0
             frame = clipping_frame(event.frame)
             parameters = None if frame is None else frame_variables(frame, "parameters")[0]
             if isinstance(parameters, list) and not parameters:
                 clip = GradientClip(function=clipping_function(event.frame), moment="no parameters")
                 self.events.note(clip, self.program.place(event.frame))
             return
-        # The ratio is a temporary tensor of clip_grad_norm_, to which nothing else refers.
+        # The argument of clamp is the ratio, a temporary tensor of clip_grad_norm_.
         self._keep(self._shares, event.frame, probe(TensorBase.detach, event.args[0]))
 
     def _keep(
@@ -263,10 +264,10 @@ class ClipBounds(Listener):
             ratios[self.program.place(frame), clipping_function(frame)].append(found)
 
     def _judge(self, key: _Caller, low: list[float], high: list[float]) -> None:
-        """Report a bound that is far below all gradients, or far above.
+        """Report a bound that is far below or far above all gradients.
 
         Args:
-            key: line and name of the clipping function.
+            key: line of the call, and name of the clipping function.
             low: ratios of the bound to the norm or mean. Small ratios show that the bound is too
                 low.
             high: ratios of the bound to the norm or maximum. Large ratios show that the bound is
@@ -296,7 +297,7 @@ class ClipBounds(Listener):
 
 
 def _ratios(bound: float, *gradients: Tensor) -> Tensor:
-    """Return the bound divided by the gradients' largest absolute value, and by the mean one."""
+    """Return the bound divided by the largest, and by the mean absolute value of the gradients."""
     norm = torch.linalg.vector_norm
     largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in gradients])
     total = torch.stack([norm(each, 1, dtype=torch.float32) for each in gradients]).sum()

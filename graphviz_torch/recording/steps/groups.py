@@ -21,8 +21,7 @@ _HALF_UNDERFLOW = 2.0**-25  # the largest number that float16 rounds to 0
 def note_group_problems(
     events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
 ) -> None:
-    """Report empty groups, weight decay on norm layers and biases, and an epsilon that float16
-    rounds to 0.
+    """Report empty groups, weight decay on norms and biases, and an epsilon too small for float16.
 
     Args:
         events: receives the events.
@@ -59,7 +58,7 @@ def _check_decay(
     small = _biases_and_norms(program)
     spared = [group["params"] for group, decay in zip(groups, decays, strict=True) if decay == 0]
     if all(params and not any(id(p) in small for p in params) for params in spared):
-        return  # the groups without decay do not consist of norm weights and biases
+        return  # the groups without decay contain no norm weights and biases
     for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
         decayed = [id(p) for p in group["params"] if id(p) in small]
         if type(decay) is float and decay > 0 and decayed:

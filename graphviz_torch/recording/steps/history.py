@@ -1,8 +1,8 @@
 """Find the variable that keeps graphs of earlier steps alive, as a list of losses does.
 
-A node lives as long as any result computed from it. For a few nodes of each graph a weak reference
-to the node's hook dictionary is kept, which is freed with the node: such a reference is a mark.
-Optimizer steps separate the steps. A graph is compared only with graphs whose loss was created at
+A node is alive as long as any result that was computed from it. A few nodes of each graph are
+marked: a mark is a weak reference to the node's hook dictionary, which is freed with the node. A
+step ends when an optimizer steps. A graph is compared only with graphs whose loss was created at
 the same line and reaches the same optimized parameters, because one function may run backward for
 two losses.
 """
@@ -32,10 +32,10 @@ from ..program import Program
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 
-# Number of live graphs of earlier steps for a report. One is normal: a variable such as `loss`
-# keeps the graph of the previous step until the variable is assigned again.
+# Number of live graphs of earlier steps from which on they are reported. One is normal, because a
+# variable such as `loss` keeps the graph of the previous step until it is assigned again.
 STEPS = 2
-_MAX_MARKS = 8  # marked nodes per graph; more than one, because only some nodes may stay alive
+_MAX_MARKS = 8  # number of marked nodes per graph, since only some of its nodes may stay alive
 
 
 class _Mark:
@@ -52,27 +52,27 @@ class _Mark:
 
 
 Marks = list[_Mark]
-# A tensor that keeps graphs alive: the sequence number of its node, its variable's name, and the
-# marks of the nodes that it keeps alive.
+# A holder, that is, a tensor that keeps graphs alive: the sequence number of its node, the name of
+# its variable, and the marks of the nodes that it keeps alive.
 _Holder = tuple[int | None, str, list[_Mark]]
 
 
 class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
-    steps: int  # number of these steps
-    number: int | None = None  # sequence number of the node whose tensor keeps the graphs alive
+    steps: int  # number of the earlier steps
+    number: int | None = None  # sequence number of the node of the tensor that keeps them alive
     label: str = ""  # the program's name for that tensor
     source: str = ""  # the line that created that tensor
-    inside: bool = False  # True if the running backward runs nodes of these graphs
+    inside: bool = False  # True if the running backward runs nodes of the earlier graphs
 
 
 class _Alive(NamedTuple):
-    """A graph that ran backward, with the marks on its nodes."""
+    """An earlier graph, with the marks on its nodes."""
 
-    step: int
+    step: int  # number of optimizer steps before the graph's backward
     marks: Marks
-    reached: frozenset[int]  # id() of the leaves that its backward reached
+    reached: frozenset[int]  # id() of the leaves that the graph's backward reached
 
 
 @dataclass(slots=True)
@@ -81,9 +81,10 @@ class _LineBackwards:
 
     first: int = 0  # nodes from this sequence number on are newer than the line's last backward
     graphs: list[_Alive] = field(default_factory=list)
-    enough: int = STEPS  # number of live steps at which the holder is searched for again
-    holder: tuple[int | None, str, str] | None = None  # number, label and source of `Retention`
-    holder_marks: Marks = field(default_factory=list)  # the marks that the holder kept alive
+    enough: int = STEPS  # search for the holder again at this number of steps with live graphs
+    # The holder found last, as `number`, `label` and `source` of a `Retention`.
+    holder: tuple[int | None, str, str] | None = None
+    holder_marks: Marks = field(default_factory=list)  # marks of the nodes that it kept alive
 
     def previous_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
         """Return the live graphs of earlier steps that reached the same optimized parameters.
@@ -108,8 +109,8 @@ class GraphHistory(Listener):
         super().__init__(program)
         self._lines: dict[tuple[CodePosition | None, str], _LineBackwards] = {}
         self._begins = sequence_number()
-        self._found: dict[int, Retention | None] = {}  # by graph
-        self._going_on: set[int] = set()  # graphs that contain nodes of earlier steps
+        self._found: dict[int, Retention | None] = {}  # by index of the graph
+        self._going_on: set[int] = set()  # indices of graphs that contain nodes of earlier steps
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         live = event.live
@@ -184,16 +185,16 @@ class GraphHistory(Listener):
             return Retention(count, *line.holder) if known and line.holder else None
         line.holder = None
         if gc.isenabled():
-            gc.collect()  # frees graphs in unreachable cycles, which are not leaks
+            gc.collect()  # frees graphs in unreachable cycles, which must not be reported
             before = graphs_before()
         line.enough = 2 * max(count, line.enough)
         count = _steps(before)
         if count < STEPS:
             return None
         number, name, marks = self._holder(_marks(before), running)
-        if number is None:  # search again soon
+        if number is None:  # no holder was found, so search again soon
             line.enough = count + max(1, count // 2)
-        # The line is looked up now, because the program forgets the lines of nodes later.
+        # The line is looked up now, because lines of old nodes are forgotten later.
         line.holder, line.holder_marks = (number, name, self._source(number)), marks
         return Retention(count, *line.holder)
 
@@ -201,12 +202,16 @@ class GraphHistory(Listener):
         return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
-        """Return the tensor that keeps the graphs of the most steps alive.
+        """Return the tensor that keeps the graphs of the largest number of steps alive.
 
-        The returned number is None if no tensor keeps the graphs of several steps.
+        The result has the number None if no tensor keeps the graphs of several steps alive.
+
+        Args:
+            marks: the marks of live graphs, by sequence number.
+            running: the nodes that the backward runs.
         """
         tensors = [each for each in tensors_made_since(min(marks)) if each[1] not in running]
-        # The newest tensor comes first, so that shared predecessors count for the newest tensor.
+        # Sorted from new to old, so that predecessors of several tensors count for the newest one.
         tensors.sort(key=lambda each: -each[0])
         ids, edges = collect_nodes([fn for _, fn, _ in tensors])
         sources: list[list[int]] = [[] for _ in ids]
@@ -228,7 +233,7 @@ class GraphHistory(Listener):
 
 
 def _marks(graphs: list[_Alive]) -> dict[int, _Mark]:
-    """Return the marks of live graphs by node number."""
+    """Return the marks of live graphs, by sequence number of the node."""
     return {mark.number: mark for one in graphs for mark in one.marks}
 
 
@@ -243,14 +248,17 @@ def _step_count(holder: _Holder) -> int:
 def _steps_inside(
     nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
 ) -> tuple[set[int], int | None]:
-    """Return the earlier steps whose marked nodes are about to run, and the sequence number of the
-    first new node that depends on a marked node.
+    """Find the nodes of earlier steps that a backward is about to run.
 
     Args:
         nodes: sequence numbers of the graph's nodes, in topological order.
         running: the nodes that the backward runs.
-        marks: marks of live graphs by sequence number.
+        marks: the marks of live graphs, by sequence number.
         first: nodes from this sequence number on are new.
+
+    Returns:
+        The earlier steps with such nodes, and the sequence number of the first new node that
+        depends on one of them.
     """
     behind: set[GradFn] = set()
     steps: set[int] = set()
@@ -269,7 +277,7 @@ def _steps_inside(
 
 
 def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
-    """Yield a node and its unvisited predecessors, and mark them as visited."""
+    """Yield a node and all of its unvisited predecessors, and add them to `visited`."""
     stack = [start]
     while stack:
         node = stack.pop()
@@ -282,7 +290,7 @@ def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> It
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
     """Return the mark on a node; None if the node has no mark.
 
-    Nodes of two threads can have the same sequence number, so the hook dictionaries are compared.
+    The hook dictionaries are compared, because nodes of two threads may have the same number.
     """
     mark = marks.get(fn._sequence_nr())
     return mark if mark is not None and hook_dictionaries([fn])[0] is mark.hooks() else None

@@ -1,9 +1,12 @@
 """Report steps of optimizers, schedulers and GradScalers that do not have the intended effect.
 
-Reported are a scheduler that steps before its optimizer does, or more often, or past the end of its
-schedule, or whose optimizer never steps; an optimizer, scheduler or scaler that the program creates
-again for each step; steps with a learning rate of 0 or below; steps without gradients; and two
-optimizers that share a parameter.
+These problems are reported:
+
+    a scheduler steps before its optimizer, more often than its optimizer, or past the end of its
+        schedule, or its optimizer never steps
+    the program creates a new optimizer, scheduler or scaler for each step
+    an optimizer steps with a learning rate of 0 or below, or without gradients
+    two optimizers share a parameter
 """
 
 from __future__ import annotations
@@ -38,38 +41,38 @@ from .groups import note_group_problems
 from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers, schedulers
 
 _MAX_OPTIMIZERS = 64
-_MAX_PARAMETERS = 10_000  # parameters whose optimizer is kept
+_MAX_PARAMETERS = 10_000  # number of parameters whose optimizer is remembered
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
-_CHECKED_STEPS = 4  # number of first steps at which schedulers and scalers are compared
+_CHECKED_STEPS = 4  # a new scheduler or scaler is searched for at this number of first steps
 
 
 @dataclass(slots=True)
 class _Rates:
-    """The steps of a parameter group without a positive learning rate."""
+    """Numbers of steps in which a parameter group had no positive learning rate."""
 
     idle: int = 0  # number of steps with learning rate 0
-    last: int = 0  # number of steps with learning rate 0 since the last other step
+    last: int = 0  # number of steps in a row, up to the last one, with learning rate 0
     negative: int = 0  # number of steps with a learning rate below 0
 
 
 @dataclass(slots=True)
 class _Optimizer:
-    """The checks' data about one optimizer that steps."""
+    """An optimizer that steps, with the data that the checks need."""
 
     record: OptimizerRecord
     name: str
     place: CodePosition | None
     schedules: list[Schedule]
     empty: int = 0  # number of steps without any gradient
-    rates: list[_Rates] = field(default_factory=list)  # by group
-    # For each of the first steps, the scaler that called the step and the optimizer's schedulers,
-    # by the variable's name.
+    rates: list[_Rates] = field(default_factory=list)  # by parameter group
+    # For each of the first steps: variable's name -> the scaler that called the step, and
+    # variable's name -> a scheduler of the optimizer
     met: dict[RecreatedKind, list[dict[str, weakref.ref[object]]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _StateCounts:
-    """The steps of all optimizers that have the same first parameter, counted by their state."""
+    """Steps with and without state, of all optimizers that have the same first parameter."""
 
     name: str
     place: CodePosition | None
@@ -86,18 +89,19 @@ class OptimizerCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._optimizers: dict[OptimizerRecord, _Optimizer] = {}
-        # Schedulers of optimizers that have not stepped, by id() of the scheduler.
+        # Schedulers of other optimizers, which may not have stepped, by id() of the scheduler.
         self._schedules: dict[int, Schedule] = {}
-        self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}  # by id() of a parameter
-        self._moments: dict[int, _StateCounts] = {}  # by id() of the first parameter
+        # id() of a parameter -> the optimizer that updates the parameter, and its name
+        self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}
+        self._moments: dict[int, _StateCounts] = {}  # by id() of an optimizer's first parameter
         self._has_run = False  # True once a backward ran
-        self._reached: set[int] = set()  # id() of leaves that backwards reached and no step used
+        self._reached: set[int] = set()  # id() of leaves that a backward reached since their step
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
             self._has_run = True
             self._reached |= event.backward.reached
-            if len(self._reached) > _MAX_PARAMETERS:  # drop inputs that require a gradient
+            if len(self._reached) > _MAX_PARAMETERS:  # keep only parameters, not inputs
                 self._reached &= self.program.table.every()
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -111,7 +115,7 @@ class OptimizerCalls(Listener):
         groups = optimizer.param_groups
         if record.steps <= _CHECKED_STEPS:
             self._find_scaler_and_schedulers(known, optimizer, event.frame)
-        if self._has_run and len(event.args) < 2:  # a closure might run backward
+        if self._has_run and len(event.args) < 2:  # no closure that computes the gradients later
             held = {id(p): p.grad is not None for g in groups for p in g["params"]}
             known.empty += not any(held.values()) and self._reached.isdisjoint(held)
             self._reached.difference_update(held)
@@ -157,7 +161,7 @@ class OptimizerCalls(Listener):
         return self._moments.setdefault(id(first), _StateCounts(known.name, known.place))
 
     def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
-        """Create the records of an optimizer at its first step."""
+        """Return a new record for an optimizer, and check its groups, at its first step."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
@@ -173,7 +177,7 @@ class OptimizerCalls(Listener):
         return _Optimizer(record, name, place, list(found.values()))
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
-        """Yield the variables of each of the user's frames around a step, innermost first."""
+        """Yield the variables of the user's frames around a step, innermost frame first."""
         for each in user_frames(user_frame(frame), self.program.frame):
             yield local_variables(each)
 
@@ -199,13 +203,11 @@ class OptimizerCalls(Listener):
             known.met.setdefault("scheduler", []).append(found)
 
     def _check_recreated(self, known: _Optimizer) -> None:
-        """Report a scheduler or scaler that the program created again for each of the first
-        steps.
-        """
+        """Report a scheduler or scaler that was a new object at each of the first steps."""
         for what, looks in known.met.items():
             for name in looks[0]:
                 refs = [look[name] for look in looks if name in look]
-                # For the same object, weakref.ref returns the same reference.
+                # weakref.ref() returns the same reference for the same object.
                 recreated = all(one is not other for one, other in pairwise(refs))
                 if len(refs) == len(looks) >= _MIN_STEPS and recreated:
                     made = RecreatedObject(what=what, name=name)
@@ -237,7 +239,7 @@ class OptimizerCalls(Listener):
                     self.events.note(idle, known.place, count=steps, steps=steps)
 
     def _check_gradients(self, known: _Optimizer) -> None:
-        """Report an optimizer none of whose parameters had a gradient at any step."""
+        """Report an optimizer if no parameter had a gradient at any of its steps."""
         optimizer, steps = known.record.ref(), known.record.steps
         if optimizer is None or steps < 2 or known.empty < steps:
             return
@@ -266,7 +268,7 @@ class OptimizerCalls(Listener):
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
     def _check_lost_state(self) -> None:
-        """Report an optimizer that loses its state because the program creates it for each step."""
+        """Report an optimizer that is created for each step, and therefore loses its state."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
                 made = RecreatedObject(what="optimizer", name=moments.name)
@@ -276,9 +278,10 @@ class OptimizerCalls(Listener):
 class EarlySchedulers(Listener):
     """Listener that reports a scheduler that stepped before its optimizer.
 
-    Schedulers are searched in the variables of the frame that enters the recording, and in lists
-    and objects there. A function that creates an optimizer during the recording is searched, too.
-    With a GradScaler nothing is reported, because the scaler may have skipped earlier steps.
+    The variables of the frame that enters the recording are searched for schedulers, including
+    lists and objects among them. A function that creates an optimizer during the recording is
+    searched, too. Nothing is reported for a program with a GradScaler, because the scaler may have
+    skipped earlier steps of the optimizer.
     """
 
     def __init__(self, program: Program) -> None:
@@ -290,7 +293,7 @@ class EarlySchedulers(Listener):
         self._waiting = [
             (name, weakref.ref(value))
             for name, value in schedulers(values)
-            if not getattr(value.optimizer, "_opt_called", False)  # private (2.13)
+            if not getattr(value.optimizer, "_opt_called", False)  # a private attribute (2.13)
         ]
 
     def on_backward_end(self, event: BackwardEnded) -> None:
@@ -300,7 +303,7 @@ class EarlySchedulers(Listener):
         """Check the schedulers at the first step of an optimizer."""
         optimizer, program, frame = event.optimizer, self.program, user_frame(event.frame)
         if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            return  # private (2.13)
+            return  # known, or no scheduler is attached to the optimizer (private, 2.13)
         self._met.add(id(optimizer))
         frames = user_frames(frame, program.frame)
         known = [(name, scheduler()) for name, scheduler in self._waiting]
@@ -308,7 +311,7 @@ class EarlySchedulers(Listener):
         for name, scheduler in known:
             if scheduler is None or scheduler.optimizer is not optimizer or self._scaled:
                 continue
-            if getattr(scheduler, "_step_count", 0) > 1:  # private (2.13)
+            if getattr(scheduler, "_step_count", 0) > 1:  # a private attribute (2.13)
                 own, variable = [one.f_code for one in frames], name.rpartition(".")[2]
                 place = find_method_call(own, "step", variable)
                 place = place or find_method_call(codes(program, more=own), "step", variable)
@@ -319,7 +322,7 @@ class EarlySchedulers(Listener):
     def _new_schedulers(
         self, frame: FrameType, optimizer: Optimizer
     ) -> Iterator[tuple[str, LRScheduler]]:
-        """Yield the frame's schedulers, if the frame created the optimizer during the recording."""
+        """Yield a frame's schedulers, if its code created the optimizer during the recording."""
         values = local_variables(frame)
         own = [name for name, value in values.items() if value is optimizer]
         new = frame is not self.program.frame or self._names.isdisjoint(own)

@@ -1,4 +1,4 @@
-"""Record each optimizer step: its learning rates, and parameters that the model does not have.
+"""Record each optimizer step: its learning rates, and the number of parameters outside the model.
 
 This listener also runs with gradients="finite", because an optimizer step shows that the program
 trains.
@@ -13,13 +13,13 @@ from ..listener import Listener
 
 
 class OptimizerSteps(Listener):
-    """Listener that adds an event for optimizer steps, one per line."""
+    """Listener that adds an event for each line that calls an optimizer's step."""
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer, program = event.optimizer, self.program
         parameters = program.steps.parameters(optimizer) or set()
         strangers = parameters - program.table.own_ids()
-        if len(strangers) < len(parameters):  # otherwise the optimizer belongs to another model
+        if len(strangers) < len(parameters):  # the optimizer also updates parameters of the model
             # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
             leaves = (p for p in parameters_of(optimizer) if id(p) in strangers and p.is_leaf)
             strangers = {id(p) for p in leaves if p.grad is None}

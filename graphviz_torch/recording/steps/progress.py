@@ -1,9 +1,10 @@
-"""Detect a training without progress: no step changes a parameter, or the loss is constant.
+"""Detect a training run without progress: no step changes a parameter, or the loss is constant.
 
-At the first backward a few parameters are sampled, at the elements with their largest gradients. At
-the next backward these elements are compared. If any of them changed, the check ends; if none
-changed, all parameters are sampled and compared. The first value of each loss is compared with its
-later values in the same way. Nothing waits for a device: results are copied at the end of the step.
+At the first backward a few parameters are sampled: for each one, the values of the elements with
+the largest gradients are stored. At the next backward these values are compared. If any of them
+changed, the check ends. If none changed, all parameters are sampled and compared. In the same way,
+the first value of each loss is compared with its later values. Results on devices other than the
+CPU are copied at the end of the step, so that the program does not wait for the device.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from ..live import leaves_of
 from ..program import Program
 
 _FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
-_ELEMENTS, _SEARCHED = 8, 4096  # number of compared elements; number of searched elements
+_ELEMENTS, _SEARCHED = 8, 4096  # elements sampled per parameter, out of this many first elements
 _MIN_STEPS, _MIN_BACKWARDS = 2, 3
-_MAX_TRIES = 16  # backwards without a readable gradient, after which the check ends
-_MAX_LINES = 64  # lines that call backward and whose losses are compared
+_MAX_TRIES = 16  # the check ends after this number of backwards without a readable gradient
+_MAX_LINES = 64  # number of lines whose losses are compared
 
 
 class _LargestElements(NamedTuple):
-    """The elements of a parameter that had the largest gradients."""
+    """A sample: the elements of a parameter that had the largest gradients."""
 
     parameter: Ref
-    places: Tensor  # positions in the flat parameter
+    places: Tensor  # indices of the elements in the flattened parameter
     values: Tensor
-    learns: Tensor  # mask of elements with a non-zero gradient
-    any_learns: Probe  # the first value of the mask
+    learns: Tensor  # mask of the elements with a non-zero gradient
+    any_learns: Probe  # the mask's first value, which is for the largest gradient
 
     def has_changed(self, parameter: Tensor) -> Tensor:
-        """Return a boolean tensor: True if any element with a non-zero gradient has changed."""
+        """Return whether any element with a non-zero gradient has changed, as a boolean tensor."""
         differ = torch.ne(_elements_at(parameter, self.places), self.values)
         return torch.any(torch.logical_and(differ, self.learns))
 
@@ -54,15 +55,15 @@ class _LargestElements(NamedTuple):
 class _Loss:
     """The losses for which one line calls backward."""
 
-    first: Tensor | None  # the first value; None after another value was seen
+    first: Tensor | None  # the first value; None if a later value differed
     value: float  # the first value, if it was on the CPU
     same: list[Probe]  # comparisons with `first` whose results are still on the device
-    steps: set[tuple[int, int]]  # steps in which the loss had the first value
-    count: int = 1
+    steps: set[tuple[int, int]]  # steps in which the loss was computed
+    count: int = 1  # number of values
 
 
 class Progress(Listener):
-    """Listener that reports a training in which no parameter changes, and a constant loss."""
+    """Listener that reports if no step changes a parameter, or if a loss is constant."""
 
     needs = ("every_call",)
 
@@ -70,11 +71,12 @@ class Progress(Listener):
         super().__init__(program)
         self._moves = False  # True if a parameter changed, or changes cannot be observed
         self._samples: list[_LargestElements] = []
-        self._of_all = False  # True if `_samples` contains all parameters, not a few
-        self._changed: list[Probe] = []  # on the device, for each sample: True if it changed
-        self._first_step, self._last_step = 0, 0  # steps at the first and the last comparison
-        self._tries = 0  # backwards without a readable gradient
-        # Number of backwards without a change, and of those at which all parameters were compared.
+        self._of_all = False  # True if all parameters are sampled, False if only a few are
+        self._changed: list[Probe] = []  # results of `has_changed` that are still on the device
+        self._first_step, self._last_step = 0, 0  # steps at the first and at the last comparison
+        self._tries = 0  # number of backwards without a readable gradient
+        # Number of backwards without a change, and number of these at which all parameters were
+        # compared.
         self._backwards, self._compared = 0, 0
         self._place: CodePosition | None = None
         self._losses: dict[CodePosition | None, _Loss] = {}
@@ -113,7 +115,7 @@ class Progress(Listener):
         changed, self._changed = self._changed, []
         self._moves = self._moves or any(map(any, fetch(changed)))
         if not all(map(all, fetch([each.any_learns for each in self._samples]))):
-            self._samples = []  # gradients of zero change no parameter
+            self._samples = []  # a parameter whose gradients are all zero need not change
         for loss in self._losses.values():
             same, loss.same = loss.same, []
             if not all(map(all, fetch(same))):
@@ -139,7 +141,7 @@ class Progress(Listener):
         ]
         learns = any(id(parameter) in held for parameter in parameters)
         if not (steps or learns or self.program.step):
-            return  # the program computes gradients, but does not train
+            return  # the program only computes gradients, and does not train
         event, written = StalledTraining(), None
         for parameter in parameters if steps else ():
             written = written or self.program.changes.last_write(parameter)
@@ -154,13 +156,17 @@ class Progress(Listener):
         )
 
     def _compare(self, reached: frozenset[int], step: int) -> None:
-        """Compare the sampled elements with their current values, before a backward.
+        """Compare the sampled values with the current values, before a backward.
 
-        If the backward does not reach all sampled parameters, the samples are dropped.
+        If the backward does not reach all sampled parameters, the samples are dropped instead.
+
+        Args:
+            reached: id() of the leaves that the backward reaches.
+            step: number of optimizer steps so far.
         """
         pairs = [(each, each.parameter()) for each in self._samples]
         alive = [(each, p) for each, p in pairs if p is not None and id(p) in reached]
-        if len(alive) < len(pairs):  # the program trains other parameters now
+        if len(alive) < len(pairs):  # the program now trains other parameters
             self._samples, self._of_all = [], False
             return
         changed = [probe(each.has_changed, p) for each, p in alive]
@@ -205,10 +211,10 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
 
     Args:
         leaves: the leaves to choose from.
-        few: True: sample about eight leaves, evenly spaced. False: sample the leaves that
-            optimizers update, or all if there are none.
+        few: True to sample about eight leaves, evenly spaced. False to sample the leaves that
+            optimizers update, or all leaves if there are none.
     """
-    if few:  # the search for optimizers would take longer than a small training step
+    if few:  # optimizers are not searched for, which would be slow for a small training step
         leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
     else:
         held = optimized_parameters()

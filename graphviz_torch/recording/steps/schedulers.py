@@ -28,13 +28,14 @@ from ..events.code import codes, find_method_call
 from ..program import Program
 from ..program.events import Events
 
-_MAX_ITEMS = 16  # searched items of a list
+_MAX_ITEMS = 16  # number of items of a list that are searched
 
 
 def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
-    """Yield the schedulers among variables, in lists and tuples, and in attributes of objects.
+    """Yield the schedulers among variables, each with its name.
 
-    Each comes with its name, such as "scheduler", "schedulers[0]" or "trainer.scheduler".
+    Lists, tuples and attributes of objects are searched, too. Examples of names are "scheduler",
+    "schedulers[0]" and "trainer.scheduler".
     """
     for name, value in values.items():
         if issubclass(type(value), LRScheduler):
@@ -54,11 +55,11 @@ _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 
 @dataclass(slots=True)
 class Schedule:
-    """A scheduler, with its number of steps when it was found."""
+    """A scheduler that was found in the program."""
 
     scheduler: weakref.ref[LRScheduler]
     name: str
-    started: int
+    started: int  # number of the scheduler's steps before it was found
 
     @classmethod
     def create(cls, scheduler: LRScheduler, name: str) -> Schedule:
@@ -131,10 +132,10 @@ def note_unused_schedulers(
 def _active(scheduler: LRScheduler) -> list[LRScheduler]:
     """Return the schedulers that set the learning rate now.
 
-    For a SequentialLR or ChainedScheduler these are the current inner schedulers, for others the
-    scheduler itself.
+    For a SequentialLR or ChainedScheduler these are inner schedulers. For any other scheduler it is
+    the scheduler itself.
     """
-    parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # private (2.13)
+    parts: list[LRScheduler] = getattr(scheduler, "_schedulers", [])  # a private attribute (2.13)
     if type(scheduler) is SequentialLR:
         at = bisect_right(scheduler._milestones, scheduler.last_epoch)
         return [each for part in parts[at : at + 1] for each in _active(part)]

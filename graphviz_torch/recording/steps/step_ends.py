@@ -1,30 +1,29 @@
 """Find where a training step ends and the next one begins.
 
-    before ──► an optimizer steps, or a GradScaler skips its step ──► tail ──► the next step begins
-
-The tail is the code between the optimizer's step and the next training step, such as schedulers,
-logging, averages of weights, or other optimizers that step after the same backward. It belongs to
-the training step before it. The next step begins at the first of these:
+A training step ends with a tail: the code between the optimizer's step and the next training step.
+Examples are schedulers, logging, averages of weights, and other optimizers that step after the same
+backward. If a GradScaler skips the optimizer's step, the tail begins there. The next training step
+begins at the first of these:
 
     a batch is requested            from a DataLoader
     a module's forward              the outermost one, of a module with parameters
-    a call on a parameter           that may create a node, for a forward without modules
+    a call with a parameter         that may create a node, as in a forward without modules
     gradients are cleared           by `zero_grad` or `.grad = None`; the step begins at the next
                                     call with a tensor, because another optimizer may still step
     a backward
     the same optimizer steps again  or another optimizer steps, and nodes were created in between
     a CUDA graph capture            captured operations belong to no step
 
-Without an optimizer there is no tail:
+If the program has no optimizer, steps have no tail, and end as follows:
 
-    update by hand                  the step ends where the program, after a backward, first changes
-                                    a parameter whose gradient it read
-    no update                       the step ends where the program, after a backward, first sets a
-                                    gradient to None; otherwise at each backward, from the eighth on
+    with updates by hand            where the program, after a backward, first changes a parameter
+                                    whose gradient it read
+    without updates                 where the program, after a backward, first sets a gradient to
+                                    None; if it never does, at each backward from the eighth on
 
-Only the thread that called `open` is observed. Calls are observed until the first optimizer steps,
-and after that only in tails; with a GradScaler they are always observed. Updates by C++ and
-compiled code are not observed.
+Only the thread that called `open` is observed. Calls into torch are observed until the first
+optimizer steps, and after that only in tails. For a program with a GradScaler they are always
+observed. Updates by C++ and compiled code are not observed.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ _grad: Any = Tensor.grad
 _data: Any = Tensor.data
 _BACKWARDS = frozenset((Tensor.backward, torch.autograd.backward, torch.autograd.grad))
 _CHANGES = IN_PLACE - {UNSCALE, UPDATE_SCALE}
-# Functions that read a parameter's values and create no node.
+# Functions that only read a parameter's values, without creating a node.
 _VALUES = frozenset(
     (TensorBase.detach, TensorBase.item, TensorBase.tolist, TensorBase.numpy, _data.__get__)
 )
-_MAX_BACKWARDS = 8  # backwards in a step, if the program has no optimizer and makes no updates
+_MAX_BACKWARDS = 8  # number of backwards after which a step without any update ends
 
 
 class StepEnds:
@@ -79,11 +78,12 @@ class StepEnds:
     program changes a parameter by hand after a backward, or else at each backward.
 
     Args:
-        ended: called without arguments. Its exceptions propagate into the training.
+        ended: called without arguments at the end of each training step. Its exceptions propagate
+            into the program.
         stepped: called with each optimizer that stepped, or with None if a GradScaler skipped the
-            step. If it returns True, `ended` is called exactly where the next step begins. If it
-            returns False, `ended` may be called later, at the next optimizer step. None: always
-            call `ended` exactly where the next step begins.
+            step. It returns True if `ended` has to be called exactly where the next step begins,
+            and False if `ended` may be called later, at the next optimizer step. If `stepped` is
+            None, `ended` is always called exactly where the next step begins.
 
     >>> weight, losses = torch.ones(2, requires_grad=True), []
     >>> optimizer = torch.optim.SGD([weight], lr=0.25)
@@ -113,16 +113,16 @@ class StepEnds:
         self._key = object()
         self._steps = StepWatch(self._on_step_start, self._on_step_end)
         self._captures = CaptureWatch(on_begin=self._before_capture)
-        self._calls: _StepCallObserver | None = None  # observes calls while open
-        self._optimizers: set[int] = set()  # in a tail, id() of the optimizers that stepped
+        self._calls: _StepCallObserver | None = None  # set while calls are observed
+        self._optimizers: set[int] = set()  # id() of optimizers that stepped before this tail
         self._number = 0  # sequence number when the last of these optimizers stepped
-        self._tail: _Tail | None = None  # set if the exact end of the tail matters
+        self._tail: _Tail | None = None  # set if the exact end of this tail has to be found
         self._over: _Tail | None = None  # a tail that ended inside a call and is not closed yet
         self._running = False  # True during an optimizer step
         self._scales = False  # True if the program uses a GradScaler
-        self._most = float(_MAX_BACKWARDS)  # number of backwards after which a step ends
+        self._most = float(_MAX_BACKWARDS)  # without updates, a step ends after this many backwards
         self._backwards = 0  # number of backwards since the last step ended
-        self._read: set[int] = set()  # storage ids of leaves whose gradient the program has read
+        self._read: set[int] = set()  # storage ids of leaves whose gradient the program read
 
     def open(self) -> None:
         """Start observing this thread."""
@@ -148,7 +148,7 @@ class StepEnds:
         """Stop observing calls until an optimizer has stepped.
 
         Args:
-            last: True if the count of backwards in other threads stops, too.
+            last: True to stop counting backwards in other threads as well.
         """
         if last:
             self._engine.close()
@@ -167,9 +167,9 @@ class StepEnds:
         self.close()
 
     def on_call_end(self, event: Called) -> None:
-        """End the step if this call into torch updates a parameter by hand or clears gradients."""
+        """End the step if a call into torch updates a parameter by hand or clears gradients."""
         ends = False
-        with suppress(Exception):  # raised by tensors that cannot be read
+        with suppress(Exception):  # a tensor cannot be read
             ends = not (self._running or self._optimizers) and self._is_end(event)
         if ends:
             self._end()
@@ -189,7 +189,7 @@ class StepEnds:
             self._scales = True
         elif not self._backwards and not self._read:
             return False
-        elif func is UPDATE_SCALE:  # no step preceded it: the GradScaler skipped the step
+        elif func is UPDATE_SCALE:  # no optimizer stepped before, so the GradScaler skipped a step
             self._begin_tail(None)
         elif func == _grad.__get__:
             if code_owner(event.frame.f_code.co_filename) != OTHER:
@@ -198,8 +198,8 @@ class StepEnds:
             return args[1] is None and self._backwards > 0 and not optimized_parameters()
         elif any(storage_id(each) in self._read for each in tensors(args[0])):
             self._read.clear()
-            # If there is an optimizer, changes by hand are not training: an adversarial attack, for
-            # example, changes inputs in this way.
+            # In a program with an optimizer, a change by hand does not end a step. An adversarial
+            # attack, for example, changes inputs by hand.
             if not optimized_parameters():
                 self._most = math.inf
                 return True
@@ -213,7 +213,7 @@ class StepEnds:
         if get_ident() == self._thread:
             known = self._optimizers
             if known and (id(event.optimizer) in known or sequence_number() != self._number):
-                self._end()  # the beginning of this step was not observed
+                self._end()  # the beginning of this training step was not observed
             if self._over is not None:
                 self._forget_tail()
             self._running = True
@@ -245,7 +245,7 @@ class StepEnds:
             self._end()
 
     def _leave_tail(self) -> bool:
-        """Close the tail, and return True if there was a tail."""
+        """Close the tail, and return True if there was one."""
         found = bool(self._optimizers)
         self._optimizers.clear()
         tail, self._tail = self._tail, None
@@ -266,7 +266,7 @@ class StepEnds:
 
 
 class _StepCallObserver:
-    """An observer of the calls of a thread, inside other function modes, until `close()`."""
+    """An observer of a thread's calls into torch, from its creation until `close()`."""
 
     def __init__(self, listener: object, key: object) -> None:
         self._regions = RegionWatch(OperationTrace)
@@ -288,10 +288,10 @@ class _All:
 
 
 class _Tail:
-    """An observer that finds where the next step begins after an optimizer has stepped.
+    """An observer that finds where the next training step begins after an optimizer has stepped.
 
     Args:
-        begins: called where the next step begins, possibly more than once.
+        begins: called where the next training step begins, possibly more than once.
         key: key of the program whose calls are observed.
     """
 
@@ -299,7 +299,7 @@ class _Tail:
 
     def __init__(self, begins: Callable[[], None], key: object) -> None:
         self._on_next_step = begins
-        self._cleared = False  # True if gradients were cleared
+        self._cleared = False  # True if the program cleared gradients in this tail
         self._calling = False  # True inside an observed call
         self._modules = ModuleWatch(self._on_module_start, lambda event: None, first=True)
         self._batches = BatchWatch(on_request=begins)
@@ -308,12 +308,14 @@ class _Tail:
         self._observer = _StepCallObserver(self, key)
 
     def on_optimizer_step(self) -> None:
-        """Handle a step of another optimizer: the next step has not begun, despite `zero_grad`."""
+        """Handle a step of another optimizer, so that an earlier `zero_grad` does not count."""
         self._cleared = False
 
     def close(self) -> bool:
-        """Stop observing. Return False inside an observed call, where a function mode cannot be
-        exited; the caller then has to close again later.
+        """Stop observing, and return True if that succeeded.
+
+        Inside an observed call, a function mode cannot be exited. The result is then False, and the
+        caller has to close the tail again later.
         """
         self._batches.close()
         self._modules.close()

@@ -1,8 +1,9 @@
 """Record each copy between devices, with the line that made it and the later use of its result.
 
 Every copy whose source and target devices differ is counted, in forward, in backward and outside of
-the graph. Reads of one number (`item`, `float`, `if tensor`), reads of the number of results
-(`x[mask]`, `nonzero`, `unique`), and CPU indices into a tensor on another device are copies, too.
+the graph. A read of a number from a device (`item`, `float`, `if tensor`) is a copy. Operators
+whose result size depends on values (`x[mask]`, `nonzero`, `unique`) read that size, which is a
+copy, too. CPU indices into a tensor on another device are also copied.
 
 Copies inside kernels, collectives, copies by other threads, and copies to the meta device, which
 move no data, are not counted.
@@ -51,7 +52,7 @@ from .profiler import Memcpy
 
 @dataclass(slots=True, eq=False)
 class CopyRecord:
-    """A copy between devices, which is notified when the program uses or frees its result."""
+    """The record of a copy between devices, which observes the later use of the copy's result."""
 
     kind: TransferKind
     source: str
@@ -60,7 +61,7 @@ class CopyRecord:
     pinned: bool | None
     non_blocking: bool
     numbers: range  # sequence numbers of the nodes that the copy created
-    data: int  # number of the copied data; copies of the same values have the same number
+    data: int  # equal for all copies of the same tensor values
     node: int | None = None  # id of the node that backward was running
     run: int = 0  # number of the running backward in the step, from 1 on; 0 if none was running
     place: CodePosition | None = None
@@ -73,7 +74,7 @@ class CopyRecord:
     memory: Any = None  # weak reference to the storage of the copy's result
     used: bool | None = None  # True if the program used the result; None if unknown
     seconds: float | None = None
-    prepares: bool = False  # True if the copy prepares the next training step
+    prepares: bool = False  # True if the copy, made after the step, is for the next training step
 
     def locate(
         self, place: CodePosition | None, module: str, in_forward: bool, moment: int
@@ -83,7 +84,7 @@ class CopyRecord:
         self.in_forward, self.moment = in_forward, moment
 
     def attach_to_run(self, run: int, node: int | None) -> None:
-        """Record that the backward with number `run` made the copy while it ran `node`."""
+        """Record that backward number `run` of the step made the copy while it ran `node`."""
         self.run, self.node = run, node
 
     def attach_to_call(self, operation: str, label: str, library: str) -> None:
@@ -121,7 +122,7 @@ class CopyRecord:
         """
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
-            used = None  # another tensor, such as a parameter, shares the result's memory
+            used = None  # another tensor, such as a parameter, may share the result's memory
         return Transfer(
             self.kind,
             self.source,
@@ -161,7 +162,7 @@ class Transfers:
         """Record the copies between devices that an operator made.
 
         Returns:
-            For each copy its record, the tensor that was copied, and the new tensor, if any.
+            For each copy: its record, the tensor that was copied, and the new tensor, if any.
         """
         noted = []
         for copy in dispatched_copies(call):
@@ -186,19 +187,22 @@ class Transfers:
         return noted
 
     def split(self) -> None:
-        """Set the copies of the next step's batch apart."""
+        """Separate the copies that prepare the next training step from those of this step."""
         self._next = [record for record in self.records if record.prepares]
         self.records = [record for record in self.records if not record.prepares]
 
     def forget(self) -> None:
-        """Forget the copies of a step, but keep the numbers of data that are still alive."""
+        """Replace the copies of a step by those that prepared the next step.
+
+        Data numbers of tensors that are alive are kept.
+        """
         self.records, self._next = self._next, []
         for record in self.records:
             record.begin_step()
         self._data = {key: row for key, row in self._data.items() if not row[0].expired()}
 
     def _number(self, source: Tensor | None) -> int:
-        if source is None:  # a count, which the program has in no tensor
+        if source is None:  # the size of an operator's result, which is in no tensor
             self._numbers += 1
             return self._numbers - 1
         key = _identity(source)
@@ -282,17 +286,18 @@ class Copies(Listener):
         self._live = None
 
     def on_operator(self, event: Dispatched) -> None:
-        live = self._live  # read once, because the main thread may end the backward meanwhile
+        live = self._live  # read only once, because the main thread may end the backward now
         fn = running_node()
         ours = {} if live is None else live.ids
         program = self.program
         if not program.is_here() and fn not in ours:
-            # The copy belongs to another recording. A node of this program's graph counts as
-            # this program's even in another thread, because the engine has its own threads.
+            # The copy comes from another thread, and from no node of this program's graph. The
+            # thread alone does not decide, since the engine runs nodes in threads of its own.
             return
         for record, source, made in self._transfers.see(event):
             frame = user_frame(sys._getframe(1))
-            # The engine's threads run no user code, so the line that called backward is taken.
+            # In a thread of the engine, which runs no user code, the line that called backward is
+            # recorded.
             place = program.place(frame) or (None if live is None else live.call.place)
             moment = program.origins.moments + self._backwards
             record.locate(place, program.module, program.in_forward, moment)
@@ -309,7 +314,7 @@ class Copies(Listener):
                     self._made.append((made, record))
 
     def on_call_end(self, event: Called) -> None:
-        """Follow the copies that a call returned."""
+        """Observe the later uses of the copies that a call returned."""
         if self._made:
             returned = {id(tensor) for tensor in tensors(event.result)}
             for made, record in self._made:
@@ -336,7 +341,7 @@ class Copies(Listener):
             copy.transfer(_node(copy, backward), line(copy.place))
             for copy in self._transfers.records
         ]
-        # Keep the copies that `trace` predicted for nodes that backward has not run.
+        # The copies that `trace` predicted are kept for nodes that backward has not run.
         ahead = [
             copy
             for copy in graph.transfers
@@ -346,7 +351,11 @@ class Copies(Listener):
 
 
 def _operation(frame: FrameType) -> str:
-    """Return the name of the copying call for `Transfer.operation`, from `frame` outwards."""
+    """Return the name for `Transfer.operation` of the call that made a copy.
+
+    Args:
+        frame: the frame of the call. Its outer frames are searched as well.
+    """
     if is_packing(frame):
         return "pack"
     if is_replicating_module(frame):
@@ -356,9 +365,10 @@ def _operation(frame: FrameType) -> str:
 
 
 def _node(copy: CopyRecord, backward: Backward) -> int | None:
-    """Return the node of a copy in this backward's graph; None if it has none.
+    """Return the id of a copy's node in this backward's graph; None if it has no node.
 
-    It is the node that backward was running, or the node that the copy created.
+    For a copy in backward, this is the node that backward was running. For others it is the node
+    that the copy created.
     """
     if copy.run:
         return copy.node if copy.run == backward.position + 1 else None

@@ -1,7 +1,7 @@
 """Find out which tensors and how many bytes a PyTorch operator copies between devices.
 
-If PyTorch casts, broadcasts or converts a tensor before it copies it, the size is that of the
-converted tensor. Each rule here names the source file of PyTorch (2.11 to 2.15) that it follows.
+If PyTorch casts, broadcasts or converts a tensor before the copy, the size is that of the converted
+tensor. Comments name the source files of PyTorch (2.11 to 2.15) that show its behavior.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class DispatchedCopy(NamedTuple):
     """One copy between devices that an operator made."""
 
     source: Tensor  # the tensor that the caller copied
-    part: Tensor  # `source` itself, or one component of a sparse tensor
+    part: Tensor  # `source` itself, or one of its tensors, such as the indices of a sparse tensor
     target: torch.device
     moved: TensorMeta  # the data that was transferred
     pinned: bool | None = None  # True if the host memory is pinned; None if not applicable
     non_blocking: bool = False
     made: Tensor | None = None  # the new tensor, if there is one
-    is_count: bool = False  # True if the operator only read how many results it has
+    is_count: bool = False  # True if only the size of the operator's result was copied
 
 
 def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
@@ -47,7 +47,8 @@ def dispatched_copies(call: Dispatched) -> Iterator[DispatchedCopy]:
     elif operator == "aten::_local_scalar_dense":
         if not first.is_cpu:
             meta = tensor_meta(first)._replace(shape=(), device="cpu")
-            # CUDA reads a number into pinned memory (CUDAScalar.cu in ATen/native/cuda).
+            # PyTorch reads a number from CUDA through pinned memory (CUDAScalar.cu in
+            # ATen/native/cuda).
             yield DispatchedCopy(
                 first, first, torch.device("cpu"), meta, True if first.is_cuda else None
             )
@@ -73,8 +74,8 @@ def _copy(
         after = tensor_meta(into)
         moved = tensor_meta(part)._replace(device=after.device)
         # A blocking copy casts on the CPU, a non-blocking copy on the accelerator (see
-        # copy_kernel_cuda in ATen/native/cuda/Copy.cu). `copy_` broadcasts a small source before it
-        # copies.
+        # copy_kernel_cuda in ATen/native/cuda/Copy.cu). `copy_` broadcasts its source before the
+        # copy.
         if part.is_cpu != non_blocking:
             moved = moved._replace(dtype=after.dtype)
         if call.operator != "aten::_to_copy" and part is source:
@@ -83,8 +84,8 @@ def _copy(
         if part.is_cpu or into.is_cpu:
             host = part if part.is_cpu else into
             casts = part.dtype != into.dtype and not non_blocking
-            # For a cast or a layout change on the host, PyTorch uses a temporary tensor in pageable
-            # memory.
+            # If PyTorch casts or changes the layout on the host, the copy uses a temporary tensor
+            # in pageable memory instead of the pinned one.
             direct = _have_same_layout(part, into) or (
                 TensorBase.is_contiguous(host) and host.shape == into.shape
             )
@@ -93,7 +94,7 @@ def _copy(
 
 
 def _have_same_layout(a: Tensor, b: Tensor) -> bool:
-    """Return True if two tensors have the same memory layout without gaps."""
+    """Return True if two tensors have the same shape and strides, and no gaps in memory."""
     span = 1 + sum(
         (n - 1) * stride for n, stride in zip(a.shape, TensorBase.stride(a), strict=True)
     )
@@ -113,16 +114,17 @@ def _index_arguments(
 def _indexing(
     into: Tensor, indices: list[Tensor], values: Tensor | None, accumulate: bool
 ) -> Iterator[DispatchedCopy]:
-    """Yield the copies that indexing a tensor on another device than the CPU makes.
+    """Yield the copies that are made when a tensor on a device other than the CPU is indexed.
 
-    CPU indices and CPU values to assign are copied to the device. For a mask on the device, the
-    number of true elements is copied to the CPU, because the result's size depends on it.
+    Indices on the CPU, and assigned values on the CPU, are copied to the device. For a mask on the
+    device, the number of true elements is copied to the CPU, because the result's size depends on
+    it.
 
     Args:
         into: the indexed tensor.
         indices: the indices.
         values: the values to assign, if any.
-        accumulate: True if the values are added.
+        accumulate: True if the values are added to the elements, False if they replace them.
     """
     fills = values is not None and not accumulate and _is_fill(values, into, indices)
     for index in indices:
@@ -136,8 +138,8 @@ def _indexing(
         and torch.are_deterministic_algorithms_enabled()
     )
     if sorts and into.is_cuda:
-        # Indices are broadcast before they are copied, and a mask becomes one index per dimension
-        # (see makeLinearIndex in ATen/native/cuda/Indexing.cu).
+        # Before the copy, indices are broadcast, and a mask is replaced by one index tensor per
+        # dimension (see makeLinearIndex in ATen/native/cuda/Indexing.cu).
         known = [index for index in indices if index.is_cpu or not _is_mask(index)]
         lengths = [(_count(i),) if _is_mask(i) else tuple(i.shape) for i in known]
         shape = tuple(torch.broadcast_shapes(*lengths))  # type: ignore[no-untyped-call]
@@ -150,8 +152,8 @@ def _indexing(
         if not index.is_cpu:
             continue
         if _is_mask(index):
-            # Instead of a CPU mask, the positions of its true elements are copied. Pinned memory is
-            # used for a GPU (see expandTensors in ATen/native/IndexingUtils.h).
+            # Not the mask itself, but the indices of its true elements are copied, through pinned
+            # memory if the device is a GPU (see expandTensors in ATen/native/IndexingUtils.h).
             shape = (_count(index), TensorBase.dim(index))
             copy = _host_copy(index, into.device, shape, torch.int64)
             yield copy._replace(pinned=into.is_cuda, non_blocking=into.is_cuda)
@@ -160,14 +162,14 @@ def _indexing(
 
 
 def _count_of(counted: Tensor, dtype: torch.dtype) -> DispatchedCopy:
-    """Return the copy of one number to the CPU by which an operator reads how many results it has.
+    """Return the copy to the CPU by which an operator reads the size of its result.
 
-    CUDA copies an int32 through pinned memory. See Nonzero.cu, Unique.cu and UniqueCub.cu in
-    ATen/native/cuda.
+    On CUDA, a size of dtype int32 is copied through pinned memory (see Nonzero.cu, Unique.cu and
+    UniqueCub.cu in ATen/native/cuda).
 
     Args:
-        counted: the tensor whose elements are counted.
-        dtype: dtype of the number.
+        counted: the argument that determines the size.
+        dtype: dtype of the size.
     """
     meta = TensorMeta((), str(dtype)[6:], "cpu")
     pinned = dtype == torch.int32 if counted.is_cuda else None
@@ -184,9 +186,9 @@ def _host_copy(
 def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
     """Return True if one number is assigned where a single mask is true, as in `x[mask] = 0`.
 
-    PyTorch then passes the number to a kernel and copies no tensor. See canDispatchToMaskedFill in
-    ATen/native/TensorAdvancedIndexingUtils.h. Only for CUDA does Python create the number on the
-    CPU.
+    PyTorch then passes the number to a kernel and copies no tensor (see canDispatchToMaskedFill in
+    ATen/native/TensorAdvancedIndexingUtils.h). If the device is CUDA, the number must be on the
+    CPU, where PyTorch creates a Python number.
     """
     number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device
@@ -219,7 +221,7 @@ def _on_device(args: Any, result: Any) -> bool:
     return not args[0].is_cpu
 
 
-# Operators whose result size depends on values, with the position of the argument that decides.
+# Operator whose result's size depends on values -> position of the argument with these values.
 _COUNTED = {
     "aten::nonzero": 0,
     "aten::masked_select": 1,
@@ -228,7 +230,8 @@ _COUNTED = {
     "aten::unique_consecutive": 0,
 }
 
-# Operators that may copy between devices. The function returns True for calls that may have.
+# Operator that may copy between devices -> function of its arguments and result, which returns True
+# if a call may have made a copy.
 OPERATORS: dict[str, Callable[..., bool]] = {
     "aten::_to_copy": _changes_device,
     "aten::copy_": _source_is_on_another_device,

@@ -1,13 +1,13 @@
 """Measure how long copies take on the device, with the profiler's memcpy events.
 
-Events and recorded copies are taken in the order in which the program issued them, and each event
-is matched to the first unmatched copy of the same kind and size. Copies inside kernels match no
-recorded copy, and are listed separately. Copies within one device are left out, and so are copies
-between two devices that ROCm names "Memcpy DtoD".
+Events and recorded copies are sorted by the calls that issued them. Each event is matched to the
+first unmatched copy of the same kind and size. Copies inside kernels match no recorded copy, and
+are listed separately. Copies within one device are left out. Copies between two devices that ROCm
+names "Memcpy DtoD" are left out as well, because they cannot be told apart from these.
 
-The events have Kineto's format (see CuptiActivity.cpp): a name such as "Memcpy HtoD (Pinned ->
-Device)", the number of bytes, the correlation id, which is the number of the issuing call, and the
-device, or both devices of a copy between two cards.
+The events have Kineto's format (see CuptiActivity.cpp). An event has a name such as "Memcpy HtoD
+(Pinned -> Device)", the number of bytes, a correlation id, which numbers the call that issued the
+copy, and the device, or both devices of a copy between two GPUs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ class Memcpy(NamedTuple):
 
 
 class Clock:
-    """A context manager that profiles CUDA copies; no other profiler can run at the same time."""
+    """A context manager that profiles CUDA copies.
+
+    No other profiler can run at the same time.
+    """
 
     def __init__(self) -> None:
         self.copies: list[Memcpy] = []
@@ -56,9 +59,9 @@ class Clock:
 
     def __exit__(self, *_: object) -> None:
         for device in range(torch.cuda.device_count()):
-            # Other devices are left out, because `synchronize` would initialize them.
+            # An unused device is left out, because `synchronize` would initialize it.
             if is_set_up(device):
-                with suppress(RuntimeError):  # raised if the device has failed
+                with suppress(RuntimeError):  # the device has failed
                     torch.cuda.synchronize(device)
         self._profile.stop()
         with tempfile.TemporaryDirectory() as folder:
@@ -91,6 +94,5 @@ def read(events: Iterable[dict[str, Any]]) -> list[Memcpy]:
 
 
 def _call_order(event: dict[str, Any]) -> tuple[int, float]:
-    # Copies are sorted by their calls. Their order on the device differs if there are several
-    # streams.
+    # Sorted by the issuing calls, because several streams may run copies in another order.
     return int(event.get("args", {}).get("correlation", 0)), float(event.get("ts", 0))

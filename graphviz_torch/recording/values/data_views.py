@@ -1,9 +1,10 @@
 """Detect views of data that exchange the sizes of two axes, where a permute was probably meant.
 
-Views in the user's own code that create no node are checked. Views of tensors that have a node are
-left to rules, for which the graph contains more information. Libraries are left out, because a
-library that splits heads may have equal sizes by chance. A view that exchanges n and n + 1 is left
-out, because it is the relative shift of attention positions.
+A view is checked if it creates no node and if the user's own code calls it. Views that create a
+node are checked by rules, because the graph contains more information about them. Views by
+libraries are not checked, because a library that splits attention heads may exchange sizes
+correctly. A view that exchanges n and n + 1 is not reported, because it may be the relative shift
+of attention positions.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..listener import Listener
 
 
 class DataViews(Listener):
-    """Listener that reports a view of data that has the same sizes in another order."""
+    """Listener that reports a view of data whose shape has the same sizes in another order."""
 
     needs = ("every_call",)
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
@@ -44,7 +45,7 @@ class DataViews(Listener):
 def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:
     """Return True if two shapes have the same sizes in another order, except for sizes of 1.
 
-    The exchange of two sizes n and n + 1 does not count.
+    The result is False if only two sizes n and n + 1 are exchanged.
 
     >>> _are_reordered((8, 32, 32, 3), (8, 3, 32, 32)), _are_reordered((8, 1, 32), (8, 32))
     (True, False)

@@ -1,8 +1,9 @@
-"""Compute fingerprints of tensors on the tensors' own devices, and copy them in batches.
+"""Compute fingerprints of tensors on the tensors' own devices, and copy the results in batches.
 
-Small tensors are cloned and queued, and then read together with others of the same shape. A large
-tensor is read at once. 16-bit tensors are converted to float32, complex tensors to real and
-imaginary parts. Matrix products are avoided, because the program may allow them to be less precise.
+Small tensors are cloned and queued, and then reduced together with others of the same shape. Large
+tensors are not queued. 16-bit tensors are converted to float32, and complex tensors to their real
+and imaginary parts. No matrix products are computed, because a program may have reduced their
+precision.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from ...internals.probes import run_unobserved, unobserved
 from ...internals.tensors.memory import may_be_read
 from .vectors import Vectors, VectorTable
 
-_MAX_QUEUED = 1 << 14  # tensors with more elements are not queued, but read at once
-_QUEUE_SIZE = 1 << 20  # most queued elements, on all devices together
-_BLOCK = 1 << 22  # elements that are read at a time; temporary tensors have this size, too
-_MAX_ROWS = 1 << 14  # fingerprints that are collected on devices before they are copied
+_MAX_QUEUED = 1 << 14  # tensors with more elements are not queued
+_QUEUE_SIZE = 1 << 20  # number of elements, on all devices together, at which the queue is emptied
+_BLOCK = 1 << 22  # number of elements that are read at a time, and size of temporary tensors
+_MAX_ROWS = 1 << 14  # number of fingerprints on devices at which they are copied to the CPU
 _DIGITS = 9  # number of significant digits that distinguishes all float32 values
 
 _new: Any = tuple.__new__  # creates a Fingerprint without a Python-level call
@@ -32,20 +33,20 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Fingerprints(Generic[Key]):
-    """A collection of fingerprints by key, which are computed when tensors are added."""
+    """Fingerprints of the tensors that were passed to `see`, by key."""
 
     def __init__(self) -> None:
         self._vectors = VectorTable()
         self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by shape, dtype, device
         self._waiting = 0
-        # By device and dtype, keys, numbers of elements, and on the device twelve numbers for each
-        # tensor.
+        # (device, dtype) -> the keys of tensors, their numbers of elements, and twelve numbers for
+        # each tensor, which are still on the device.
         self._rows: dict[Any, tuple[list[Key], list[int], list[Tensor]]] = {}
         self._count = 0
         self._found: dict[Key, Fingerprint] = {}
 
     def see(self, key: Key, tensor: Tensor) -> None:
-        """Read the current values of a tensor; a tensor without readable memory is skipped."""
+        """Compute the fingerprint of a tensor's current values, unless they cannot be read."""
         dtype = tensor.dtype
         if not may_be_read(tensor) or not (dtype.is_floating_point or dtype.is_complex):
             return
@@ -90,7 +91,7 @@ class Fingerprints(Generic[Key]):
             )
 
     def _large(self, tensor: Tensor) -> Tensor:
-        """Return the twelve numbers of a large tensor as [1, 12], read in blocks of rows."""
+        """Return the twelve numbers of a large tensor, as [1, 12]. It is read in blocks of rows."""
         columns = tensor.shape[-1]
         rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
         vectors = self._vectors.for_shape(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
@@ -120,7 +121,7 @@ class Fingerprints(Generic[Key]):
             self._copy_rows()
 
     def _wait(self) -> None:
-        """Wait for all streams that may have computed the tensors."""
+        """Wait for all CUDA streams that may have computed the tensors."""
         for device in {kind[0] for kind in self._rows} | {kind[2] for kind in self._copies}:
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
@@ -137,9 +138,13 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
-    """Return twelve numbers for each of n matrices [n, rows, columns], as a tensor [n, 12].
+    """Return twelve numbers for each of n matrices, as a tensor [n, 12].
 
-    These are projections on the vectors, norms, extremes, and the sum of cubes.
+    The numbers are projections on the vectors, norms, extremes, and the sum of cubes.
+
+    Args:
+        rows: the matrices, [n, rows, columns].
+        vectors: the projection vectors for one matrix.
     """
     both = (1, 2)
     return torch.cat(
@@ -176,10 +181,10 @@ def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
 
 
 def _round(values: Any) -> Any:
-    """Return values rounded to nine significant digits, with inf in place of NaN."""
+    """Return values rounded to nine significant digits, with NaN replaced by inf."""
     power = np.floor(np.log10(np.abs(values)))
     scale = 10.0 ** (_DIGITS - 1 - power)
     short = np.round(values * scale) / scale
     short = np.where(np.isfinite(short), short, np.where(np.isfinite(values), 0.0, values))
-    # NaN is replaced, because NaN != NaN and equal fingerprints have to compare equal.
+    # NaN is not equal to NaN, but fingerprints of equal tensors have to be equal.
     return np.where(np.isnan(short), np.inf, short)

@@ -1,7 +1,7 @@
 """Record fingerprints of forward results and leaves.
 
-Results of calls that created nodes, results of modules, and roots of backward are read when they
-are computed. Leaves are read together with their graph; of a large leaf, only every k-th row and
+Results of calls that created nodes, and results of modules, are read when they are computed. Roots
+of backward and leaves are read when backward begins. Of a large leaf, only every k-th row and
 column is read. Tensors inside compiled regions, results without a node, and tensors without dense
 memory of their own have no fingerprint.
 """
@@ -27,10 +27,10 @@ from ..live import LiveGraph
 from ..program import Program
 from .fingerprints import Fingerprints
 
-# A result has the key (sequence number, output_nr, False), a leaf the key (node id, position of the
-# graph, True).
+# The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,
+# index of the graph, True).
 _Key = tuple[int, int, bool]
-_MAX_LEAF = 1 << 18  # about this many elements of a larger leaf are read
+_MAX_LEAF = 1 << 18  # of a larger leaf, about this many elements are read
 
 
 class ResultFingerprints(Listener):
@@ -111,7 +111,7 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 
 def _sample(leaf: Tensor) -> Tensor:
-    """Return every k-th row and column of a large leaf; a smaller leaf is returned whole."""
+    """Return every k-th row and column of a large leaf, or all of a smaller leaf."""
     if not is_dense(leaf) or TensorBase.numel(leaf) <= _MAX_LEAF:
         return leaf
     step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _MAX_LEAF))

@@ -1,8 +1,8 @@
 """Record the values of the loss, and of other small results and leaves.
 
-Results of calls that created nodes, and roots of backward, are read when they are computed. Leaves
-are read together with their graph. Results inside compiled regions, and results of calls that
-created no node, are not read. With `gradients="finite"` calls are not observed.
+Results of calls that created nodes are read when they are computed. Roots of backward and leaves
+are read when backward begins. Results inside compiled regions, and results of calls that created no
+node, are not read. With `gradients="finite"`, only roots and leaves are read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from ..listener import BackwardBegan, Columns, Listener
 from ..live import LiveGraph
 from ..program import Program
 
-# A result has the key (sequence number, output_nr, False), a leaf the key (node id, position of the
-# graph, True).
+# The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,
+# index of the graph, True).
 _Key = tuple[int, int, bool]
 
 
 class SmallResults(Listener):
-    """Listener that records the values of small tensors; it waits for a device when a graph is
-    built.
+    """Listener that records the values of small tensors.
+
+    Values on devices other than the CPU are copied when a graph is built.
     """
 
     functions: Container[Any] | None
@@ -48,7 +49,7 @@ class SmallResults(Listener):
             return
         try:
             small = IS_SMALL[result.shape]
-        except (RuntimeError, TypeError):  # raised for symbolic and nested sizes
+        except (RuntimeError, TypeError):  # the sizes are symbolic or nested
             return
         if small and result.requires_grad:
             self._values.see((end - 1, result.output_nr, False), result)

@@ -1,10 +1,11 @@
 """Compute the projection vectors for fingerprints, which are equal on every machine.
 
-They are computed from cosines and squares of the index, without a random generator.
+The vectors are computed from cosines, sines and squares of the index, without a random generator:
 
-    wave    cosine and sine of a whole number of turns along a dimension. A cyclic shift of the
-            dimension rotates the pair of the two products, and keeps its length.
-    noise   pseudo-random numbers. If elements are exchanged along the dimension, the product
+    wave    cosine and sine of a whole number of turns along a dimension. If the elements are
+            shifted cyclically along the dimension, the length of the pair (projection on the
+            cosine, projection on the sine) does not change.
+    noise   pseudo-random numbers. If two elements along the dimension are exchanged, the projection
             changes.
 """
 
@@ -21,18 +22,19 @@ from ...internals.functions import TensorBase
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 _ROOT = math.sqrt(2) - 1
-_MAX_CACHED = 1 << 20  # most elements in the cache, of all vectors together
+_MAX_CACHED = 1 << 20  # largest number of elements of all cached vectors together
 
 
 class Vectors(NamedTuple):
-    """The projection vectors for tensors of one shape, viewed as a matrix.
+    """The projection vectors for tensors of one shape.
 
-    The columns are the last dimension, the rows are all other dimensions.
+    A tensor is viewed as a matrix. The last dimension becomes the columns, and all other dimensions
+    together become the rows.
     """
 
-    along: Tensor  # [3, columns]: ones, and the two waves along the last dimension
+    along: Tensor  # [3, columns]: ones, and cosine and sine along the last dimension
     columns: Tensor  # [columns]: noise
-    down: Tensor  # [3, rows]: two waves along the second-last dimension, noise along the first
+    down: Tensor  # [3, rows]: cosine, sine along the second-last dimension, noise along the first
     rows: Tensor  # [rows]: noise
 
 
@@ -75,7 +77,7 @@ def _make_vectors(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devi
 
 def _wave(places: Tensor, size: int) -> tuple[Tensor, Tensor]:
     turns = max(round(_GOLDEN**2 * size), 1)
-    while math.gcd(turns, size) > 1:  # with a common divisor, the wave would repeat itself
+    while math.gcd(turns, size) > 1:  # with a common divisor, the wave would have a shorter period
         turns -= 1
     angles = places * turns % size * (2 * math.pi / size)
     return torch.cos(angles), torch.sin(angles)
