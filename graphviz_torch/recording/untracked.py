@@ -67,7 +67,8 @@ _MAX_USES = 50_000  # number of latest uses of followed tensors that are kept
 _NO_DATA = frozenset(
     (Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, slice)
 )
-_LISTS = frozenset((tuple, list, torch.Size))  # skipped as an argument if the first item is no data
+# An argument of these types is skipped if its first item cannot be data.
+_LISTS = frozenset((tuple, list, torch.Size))
 _VIEW_NAMES = """
     getitem view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
     expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
@@ -390,8 +391,9 @@ class UntrackedCalls(Listener):
         return known.entry if known is not None and known() is given else None
 
     def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
-        """Return a new entry for data, or the completed entry of copied data; None if the tensor is
-        a parameter, a buffer, or empty.
+        """Return a new entry for data, or the completed entry of copied data.
+
+        Returns None for a parameter, a buffer, or an empty tensor.
         """
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None

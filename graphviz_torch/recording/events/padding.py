@@ -175,7 +175,7 @@ def _trailing_token(tokens: Tensor) -> tuple[Tensor, Tensor]:
     enough = torch.ge(torch.sum(torch.eq(last, token)), _MIN_ROWS)
     count = torch.sum(is_token)
     only = torch.eq(torch.sum(trailing), count)
-    # A row that consists of the token alone is no padded sequence.
+    # A row that consists of the token alone is not a padded sequence.
     begun = torch.logical_not(torch.any(torch.eq(torch.select(tokens, 1, 0), token)))
     found = torch.logical_and(torch.logical_and(enough, only), begun)
     return torch.where(found, token, -1), torch.where(found, count, 0)

@@ -257,8 +257,9 @@ class Targets(Listener):
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
-        """Report calls before one optimizer step, each with a backward of its own, that average
-        very different numbers of targets.
+        """Report calls of one optimizer step that average very different numbers of targets.
+
+        Only calls that each have their own backward are compared.
         """
         counts: dict[int, dict[int, int]] = {}  # by step and backward
         for answer, row, size in zip(answers, rows, sizes, strict=True):
