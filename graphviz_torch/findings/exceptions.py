@@ -16,8 +16,8 @@ ADVICE = {
     "clone (h = h.clone(); h[:, :4] += 1), or compute new parts and join them with torch.cat().",
     "implicitly created only for scalar outputs": "Call backward() on one number, such as "
     "loss.mean() or loss.sum(), or pass gradient=.",
-    "appears to not have been used in the graph": "Ask for gradients of tensors that the output "
-    "was computed from, or pass allow_unused=True.",
+    "appears to not have been used in the graph": "Request gradients of tensors from which the "
+    "output was computed, or pass allow_unused=True.",
     "elements of input should be between 0 and 1": "Put a sigmoid before binary_cross_entropy, or "
     "use binary_cross_entropy_with_logits.",
     "Inference tensors cannot": "Create the tensor under torch.no_grad() instead of "
@@ -37,8 +37,8 @@ ADVICE = {
     "call float() on the target.",
     " is out of bounds.": "Classes count from 0, and the model needs one output for each class: "
     "compare target.max() with the number of outputs.",
-    "index out of range in self": "An index must be smaller than num_embeddings: look at the "
-    "max() of the indices.",
+    "index out of range in self": "An index must be smaller than num_embeddings: check the max() "
+    "of the indices.",
     "shapes cannot be multiplied": "The last dimension of the input must have the size "
     "in_features of the layer: print both shapes.",
     "empty parameter list": "Pass a non-empty list of parameters. A plain list of layers "
@@ -57,7 +57,7 @@ ADVICE = {
     "W]: 1 for a gray image, 3 for a color image. Image libraries put the channels last; "
     "permute them to dimension 1.",
     "D (unbatched) or ": "A convolution takes [N, C, ...], or [C, ...] without a batch: add a "
-    "missing dimension with unsqueeze(), or flatten dimensions that are too many.",
+    "missing dimension with unsqueeze(), or flatten the extra dimensions.",
     "Kernel size can't be greater": "The image has become smaller than the kernel: use a larger "
     "image, fewer strides and poolings before this layer, or padding.",
     "Output size is too small": "The image has become smaller than the pooling window: use a "
@@ -67,15 +67,15 @@ ADVICE = {
     "Expected target size [": "Classes must be in dimension 1. If the input is [N, length, "
     "classes] and the target [N, length], call transpose(1, 2) on the input, or flatten(0, 1) "
     "on both.",
-    "must have the same dtype, but got": "Input and weights need one dtype: convert the input "
-    "with x.to(weight.dtype), or run the layer under torch.autocast. Arrays of NumPy are "
-    "float64 by default.",
+    "must have the same dtype, but got": "Input and weights need one dtype: convert the input with "
+    "x.to(weight.dtype), or run the layer under torch.autocast. NumPy arrays are float64 by "
+    "default.",
     "to have the same dtype, but got": "Input and weights need one dtype: convert the input with "
     "x.to(weight.dtype), or run the layer under torch.autocast.",
     "Input type (": "Convert the input to the dtype of the weights with x.to(weight.dtype), and "
-    "move both to one device. Arrays of NumPy are float64 by default.",
+    "move both to one device. NumPy arrays are float64 by default.",
     "view size is not compatible": "Call reshape() instead of view(): reshape() copies the "
-    "elements if it must. After transpose or permute, elements are in another order in memory.",
+    "elements if it must. After transpose or permute, elements are in a different order in memory.",
     "is invalid for input of size": "The product of a view's sizes must be the number of "
     "elements: pass -1 for one size, and check that the batch has the size that the view "
     "assumes.",
@@ -98,7 +98,7 @@ ADVICE = {
     "tuple, as in output, state = lstm(x).",
     "must be Tensor, not NoneType": "The argument is None: look for a function without a return "
     "statement.",
-    "was expecting embedding dimension": "embed_dim of an attention must be the size of the "
+    "was expecting embedding dimension": "embed_dim of an attention layer must be the size of the "
     "query's last dimension.",
     "embed_dim must be divisible by num_heads": "Each head has embed_dim / num_heads features: "
     "choose num_heads so that it divides embed_dim.",
@@ -111,7 +111,7 @@ ADVICE = {
     "tolist().",
     "only one element tensors can be converted": "float() and int() take one number: call mean(), "
     "sum() or tolist().",
-    "Dimension out of range": "Dimensions count from 0 to ndim - 1: the tensor has fewer "
+    "Dimension out of range": "Dimensions are numbered from 0 to ndim - 1: the tensor has fewer "
     "dimensions than the call expects.",
     "The shape of the mask": "A mask must have the shape of the tensor's first dimensions, or "
     "of the whole tensor: write x[:, mask] to select along dimension 1.",
@@ -155,10 +155,10 @@ ADVICE = {
     "Expected input_lengths to have value at most": "An input length is at most the number of "
     "time steps, the size of dimension 0 of log_probs: divide the lengths by the model's "
     "strides.",
-    "metadata than during the forward pass": "The block did something else when it ran again: "
-    "look for a counter, a cache, or a mode in what is checkpointed.",
-    "A different number of tensors was saved": "The block did something else when it ran again: "
-    "look for a counter, a cache, or a mode in what is checkpointed.",
+    "metadata than during the forward pass": "The checkpointed code did something "
+    "different when it ran again: look for a counter, a cache or a mode in it.",
+    "A different number of tensors was saved": "The checkpointed code did something "
+    "different when it ran again: look for a counter, a cache or a mode in it.",
     "Expected to have finished reduction in the prior iteration": "A parameter was not used by "
     "the loss on this rank: use it, or pass find_unused_parameters=True.",
     "Attempting to unscale FP16 gradients": "Keep the weights in float32 and run the forward "
@@ -170,5 +170,5 @@ ADVICE = {
         "run --simulate 1 SCRIPT.",
     ),
     "out of memory": "Use a smaller batch, bfloat16 autocast, or torch.utils.checkpoint for the "
-    "modules that save most memory.",
+    "modules that save the most memory.",
 }

@@ -94,7 +94,7 @@ def test_of_several_ways_the_strongest_is_told_and_all_are_counted() -> None:
     assert way.path_count == 2
     assert "tanh" not in {point.name for point in way.points}
     assert 0.99 < way.share < 1
-    share = re.search(r"the strongest of 2 paths \(([\d.]+) % of all of them, shared", str(way))
+    share = re.search(r"the strongest of 2 paths \(([\d.]+) % of the gradient, estimated", str(way))
     assert share
     assert float(share[1]) == pytest.approx(100 * way.share, rel=1e-2)
 

@@ -271,7 +271,7 @@ SAID: dict[str, tuple[str, Graph, str, list[str]]] = {
     ),
     "mixed devices, with the line to write": (
         "mixed-devices", mixed("cpu", "cuda:0"), "error",
-        ['Move all to one device: x = x.to("cuda:0").'],
+        ['Move all tensors to one device: x = x.to("cuda:0").'],
     ),
     "a pageable copy, with the line to write": (
         "pageable-copy", CASES["pageable-copy"].graph, "info",

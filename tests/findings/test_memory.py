@@ -55,7 +55,7 @@ def test_a_loss_logged_with_its_history_is_found_with_the_line_that_keeps_it(
     log: memory.Log, line: str
 ) -> None:
     found = only("retained-graph", memory.logged(log, "")(record))
-    assert found.message.startswith("The graphs of 3 earlier steps are still alive: ")
+    assert found.message.startswith("The graphs of 3 earlier steps are still in memory: ")
     lines = Path(memory.__file__).read_text().splitlines()
     assert line in lines[int(found.where.split(":")[1]) - 1]
 

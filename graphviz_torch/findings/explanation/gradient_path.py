@@ -117,7 +117,7 @@ class GradientPath:
             head += f", the strongest of {number} paths"
             if self._has_norms:
                 share = number_text(100 * self.share, 3)
-                head += f" ({share} % of all of them, shared out at each fork by norms)"
+                head += f" ({share} % of the gradient, estimated from norms)"
         if self.whole.step.loss_scale is not None:
             head += f"; the loss was multiplied by {number_text(self.whole.step.loss_scale)}"
         lines = [head, *_table([_HEAD, *map(_row, self.points)])] if count else []

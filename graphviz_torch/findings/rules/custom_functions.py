@@ -161,15 +161,15 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
         if event.checkpoint:
             where = event.where or reading.graph.nodes[event.nodes[0]].where
             message = (
-                f"The checkpoint{at(where)} runs its forward again with other random numbers: "
-                f"it has preserve_rng_state=False, and {name} drew another mask."
+                f"The checkpoint{at(where)} runs its forward again with other random numbers: it "
+                f"has preserve_rng_state=False, and {name} drew a different mask."
             )
             advice = f"Leave out preserve_rng_state=False{at(where)}."
         else:
             where = event.where
             message = (
-                f"{name} drew another mask when backward ran the forward again{at(event.where)}: "
-                "its random state was not restored."
+                f"{name} drew a different mask when backward ran the forward "
+                f"again{at(event.where)}: its random state was not restored."
             )
             advice = (
                 "Store torch.get_rng_state() in forward, and set this state before the second "
@@ -179,7 +179,7 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             message,
-            cause="another dropout mask",
+            cause="a different dropout mask",
             advice=advice,
             where=where,
             nodes=event.nodes,

@@ -84,7 +84,9 @@ def mixed_devices(reading: Reading) -> Iterator[Finding]:
         f"{failure.operation or 'An operation'}{at(failure.where)} got "
         f"{got or 'tensors on different devices'}.",
         cause="tensors on different devices",
-        advice=f"Move all to one device: {advice}." if advice else f'Move all to "{target}" first.',
+        advice=f"Move all tensors to one device: {advice}."
+        if advice
+        else f'Move all tensors to "{target}" first.',
         where=failure.where,
         nodes=tuple(o.node for o in failure.operands if o.node is not None),
     )

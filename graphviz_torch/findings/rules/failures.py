@@ -103,7 +103,7 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
     others = [cause for cause in failure.causes if _is_backward(cause)]
     said = listing(dict.fromkeys(_change(reading, change) for change in changes))
     message = f"{_operation(node)}{at(node.where)} needs the original values of {what}, but "
-    message += f"{said or 'an operation that was not seen'} changed it in place"
+    message += f"{said or 'an operation that was not recorded'} changed it in place"
     for other in others:
         message += f"; {_run(other)} had already run it, and {_origin(reading, other)}"
     yield finding(
@@ -496,12 +496,12 @@ def _origin(reading: Reading, other: Cause) -> str:
 def _advice_on_carried(other: Cause) -> str:
     """Return advice on a tensor through which a backward reaches a graph that has already run."""
     name = other.label
-    detached = f"{name} = {name}.detach()" if name.isidentifier() else "with detach()"
+    detached = f"{name} = {name}.detach()" if name.isidentifier() else "detach()"
     if (other.in_loop or not other.where) and other.operation != "grad":
         return (
-            f"Cut {name or 'the tensor'} off between the steps, {detached}. If it is kept in a "
-            "list, clear the list after each step. If the gradient of each step should reach "
-            "its source, compute it again in each step."
+            f"Detach {name or 'the tensor'} between the steps, with {detached}. If a list keeps "
+            "it, clear the list after each step. If the gradient of each step should reach the "
+            "source of this tensor, compute the tensor again in each step."
         )
     if other.operation == "grad":
         return (

@@ -78,8 +78,8 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
         elif learning.intersection(labels) or not learning:
             yield finding(
                 "warning",
-                f"{name} was set on {listing(labels)}{at(where)}: this has no effect, because "
-                "the attribute's name is requires_grad.",
+                f"{name} was set on {listing(labels)}{at(where)}: this has no effect, because the "
+                "attribute is called requires_grad.",
                 cause="an attribute that does nothing",
                 advice=f"Write requires_grad in place of {name}.",
                 where=where,

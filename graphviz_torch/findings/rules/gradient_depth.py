@@ -85,9 +85,9 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     yield finding(
         # The weights of an unrolled RNN still learn through their other uses.
         "warning" if starved and vanishes else "info",
-        f"The gradient {'vanishes' if vanishes else 'shrinks'} along depth: "
+        f"The gradient {'vanishes' if vanishes else 'shrinks'} with depth: "
         f"{_norms_at_ends(reading, chain)}" + (f", and {names} {slowly}." if names else "."),
-        cause="vanishing along depth",
+        cause="vanishing with depth",
         advice="Use residual connections, normalization, ReLU or GELU instead of sigmoid or "
         "tanh, or an initialization that keeps the scale (nn.init.kaiming_normal_).",
         where=reading.graph.nodes[chain[-1][0]].where,
@@ -159,7 +159,7 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     yield finding(
         "warning",
         f"The gradient explodes with depth: {_norms_at_ends(reading, chain)}.",
-        cause="exploding along depth",
+        cause="exploding with depth",
         advice="Lower the scale of the weights (nn.init.kaiming_normal_), add normalization, and "
         "clip with nn.utils.clip_grad_norm_.",
         where=reading.graph.nodes[chain[-1][0]].where,

@@ -150,8 +150,9 @@ def grad_of_non_leaf(reading: Reading) -> Iterator[Finding]:
             f"{name}.grad{at(event.where)} is None, because {name} is not a leaf: it was computed"
             f"{at(made)}{_operation_text(reading, event)}.",
             cause="not a leaf",
-            advice=f"Make {name} a leaf after that, with {name} = {name}.detach()"
-            ".requires_grad_(), or change a leaf in place under torch.no_grad().",
+            advice=f"After computing {name}, make it a leaf with {name} = "
+            f"{name}.detach().requires_grad_(), or change an existing leaf in place under "
+            "torch.no_grad().",
             where=made or event.where,
             nodes=event.nodes,
         )

@@ -156,7 +156,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
                 f"{name}{at(node.where)} takes log-probabilities over dimension 1, the classes, "
                 f"but got log-probabilities over dimension {axis} from "
                 f"{reading.call(maker.id)}{at(maker.where)}.",
-                cause="log_softmax over another dimension than that of the classes",
+                cause="log_softmax over a dimension other than the classes",
                 advice="Call log_softmax with dim=1.",
                 where=maker.where,
                 nodes=(maker.id, node.id),
@@ -194,7 +194,7 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
             f"kl_div{at(event.where)} takes log-probabilities, but got probabilities from "
             f"{maker.title}{at(maker.where)}.",
             cause="probabilities where log-probabilities belong",
-            advice="Pass log_softmax of the raw scores; the target may stay probabilities.",
+            advice="Pass log_softmax of the raw scores; the target may still be probabilities.",
             where=event.where,
             nodes=(maker.id, *event.nodes),
         )

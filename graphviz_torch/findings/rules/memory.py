@@ -108,7 +108,7 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     kept = reading.graph.step.retained
     if kept is None:
         return
-    alive = f"The graphs of {kept.steps} earlier steps are still alive"
+    alive = f"The graphs of {kept.steps} earlier steps are still in memory"
     if kept.node is not None:
         message = f"{alive}, and backward runs through them again: {reading.call(kept.node)}"
         message += f"{at(kept.where)} was computed from one of them."
@@ -122,7 +122,7 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
         "warning" if kept.where or kept.node is not None else "info",
         message,
         cause="history kept from step to step",
-        advice="Keep only the number, with item(), or keep a detach() of the tensor.",
+        advice="Keep only the number, with item(), or a detached tensor, with detach().",
         where=kept.where,
         nodes=() if kept.node is None else (kept.node,),
     )

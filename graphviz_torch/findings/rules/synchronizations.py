@@ -215,7 +215,7 @@ def copy_in_backward(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if kind in ("parameter", "replica") else "info",
             f"{names}: {len(copies)} {'copy' if len(copies) == 1 else 'copies'} between devices "
-            f"inside the graph ({moved}), which backward repeats for the gradient.",
+            f"inside the graph ({moved}). Backward copies the gradients back.",
             cause="a copy with a gradient",
             advice={
                 "parameter": "Move the model once with model.to(device) before training.",

@@ -522,8 +522,8 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{count_text(event.count, 'step')}{at(event.stepped)} used the gradients of "
-            f"{count_text(event.backwards, 'backward')}{at(event.where)}, and the other steps "
-            f"those of {event.usual}: {why}.",
+            f"{count_text(event.backwards, 'backward')}{at(event.where)}, while the other steps "
+            f"used those of {event.usual}: {why}.",
             cause="uneven accumulation",
             advice=advice,
             where=event.where,

@@ -455,7 +455,8 @@ def _round_trip(
         f"{name} went from {first.source} to {first.target}{at(first.where)} and came back"
         f"{at(last.where)} with {between or 'no'} node{'' if between == 1 else 's'} in between.",
         cause="a round trip",
-        advice=f"Stay on {first.source}: this saves both copies and the waiting for them.",
+        advice=f"Stay on {first.source}: both copies, and the time to wait for them, are then "
+        "saved.",
         where=first.where,
         nodes=tuple(t.node for t in (first, last) if t.node is not None),
         transfers=(i, j),

@@ -338,8 +338,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
             f"Gradients are NaN or Inf, as they have been since backward {first + 1} of the "
             "recording.",
             cause=SINCE_EARLIER_BACKWARD,
-            advice=f"Call find(recording.graphs[{first}]) to see the cause, from which the "
-            "values here follow.",
+            advice=f"Call find(recording.graphs[{first}]) to see the cause of these values.",
             nodes=(origin,),
         )
         return

@@ -50,7 +50,7 @@ class RetainedGraphMarks:
         return not (self._reported or step % _CHECK_EVERY)
 
     def report(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Yield a report if graphs of many earlier steps are still alive."""
+        """Yield a report if graphs of many earlier steps are still in memory."""
         self._marks = deque((when, mark) for when, mark in self._marks if mark() is not None)
         steps = {when for when, _ in self._marks if when < step}
         if len(steps) < _MIN_ALIVE:

@@ -20,7 +20,7 @@ CASES: dict[str, Case] = {
             chain("w", "MulBackward0"), step=Step(retained=RetainedGraphs(4, "total", "train.py:8"))
         ),
         "warning",
-        "The graphs of 4 earlier steps are still alive: total keeps the result of train.py:8 "
+        "The graphs of 4 earlier steps are still in memory: total keeps the result of train.py:8 "
         "with its history.",
         [chain("w", "MulBackward0")],
     ),

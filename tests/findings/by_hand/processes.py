@@ -141,8 +141,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-buffers": RankCase(
         [summed(rank(AVERAGE), *sums, kind="buffer") for sums in (SAME, LATE)],
         "warning",
-        "body.mean differs between the ranks, which train one model: each rank evaluates with "
-        "its own buffers, and a checkpoint has those of one rank.",
+        "body.mean differs between the ranks, which train one model: each rank evaluates with its "
+        "own buffers, and a checkpoint contains the buffers of only one rank.",
         [
             [summed(rank(AVERAGE), *SAME, kind="buffer")] * 2,
             [summed(rank(), *sums, kind="buffer") for sums in (SAME, LATE)],
@@ -186,8 +186,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-replicas (from the start)": RankCase(
         [rank(AVERAGE, norm=1.0), rank(AVERAGE, norm=1.1, gradient=2.0)],
         "error",
-        "The values of body.weight differ between the ranks, which average the gradients at "
-        "train.py:9.",
+        "The values of body.weight differ between the ranks, although the ranks average the "
+        "gradients at train.py:9.",
         [
             [rank(AVERAGE, norm=1.0), rank(AVERAGE, norm=1.000001, gradient=2.0)],  # other devices
             [rank(norm=1.0), rank(norm=1.1)],  # stages of a pipeline

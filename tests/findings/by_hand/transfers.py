@@ -126,8 +126,7 @@ CASES: dict[str, Case] = {
     "copy-in-backward": Case(
         copied("parameter"),
         "warning",
-        "w: 1 copy between devices inside the graph (2.0 KiB), which backward repeats for the "
-        "gradient.",
+        "w: 1 copy between devices inside the graph (2.0 KiB). Backward copies the gradients back.",
         [moved(sent())],
     ),
 }

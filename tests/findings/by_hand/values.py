@@ -62,8 +62,8 @@ CASES: dict[str, Case] = {
     "vanishing-gradient": Case(
         deep(0.1),
         "warning",
-        "The gradient vanishes along depth: its norm goes from 1 at mm to 1e-07 at mm over 8 "
-        "nodes, and fc0.weight and fc1.weight hardly learn.",
+        "The gradient vanishes with depth: its norm goes from 1 at mm to 1e-07 at mm over 8 nodes, "
+        "and fc0.weight and fc1.weight hardly learn.",
         [deep(0.5), deep(1.0), deep(0.1, last=0.0008)],
     ),
     "exploding-gradient": Case(

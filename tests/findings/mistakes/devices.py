@@ -177,7 +177,7 @@ def batch_left_on_the_cpu(record: Record) -> None:
             model(x)  # cause
 
 
-@says("mixed-devices", advice='Move all to one device: the model, with model.to("sim:0")')
+@says("mixed-devices", advice='Move all tensors to one device: the model, with model.to("sim:0")')
 def model_left_on_the_cpu(record: Record) -> None:
     with simulate_accelerator() as [sim]:
         model = nn.Linear(4, 4)

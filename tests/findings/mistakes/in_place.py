@@ -202,7 +202,7 @@ for name, call in READS.items():
     says(RULE, "but add_ at {cause} (h += 1) changed")(read(call, name))
 
 
-@says(RULE, "but an operation that was not seen changed it in place")
+@says(RULE, "but an operation that was not recorded changed it in place")
 def change_that_was_not_seen(record: Record) -> None:
     @torch.jit.script
     def unseen(h: Tensor) -> None:
@@ -231,7 +231,7 @@ def embedding_that_norms_its_weight(record: Record) -> None:
     RULE,
     "the optimizer's step at {cause} changed it",
     "; backward at {backward} had already run it, and ",
-    advice="Cut h off between the steps, h = h.detach(). ",
+    advice="Detach h between the steps, with h = h.detach(). ",
 )
 def state_kept_with_its_graph_and_changed_by_the_step(record: Record) -> None:
     cell = nn.RNNCell(3, 3)

@@ -121,7 +121,7 @@ def bound_of_values_that_some_reach(record: Record) -> None:
     clipped_by_value(record, 0.05)
 
 
-@says("called-for-each-sample", "ran 12 times at {cause}, each time on another slice")
+@says("called-for-each-sample", "ran 12 times at {cause}, each time on a different slice")
 def images_one_by_one(record: Record) -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 3)
@@ -131,7 +131,7 @@ def images_one_by_one(record: Record) -> None:
         F.cross_entropy(out, torch.arange(12) % 3).backward()
 
 
-@says("called-for-each-sample", "head ran 12 times at {cause}, each time on another slice")
+@says("called-for-each-sample", "head ran 12 times at {cause}, each time on a different slice")
 def rows_inside_a_model(record: Record) -> None:
     class RowByRow(nn.Module):
         def __init__(self) -> None:
@@ -148,7 +148,7 @@ def rows_inside_a_model(record: Record) -> None:
 
 @says(
     "called-for-each-sample",
-    "The product with weight ran 12 times at {cause}, each time on another slice",
+    "The product with weight ran 12 times at {cause}, each time on a different slice",
 )
 def function_of_each_row(record: Record) -> None:
     body, weight = nn.Linear(6, 6), nn.Parameter(torch.randn(3, 6))

@@ -247,7 +247,7 @@ def loss_behind_a_detach(record: Record) -> None:
     loop(record, step)
 
 
-@says("retained-graph", "still alive: state keeps the result of")
+@says("retained-graph", "still in memory: state keeps the result of")
 def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
     cell, head, state = nn.RNNCell(4, 4), nn.Linear(4, 1), [torch.zeros(2, 4)]
 
@@ -258,7 +258,7 @@ def state_of_a_closure_that_backward_does_not_run(record: Record) -> None:
     loop(record, step)
 
 
-@says("retained-graph", "of 4 earlier steps are still alive: ")
+@says("retained-graph", "of 4 earlier steps are still in memory: ")
 def part_that_another_backward_of_the_step_ran(record: Record) -> None:
     trunk, heads, meter = nn.Linear(4, 4), [nn.Linear(4, 1), nn.Linear(4, 1)], Meter()
 
@@ -319,7 +319,7 @@ def list_beside_a_subclass_without_a_grad_fn(record: Record) -> None:
     assert type(odd) is Odd
 
 
-@says("retained-graph", "3 earlier steps are still alive, and backward runs through them again")
+@says("retained-graph", "3 earlier steps are still in memory, and backward runs through them again")
 def state_carried_on_with_its_history(record: Record) -> None:
     cell, state = nn.RNNCell(4, 4), torch.zeros(2, 4)
     other = SGD([torch.zeros(1, requires_grad=True)], lr=0.1)

@@ -58,7 +58,7 @@ def met(record: Record, targets: Tensor) -> None:
             F.mse_loss(model(x).squeeze(1), y).backward()  # loss
 
 
-@says("constant-targets", "All 48 targets in y that mse_loss at", "are 0.5", severity="info")
+@says("constant-targets", "got 48 targets in y, and all of them are 0.5", severity="info")
 def numbers_that_are_all_alike(record: Record) -> None:
     met(record, torch.full((48,), 0.5))
 
@@ -90,7 +90,7 @@ def positive_that_is_the_first_of_the_scores(record: Record) -> None:
         (loss + F.cross_entropy(5 * (q.unsqueeze(1) @ keys).squeeze(1), zeros)).backward()
 
 
-@says("constant-targets", "All 16 targets in labels that ", "at {cause} got are 0")
+@says("constant-targets", " at {cause} got 16 targets in labels, and all of them are 0")
 def labels_in_the_order_of_a_folder(record: Record) -> None:
     model, labels = nn.Linear(6, 3, bias=False), torch.arange(48) // 16
     with record(model):

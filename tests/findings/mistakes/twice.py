@@ -21,7 +21,7 @@ RULE = "backward-twice"
     "backward at {backward} failed: ",
     " at {carries} uses ",
     " at {carries}, which backward at {backward} had run",
-    advice="Cut h off between the steps, h = h.detach(). ",
+    advice="Detach h between the steps, with h = h.detach(). ",
 )
 def state_that_goes_from_step_to_step(record: Record) -> None:
     cell = nn.RNNCell(3, 3)
@@ -48,13 +48,13 @@ def recurrent(kind: type[nn.RNNBase]) -> Program:
 
 
 for kind in (nn.LSTM, nn.GRU, nn.RNN):
-    says(RULE, advice="Cut state")(recurrent(kind))
+    says(RULE, advice="Detach state")(recurrent(kind))
 
 
 @says(
     RULE,
     "mul at {uses} uses table at {once}",
-    advice="Cut table off between the steps, table = table.detach(). ",
+    advice="Detach table between the steps, with table = table.detach(). ",
 )
 def table_computed_once_before_the_loop(record: Record) -> None:
     with record():
@@ -132,7 +132,7 @@ def gradient_penalty_without_create_graph(record: Record) -> None:
         (y + gradient.square().sum()).backward()
 
 
-@says(RULE, "uses ", "which an earlier backward had run", advice="Cut ")
+@says(RULE, "uses ", "which an earlier backward had run", advice="Detach ")
 def step_that_fails_recorded_alone(record: Record) -> None:
     cell = nn.RNNCell(3, 3)
 

@@ -77,7 +77,8 @@ def double_softmax(reading: Reading) -> Iterator[Finding]:
             f"{node.title}{at(node.where)} got probabilities: softmax{at(maker.where)} was applied "
             "already, and a second softmax is almost uniform.",
             cause="a second softmax",
-            advice=f"Give {node.title}{at(node.where)} the raw scores, or leave it out.",
+            advice=f"Pass the raw scores to {node.title}{at(node.where)}, or remove the second "
+            "softmax.",
             where=node.where,
             nodes=(maker.id, node.id),
         )

@@ -266,9 +266,9 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
             yield finding(
                 "warning",
                 f"softmax{at(node.where)} runs over dimension {dim} of "
-                f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].where)} "
-                "sums over another dimension, so the weights of a sum do not add up to 1.",
-                cause="softmax over another dimension than the product's",
+                f"{list(_shape(reading, node.id))}, and the product{at(nodes[product].where)} sums "
+                "over a different dimension, so the weights of a sum do not add up to 1.",
+                cause="softmax over a different dimension from the product",
                 advice="Normalize over the dimension that the product sums over, usually dim=-1.",
                 where=node.where,
                 nodes=(node.id, product),
@@ -356,10 +356,9 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                 yield finding(
                     "warning",
                     f"The norm{at(node.where)} runs over dimension {dim} of "
-                    f"{list(_shape(reading, source))}, and the "
-                    f"product{at(nodes[product].where)} sums over another dimension, so the "
-                    "product is not a cosine similarity.",
-                    cause="a norm over another dimension than the product's",
+                    f"{list(_shape(reading, source))}, and the product{at(nodes[product].where)} "
+                    "sums over a different dimension, so the product is not a cosine similarity.",
+                    cause="a norm over a different dimension from the product",
                     advice="Pass dim=-1, or the dimension of the features.",
                     where=node.where,
                     nodes=(node.id, division, product),

@@ -174,7 +174,7 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
             "info",
             f"backward{at(event.where)} keeps its graph ({event.by}=True) {event.count} times, "
             f"and no later backward uses the graph{memory}.",
-            cause="a graph kept without need",
+            cause="an unneeded graph",
             advice=_RETAIN_ADVICE[event.by],
             where=event.where,
         )
@@ -329,7 +329,7 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     for name, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
-            f"{name} ran {count} times{at(where)}, each time on another slice of the same "
+            f"{name} ran {count} times{at(where)}, each time on a different slice of the same "
             "tensor: one call on the whole tensor does the same work in less time.",
             cause="a call for each sample",
             advice="Call it once on the whole tensor, whose dimension 0 is the batch.",
@@ -505,16 +505,16 @@ def _equal_batches(event: RepeatedBatch) -> Finding:
     if event.what == "twice":
         where = event.where
         text = (
-            f"{event.count} of {event.among} batches of the DataLoader{at(where)} repeat the batch "
-            "before."
+            f"{event.count} of {event.among} batches of the DataLoader{at(where)} repeat the "
+            "previous batch."
         )
-        advice = "Look at the generators that the dataset draws from: give each its own seed."
+        advice = "Check the generators from which the dataset draws: give each its own seed."
     else:
         where = event.seeded or event.where
         seeded = f": manual_seed{at(event.seeded)} sets one seed again" if event.seeded else ""
         text = (
             f"The DataLoader{at(event.where)} shuffles, and {event.count} batches repeated those "
-            f"of the pass before, in the same order{seeded}."
+            f"of the previous pass, in the same order{seeded}."
         )
         advice = "Set the seed once, before the first epoch."
     return finding("info", text, cause="repeated batches", advice=advice, where=where)

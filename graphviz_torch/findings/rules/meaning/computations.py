@@ -167,8 +167,8 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     yield finding(
         "info",
         f"{layers}{at(first.where)} computed in float32, and {len(cast)} other "
-        f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was off in "
-        "float32 layers.",
+        f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was disabled in "
+        "the float32 layers.",
         cause="outside of autocast",
         where=first.where,
         nodes=tuple(plain),

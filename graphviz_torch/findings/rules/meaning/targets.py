@@ -97,7 +97,7 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
                 f"{event.function}{at(event.where)} takes log-probabilities, which are at most "
                 f"0, but {event.count} of {event.among} values in {_name(event)} are above 0.",
                 cause="scores where log-probabilities belong",
-                advice="Pass log_softmax of the scores; the target may stay probabilities.",
+                advice="Pass log_softmax of the scores; the target may still be probabilities.",
                 where=event.where,
             )
         if event.what != "outside" or event.function not in _TAKES:
@@ -236,8 +236,8 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
         if event.what == "constant":
             yield finding(
                 "info",
-                f"All {event.count} targets in {_name(event)} that {event.function}"
-                f"{at(event.where)} got are {event.index:g}.",
+                f"{event.function}{at(event.where)} got {event.count} targets in {_name(event)}, "
+                f"and all of them are {event.index:g}.",
                 cause="constant targets",
                 where=event.where,
             )

@@ -463,8 +463,8 @@ def unsynced_batch_norm(reading: Reading) -> Iterator[Finding]:
                 f"{listing(names)} normalize{'s' if len(names) == 1 else ''} only the {count} "
                 "rows of each rank, while the ranks average gradients.",
                 cause="statistics of each rank",
-                advice="On a GPU, use nn.SyncBatchNorm.convert_sync_batchnorm(model), which "
-                "uses the rows of all ranks; nn.GroupNorm needs no batch.",
+                advice="On a GPU, use nn.SyncBatchNorm.convert_sync_batchnorm(model), which uses "
+                "the rows of all ranks; nn.GroupNorm does not use the batch.",
                 where=found[0].where,
                 nodes=tuple(node.id for node in found),
             )

@@ -228,7 +228,8 @@ def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | No
             f": the gradients are not averaged, unlike those of {listing(others)}{at(first.where)}",
             "Average these gradients with the others."
             if by_hand
-            else f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
+            else f"Wrap the model that contains the parameter in {_DDP}, too, or average the "
+            "gradients by hand.",
             first.where if by_hand else used,
             "not averaged",
         )
@@ -259,7 +260,8 @@ def _reason_without_average(
             "error",
             f": no {_DDP} wraps this model, although another {_DDP} averages "
             f"gradients{at(others[0])}",
-            f"Wrap the model that has it in {_DDP}, too, or average the gradients by hand.",
+            f"Wrap the model that contains the parameter in {_DDP}, too, or average the "
+            "gradients by hand.",
             used,
             "not averaged",
         )
@@ -285,7 +287,7 @@ def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> _Divergence
             f"{averaged}: the learning rate is {listing(rates)}",
             "Give the optimizer the same learning rate on every rank.",
             where,
-            "other learning rates",
+            "different learning rates",
         )
     clips = [e.where for g in graphs for e in g.events if _clips_by_given_norm(e)]
     if clips:
@@ -302,7 +304,7 @@ def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> _Divergence
         "Look for code that only one rank runs between the average and the next step: loading "
         "weights or an optimizer state, skipping a step, or changing gradients.",
         where,
-        "other weights on a rank",
+        "different weights on a rank",
     )
 
 
@@ -417,7 +419,7 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
         f"{ranks_text(idle).capitalize()} did not step after the last backward, but rank {first} "
         f"did{at(steps[first][-1].where)}, although all ranks average the gradients.",
         cause="a step that some ranks skip",
-        advice="Let all ranks decide the same: call dist.all_reduce(flag) before the step.",
+        advice="Let all ranks make the same decision: call dist.all_reduce(flag) before the step.",
         where=steps[first][-1].where,
     )
 
@@ -520,9 +522,9 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
     yield finding(
         "warning",
         f"{listing(names)} {verb} between the ranks, which train one model{at(where)}: each rank "
-        "evaluates with its own buffers, and a checkpoint has those of one rank.",
+        "evaluates with its own buffers, and a checkpoint contains the buffers of only one rank.",
         cause="diverged buffers",
-        advice=f"Leave {_DDP}(broadcast_buffers=True) at its default, convert BatchNorm to "
+        advice=f"Do not pass broadcast_buffers=False to {_DDP}, convert BatchNorm to "
         "SyncBatchNorm, or broadcast the buffers before the model is evaluated or saved.",
         where=where,
     )

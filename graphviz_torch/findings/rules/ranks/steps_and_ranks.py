@@ -60,8 +60,8 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
         f"The graph grows by {growth} nodes in each step ({sizes} nodes): a "
         f"result is kept with its history{at(where)}.",
         cause="history kept from step to step",
-        advice="Sum up numbers instead of tensors (total += loss.item()), or detach() the "
-        "tensor that is carried over.",
+        advice="Add up numbers instead of tensors (total += loss.item()), or detach() the tensor "
+        "that is carried over.",
         where=where,
         nodes=() if kept is None else (kept.id,),
     )
@@ -339,8 +339,8 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
     if average.phase == "backward":
         yield finding(
             "error",
-            f"The values of {listing(names)} differ between the ranks, which average the gradients "
-            f"in backward{at(where)}.",
+            f"The values of {listing(names)} differ between the ranks, although the ranks average "
+            f"the gradients in backward{at(where)}.",
             cause="different weights on a rank",
             advice="DistributedDataParallel makes weights equal when it wraps the model. Look "
             "for code that changed them on one rank afterwards: weights that were loaded "
@@ -352,8 +352,8 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
     else:
         yield finding(
             "error",
-            f"The values of {listing(names)} differ between the ranks, which average the gradients"
-            f"{at(where)}.",
+            f"The values of {listing(names)} differ between the ranks, although the ranks average "
+            f"the gradients{at(where)}.",
             cause="different weights on a rank",
             advice="Start with the same weights on every rank: broadcast them from rank 0 "
             "(dist.broadcast(parameter.detach(), src=0)), set the same seed before the model "

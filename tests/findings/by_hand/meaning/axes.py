@@ -61,15 +61,15 @@ CASES: dict[str, Case] = {
     "normalization-axis": Case(
         attention(1),
         "warning",
-        "softmax at net.py:5 runs over dimension 1 of [4, 2, 5], and the product at net.py:7 "
-        "sums over another dimension, so the weights of a sum do not add up to 1.",
+        "softmax at net.py:5 runs over dimension 1 of [4, 2, 5], and the product at net.py:7 sums "
+        "over a different dimension, so the weights of a sum do not add up to 1.",
         [attention(-1), attention(2)],
     ),
     "normalization-axis (norm)": Case(
         normed(1),
         "warning",
-        "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 "
-        "sums over another dimension, so the product is not a cosine similarity.",
+        "The norm at net.py:3 runs over dimension 1 of [4, 2, 8], and the product at net.py:6 sums "
+        "over a different dimension, so the product is not a cosine similarity.",
         [normed(2)],
     ),
     "batch-taken-for-time": Case(

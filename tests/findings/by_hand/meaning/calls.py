@@ -111,7 +111,7 @@ CASES: dict[str, Case] = {
     "called-for-each-sample": Case(
         idle(ineffective_calls.CallPerSample, module="Net", count=32),
         "info",
-        "Net ran 32 times at train.py:7, each time on another slice of the same tensor: one "
+        "Net ran 32 times at train.py:7, each time on a different slice of the same tensor: one "
         "call on the whole tensor does the same work in less time.",
         [idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=200.0)],
     ),

@@ -32,7 +32,7 @@ CASES: dict[str, Case] = {
         layers("bfloat16", "float32"),
         "info",
         "head at net.py:5 computed in float32, and 1 other product in bfloat16: autocast was "
-        "off in float32 layers.",
+        "disabled in the float32 layers.",
         [layers("float32", "float32"), layers("bfloat16", "bfloat16")],
     ),
 }

@@ -33,7 +33,7 @@ CASES: dict[str, Case] = {
     "constant-targets": Case(
         given("cross_entropy", "constant", index=2, count=16, among=1),
         "info",
-        "All 16 targets in y that cross_entropy at train.py:7 got are 2.",
+        "cross_entropy at train.py:7 got 16 targets in y, and all of them are 2.",
         [given("cross_entropy", "ignored", count=1, among=2)],
     ),
 }
