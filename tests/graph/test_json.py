@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -252,9 +253,14 @@ def test_a_hundred_thousand_nodes_save_and_load(tmp_path: Path) -> None:
 # ---------------------------------------------------------------------------- what is no graph
 
 
+@cache
+def _full_text() -> str:
+    return to_json(full_graph())
+
+
 def changed(**changes: Any) -> str:
     """The full graph's file with members replaced: `nodes__items__id=...`; None takes one out."""
-    data = json.loads(to_json(full_graph()))
+    data = json.loads(_full_text())
     for path, value in changes.items():
         *way, last = path.split("__")
         place = data

@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,19 @@ def events(count: int) -> bytes:
 
 
 # Each takes gigabytes where it is read: the text, and what of it is too much.
-LARGE = {
-    "lists": (_HEAD + b'"nodes":[' + b"[]," * 10_000_000 + b"0]}", "524,288 values"),
-    "deep lists": (_HEAD + b'"nodes":' + b"[" * 80_000_000 + b"0}", "1,048,576 lists"),
-    "objects": (_HEAD + b'"nodes":[' + b"{}," * 10_000_000 + b"0]}", "524,288 values"),
-    "numbers": (_HEAD + b'"nodes":[' + b"999," * 8_000_000 + b"0]}", "524,288 values"),
-    "keys": (_HEAD + b'"nodes":{' + b'"a":1,' * 5_000_000 + b'"b":0}}', "1,048,576 texts"),
-    "text": (_HEAD + b'"nodes":["' + b"a" * 99_000_000 + "☃".encode() + b'"]}', "33,554,432 bytes"),
-    "events": (events(3_000_000), "524,288 values"),
-    "lists of a step": (_TRAINING + b"[]," * 10_000_000 + b"0]}\n", "1,048,576 lists"),
-    "long line": (_TRAINING + b"1," * 99_000_000 + b"0]}\n", "33,554,432 bytes"),
+LARGE: dict[str, Callable[[], tuple[bytes, str]]] = {
+    "lists": lambda: (_HEAD + b'"nodes":[' + b"[]," * 10_000_000 + b"0]}", "524,288 values"),
+    "deep lists": lambda: (_HEAD + b'"nodes":' + b"[" * 80_000_000 + b"0}", "1,048,576 lists"),
+    "objects": lambda: (_HEAD + b'"nodes":[' + b"{}," * 10_000_000 + b"0]}", "524,288 values"),
+    "numbers": lambda: (_HEAD + b'"nodes":[' + b"999," * 8_000_000 + b"0]}", "524,288 values"),
+    "keys": lambda: (_HEAD + b'"nodes":{' + b'"a":1,' * 5_000_000 + b'"b":0}}', "1,048,576 texts"),
+    "text": lambda: (
+        _HEAD + b'"nodes":["' + b"a" * 99_000_000 + "☃".encode() + b'"]}',
+        "33,554,432 bytes",
+    ),
+    "events": lambda: (events(3_000_000), "524,288 values"),
+    "lists of a step": lambda: (_TRAINING + b"[]," * 10_000_000 + b"0]}\n", "1,048,576 lists"),
+    "long line": lambda: (_TRAINING + b"1," * 99_000_000 + b"0]}\n", "33,554,432 bytes"),
 }
 
 
@@ -63,7 +67,7 @@ except ValueError as error:
 def test_a_small_file_that_holds_much_is_refused_in_little_memory(
     name: str, tmp_path: Path
 ) -> None:
-    text, reason = LARGE[name]
+    text, reason = LARGE[name]()
     path = tmp_path / "small.json.gz"
     path.write_bytes(gzip.compress(text, 6))
     assert path.stat().st_size < 400_000
@@ -71,16 +75,16 @@ def test_a_small_file_that_holds_much_is_refused_in_little_memory(
 
 
 # The same of files that are large themselves: these are allowed more values.
-LARGER = {
-    "keys": (
+LARGER: dict[str, Callable[[], tuple[bytes, str]]] = {
+    "keys": lambda: (
         _HEAD + b'"nodes":{' + b",".join([b'"%d":0' % i for i in range(2_500_000)]) + b"}}",
         "1,048,576 texts",
     ),
-    "texts": (
+    "texts": lambda: (
         _HEAD + b'"nodes":[' + b",".join([b'"%d"' % i for i in range(2_500_000)]) + b"]}",
         "1,048,576 texts",
     ),
-    "numbers": (
+    "numbers": lambda: (
         _HEAD + b'"nodes":[' + b",".join([b"%d" % i for i in range(12_000_000)]) + b"]}",
         "6,710,886 values",
     ),
@@ -89,7 +93,7 @@ LARGER = {
 
 @pytest.mark.parametrize("name", LARGER)
 def test_a_large_file_is_refused_in_little_memory(name: str, tmp_path: Path) -> None:
-    text, reason = LARGER[name]
+    text, reason = LARGER[name]()
     path = tmp_path / "large.json.gz"
     path.write_bytes(gzip.compress(text, 1))
     assert path.stat().st_size > 4_000_000
@@ -116,7 +120,7 @@ def test_a_file_of_several_members_is_one_text(tmp_path: Path) -> None:
 
 
 def test_a_text_and_a_packed_text_of_many_lists_are_refused() -> None:
-    text = LARGE["lists"][0]
+    text = LARGE["lists"]()[0]
     with pytest.raises(ValueError, match="more than 1,048,576 lists"):
         from_json(text.decode())
     for packed in (gzip.compress(text), zlib.compress(text)):
@@ -126,7 +130,7 @@ def test_a_text_and_a_packed_text_of_many_lists_are_refused() -> None:
 
 def test_a_baseline_of_many_lists_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "baseline.json"
-    path.write_bytes(LARGE["lists"][0])
+    path.write_bytes(LARGE["lists"]()[0])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(ValueError, match="this is not a baseline"):
         read_baseline(path)

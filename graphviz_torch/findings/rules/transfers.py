@@ -277,8 +277,8 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
     from graphviz_torch import record, simulate_accelerator
 
     with simulate_accelerator() as (gpu,), record() as recording:
-        w = torch.randn(4, device=gpu, requires_grad=True)
-        for batch in DataLoader(torch.randn(400_000, 4), batch_size=100_000):
+        w = torch.randn(4_000, device=gpu, requires_grad=True)
+        for batch in DataLoader(torch.randn(400, 4_000), batch_size=100):
             x = batch.to(gpu)  # <- reported
             (x @ w).sum().backward()
     ```
@@ -291,8 +291,8 @@ def pageable_copy(reading: Reading) -> Iterator[Finding]:
     from graphviz_torch import record, simulate_accelerator
 
     with simulate_accelerator() as (gpu,), record() as recording:
-        w = torch.randn(4, device=gpu, requires_grad=True)
-        for batch in DataLoader(torch.randn(400_000, 4), batch_size=100_000, pin_memory=True):
+        w = torch.randn(4_000, device=gpu, requires_grad=True)
+        for batch in DataLoader(torch.randn(400, 4_000), batch_size=100, pin_memory=True):
             x = batch.to(gpu, non_blocking=True)
             (x @ w).sum().backward()
     ```
