@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -16,6 +18,7 @@ from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.integrations.command import outputs
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
+from tests.support.processes.forks import forked
 
 SHOWS = "import sys\nprint(__name__, __file__, sys.argv, sys.path[0], __spec__.name)\n"
 Command = Callable[..., tuple[int, str, str]]
@@ -42,6 +45,11 @@ def training(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def forked_run(*arguments: str, folder: Path) -> CompletedProcess[str]:
+    """The same in a process of its own, which has loaded torch."""
+    return forked("-m", "graphviz_torch", "run", *arguments, folder=folder)
+
+
 def test_output_and_arguments_are_as_without(training: Path) -> None:
     plain = python("train.py", *ARGUMENTS, folder=training)
     done = recorded("train.py", *ARGUMENTS, folder=training)
@@ -63,8 +71,8 @@ def test_a_module_and_a_package_run_as_with_python_dash_m(training: Path) -> Non
     (training / "package" / "__main__.py").write_text("from . import __name__ as n\n" + TRAINING)
     (training / "module.py").write_text(SHOWS)
     for name in ("module", "package"):
-        plain = python("-m", name, "7", folder=training)
-        done = recorded("-m", name, "7", folder=training)
+        plain = forked("-m", name, "7", folder=training)
+        done = forked_run("-m", name, "7", folder=training)
         code = 2 if name == "module" else 0  # it trains nothing
         assert (done.stdout, done.returncode) == (plain.stdout, code)
     assert "[cut-gradient]" in done.stderr
@@ -250,7 +258,7 @@ def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
 
 
 def test_steps_that_found_no_room_are_named_and_those_after_are_written(
-    training: Path,
+    training: Path, command: Command
 ) -> None:
     (training / "train.py").write_text(
         "import resource\nimport torch\n"
@@ -266,19 +274,20 @@ def test_steps_that_found_no_room_are_named_and_those_after_are_written(
         "    net(torch.ones(3, 2)).square().sum().backward()\n"
         "    optimizer.step()\n"
     )
-    done = recorded("--steps", "0", "-o", "g.json.gz", "train.py", folder=training)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        code, _, said = command("--steps", "0", "-o", "g.json.gz", "train.py")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     run = load(training / "g.json.gz")
     assert isinstance(run, Training)
     there = [step.number for step in run.steps]
     lost = sorted({*range(150)} - {*there})
     assert there == [*range(lost[0]), *range(lost[-1] + 1, 150)]
     assert 0 < len(lost) < 30
-    assert (
-        f"graphviz-torch: g.json.gz does not contain the steps {lost[0]} to {lost[-1]}: "
-        in done.stderr
-    )
-    assert "File too large" in done.stderr
-    assert done.returncode == 2
+    assert f"graphviz-torch: g.json.gz does not contain the steps {lost[0]} to {lost[-1]}: " in said
+    assert "File too large" in said
+    assert code == 2
 
 
 @pytest.mark.parametrize(
@@ -304,7 +313,7 @@ def test_modes_that_the_script_holds_over_a_steps_end_do_no_harm(training: Path)
 """,
     )
     (training / "train.py").write_text(inner)
-    plain, done = python("train.py", folder=training), recorded("train.py", folder=training)
+    plain, done = forked("train.py", folder=training), forked_run("train.py", folder=training)
     assert (done.stdout, done.returncode) == (plain.stdout, 0), done.stderr
     assert "3 steps recorded" in done.stderr
 
@@ -409,8 +418,8 @@ def test_a_script_that_trains_in_a_thread_is_told_which(training: Path) -> None:
             "    worker.start()\n    worker.join()\n",
         )
     )
-    plain = python("train.py", folder=training)
-    done = recorded("train.py", folder=training)
+    plain = forked("train.py", folder=training)
+    done = forked_run("train.py", folder=training)
     assert (done.stdout, done.returncode) == (plain.stdout, 0)
     assert done.stderr.splitlines()[-1] == (
         "graphviz-torch: nothing was recorded: no backward ran in the main thread; 5 backwards "
@@ -426,7 +435,7 @@ def test_backwards_in_another_thread_beside_recorded_ones_are_counted(training: 
             "    main()\n    worker.start()\n    worker.join()\n",
         )
     )
-    said = recorded("--steps", "0", "train.py", folder=training).stderr
+    said = forked_run("--steps", "0", "train.py", folder=training).stderr
     assert "graphviz-torch: 5 steps recorded; 5 backwards ran in the thread 'trainer'" in said
 
 
@@ -435,7 +444,7 @@ def test_ctrl_c_before_the_first_step_ended_is_said_so(training: Path, line: str
     interrupt = "__import__('os').kill(__import__('os').getpid(), 2)"
     indent = " " * (len(line) - len(line.lstrip()))
     (training / "train.py").write_text(TRAINING.replace(line, f"{indent}{interrupt}\n{line}", 1))
-    done = recorded("-o", "g.json", "train.py", folder=training)
+    done = forked_run("-o", "g.json", "train.py", folder=training)
     said = done.stderr[done.stderr.index("graphviz-torch: ") :]
     assert said.startswith("graphviz-torch: Ctrl-C came before the first step ended")
     assert "nothing found" not in said
@@ -465,6 +474,7 @@ def test_where_every_step_is_recorded_they_are_written_in_batches(
 
 
 DEEP = """
+import sys
 import torch
 class Outer(torch.nn.Module):
     def __init__(self, inner):
@@ -480,13 +490,16 @@ def nested(depth):
 def recurse(depth):
     return recurse(depth - 1) if depth else 0
 def deepest(function):
-    depth = 0
-    while True:
+    reached, failed = 0, 2 * sys.getrecursionlimit()
+    while failed - reached > 1:
+        depth = (reached + failed) // 2
         try:
-            function(depth + 1)
+            function(depth)
         except RecursionError:
-            return depth
-        depth += 1
+            failed = depth
+        else:
+            reached = depth
+    return reached
 model = Outer(torch.nn.Linear(1, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for _ in range(3):

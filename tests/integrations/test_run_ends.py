@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from graphviz_torch import load
 from graphviz_torch.graph import Training
-from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
+from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python
+from tests.support.processes.forks import forked
 
 # How a script ends, after its training.
 ENDS = {
@@ -99,20 +99,22 @@ SHOW_SOMETHING = ("message", "error", "hook", "bad hook", "interrupt", "no stder
 SHOW_SOMETHING += ("no letters",)
 
 
-def ended(texts: dict[str, str], folder: Path) -> Iterator[tuple[str, Path, Path]]:
-    """Each end whose status is as it should be, and the folders of both processes, bare first."""
-    bare, ours = folder / "bare", folder / "ours"
-    forks = FORKS.format(ends=texts, fork=FORK.format(folder=bare))
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what each end left, bare and under the command; each status is the same."""
+    folder = tmp_path_factory.mktemp("ended")
+    texts = ENDS | KILLS
+    forks = FORKS.format(ends=texts, fork=FORK.format(folder=folder / "bare"))
     (folder / "train.py").write_text(TRAINING + forks)
-    driver = DRIVER.format(ends=[*texts], fork=FORK.format(folder=ours), script=folder / "train.py")
+    fork = FORK.format(folder=folder / "ours")
+    driver = DRIVER.format(ends=[*texts], fork=fork, script=folder / "train.py")
     (folder / "driver.py").write_text(driver)
     plain = python(folder / "train.py", *ARGUMENTS, folder=folder)
     done = python("driver.py", *ARGUMENTS, folder=folder)
     expected = plain.stdout.replace("no folder 0\n", f"no folder {2 << 8}\n")  # no file either
     assert expected.splitlines()[1:] == done.stdout.splitlines(), done.stderr
-    for end in texts:
-        assert f"\n{end} " in plain.stdout
-        yield end, bare / end, ours / end
+    assert all(f"\n{end} " in plain.stdout for end in texts)
+    return folder
 
 
 def node_counts(path: Path) -> list[int]:
@@ -122,8 +124,9 @@ def node_counts(path: Path) -> list[int]:
     return [len(step.graph.nodes) for step in run.steps]
 
 
-def test_a_script_ends_as_without_and_what_is_wrong_is_said_after_it(tmp_path: Path) -> None:
-    for end, bare, ours in ended(ENDS, tmp_path):
+def test_a_script_ends_as_without_and_what_is_wrong_is_said_after_it(ended: Path) -> None:
+    for end in ENDS:
+        bare, ours = ended / "bare" / end, ended / "ours" / end
         said, shown = (ours / "err").read_text(), (bare / "err").read_text()
         out = (ours / "out").read_text().splitlines()[1:]
         assert out == (bare / "out").read_text().splitlines(), end
@@ -148,8 +151,9 @@ def test_a_script_ends_as_without_and_what_is_wrong_is_said_after_it(tmp_path: P
         assert bool(shown) == (end in SHOW_SOMETHING), end
 
 
-def test_a_script_that_is_stopped_leaves_report_and_files(tmp_path: Path) -> None:
-    for end, bare, ours in ended(KILLS, tmp_path):
+def test_a_script_that_is_stopped_leaves_report_and_files(ended: Path) -> None:
+    for end in KILLS:
+        bare, ours = ended / "bare" / end, ended / "ours" / end
         said = (ours / "err").read_text()
         assert (bare / "out").read_text() == (ours / "out").read_text() == ""  # not flushed
         assert SAID_EARLY.sub("", said) == "on stderr\n" + (bare / "err").read_text(), end
@@ -203,7 +207,7 @@ def test_children_that_were_spawned_are_counted_where_the_parent_recorded_nothin
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(HOGWILD + SPAWNS)
-    done = recorded("train.py", folder=tmp_path)
+    done = forked("-m", "graphviz_torch", "run", "train.py", folder=tmp_path)
     assert (done.stdout, done.returncode) == ("0\n0\n", 0), done.stderr
     assert done.stderr == (
         "graphviz-torch: nothing was recorded: no backward ran; "
@@ -217,8 +221,8 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
 ) -> None:
     (tmp_path / "train.py").write_text(HOGWILD + FORKS_THAT_END_AS_SCRIPTS)
     arguments = ["train.py", *["too"] * parent_trains]
-    plain = python(*arguments, folder=tmp_path)
-    done = recorded("-o", "g.json", *arguments, folder=tmp_path)
+    plain = forked(*arguments, folder=tmp_path)
+    done = forked("-m", "graphviz_torch", "run", "-o", "g.json", *arguments, folder=tmp_path)
     assert plain.stdout == "1024\n0\n256\n"
     assert (done.stdout, done.returncode) == (plain.stdout, plain.returncode)
     told = "2 child processes trained and were not recorded\n"
@@ -242,6 +246,6 @@ def test_a_forked_child_ends_as_without_and_the_parent_counts_those_that_trained
 def test_forwards_without_a_backward_are_not_reported_as_nothing_found(tmp_path: Path) -> None:
     script = "import torch\nmodel = torch.nn.Linear(2, 1)\nfor _ in range(4):\n"
     (tmp_path / "train.py").write_text(script + "    model(torch.ones(3, 2)).sum()\n")
-    done = recorded("train.py", folder=tmp_path)
+    done = forked("-m", "graphviz_torch", "run", "train.py", folder=tmp_path)
     assert "info[no-backward]: No backward ran" in done.stderr
     assert "nothing found" not in done.stderr

@@ -2,8 +2,7 @@
 
 A new process needs three seconds to import torch and the modules of its first optimizer. A fork has
 them already, and otherwise runs and ends like `python`, except for modules that it would find not
-yet imported, and for the frames of `runpy` below it. Tests of these two start a process of their
-own.
+yet imported, and for the frames below it. Tests of these two start a process of their own.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import ModuleType, TracebackType
 
 LOADED = (
     *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"),
@@ -125,12 +125,26 @@ def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
     sys.path.append(sys.path.pop(0))  # the checkout comes last, like an installed package
     if words[0] == "-m":
         sys.path.insert(0, folder)
-        sys.argv = words[1:]
+        sys.argv = ["-m", *words[2:]]  # as Python has it while it imports the package
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
-        sys.path.insert(0, str(Path(words[0]).resolve().parent))
+        path = Path(words[0]).absolute()
+        sys.path.insert(0, str(path.resolve().parent))
         sys.argv = words
-        runpy.run_path(words[0], run_name="__main__")
+        sys.excepthook = _show_frames_of_the_program
+        sys.modules["__main__"] = main = ModuleType("__main__")
+        main.__file__ = str(path)
+        exec(compile(path.read_bytes(), path, "exec"), vars(main))
+
+
+def _show_frames_of_the_program(
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+) -> None:
+    """Show an exception as Python does, without the frames of this file."""
+    below = {__file__, runpy.run_module.__code__.co_filename}
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in below:
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, error.with_traceback(traceback), traceback)
 
 
 if __name__ == "__main__":
