@@ -17,6 +17,7 @@ from graphviz_torch.graph import CollectiveCalls, RankPosition
 from graphviz_torch.integrations import stall
 from graphviz_torch.integrations.positions import stall_text
 from graphviz_torch.integrations.ranks import Ranks
+from tests.support.processes.forks import forked
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -41,26 +42,16 @@ if way != "ends" or rank != last:
 """
 
 
-def started(folder: Path, ranks: int, *arguments: str, seconds: float) -> subprocess.Popen[str]:
-    """The training under torchrun; `seconds` until a rank asks where the others are."""
+def written(folder: Path, seconds: float) -> Path:
+    """The command, with `seconds` until a rank asks where the others are, beside the training."""
     (folder / "train.py").write_text(TRAINING)
-    main = (
-        "import sys; from graphviz_torch.integrations import stall; "
-        f"stall.STALL_SECONDS = {seconds}; "
-        "from graphviz_torch.integrations.command.main import main; sys.exit(main())"
+    command = folder / "command.py"
+    command.write_text(
+        "import sys\nfrom graphviz_torch.integrations import stall\n"
+        f"stall.STALL_SECONDS = {seconds}\n"
+        "from graphviz_torch.integrations.command.main import main\nsys.exit(main())\n"
     )
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={ranks}", "--no-python", sys.executable, "-c", main),
-            *("run", "train.py", *arguments),
-        ],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return command
 
 
 @pytest.mark.parametrize(
@@ -89,8 +80,9 @@ def started(folder: Path, ranks: int, *arguments: str, seconds: float) -> subpro
 def test_a_wait_that_ends_in_an_error_is_told_once_and_what_is_different_at_the_others(
     tmp_path: Path, ranks: int, way: str, says: str
 ) -> None:
-    run = started(tmp_path, ranks, way, "4", seconds=60)
-    _, said = run.communicate(timeout=240)
+    command = written(tmp_path, seconds=60)
+    run = forked(command, "run", "train.py", way, "4", folder=tmp_path, ranks=ranks)
+    said = run.stderr
     assert said.count(f"graphviz-torch: {says}\n") == 1
     assert said.count(" in all_reduce at train.py:17;") == 1
     assert "works.py" not in said  # tracebacks are the program's own
@@ -98,7 +90,16 @@ def test_a_wait_that_ends_in_an_error_is_told_once_and_what_is_different_at_the_
 
 
 def test_a_wait_is_told_while_it_lasts_and_before_a_signal_ends_it(tmp_path: Path) -> None:
-    run = started(tmp_path, 2, "gathers", "200", seconds=2)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+    command = (written(tmp_path, seconds=2), "run", "train.py", "gathers", "200")
+    run = subprocess.Popen(
+        [*torchrun, "--nproc-per-node=2", *command],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert run.stderr is not None
     for line in run.stderr:
         if "all_gather at" in line:

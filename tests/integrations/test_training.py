@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from graphviz_torch.integrations.lightning import AutogradRecorder as LightningR
 from graphviz_torch.integrations.steps import due_steps
 from graphviz_torch.integrations.training import FindingsError, record_steps
 from graphviz_torch.integrations.transformers import AutogradRecorder as TransformersRecorder
+from tests.support.processes.forks import forked
 
 
 class Net(nn.Module):
@@ -245,10 +244,7 @@ dist.destroy_process_group()
 
 def test_of_two_ranks_each_records_its_own_and_the_first_gathers(tmp_path: Path) -> None:
     (tmp_path / "ranks.py").write_text(RANKS)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    done = subprocess.run(
-        [*command, "ranks.py", "graphs"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = forked("ranks.py", "graphs", folder=tmp_path, ranks=2)
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "graphs").iterdir())
     assert [file.name for file in files] == [f"run.rank{i}.json.gz" for i in (0, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection
 from dis import opname
+from functools import cache
 from linecache import getline
 from types import CodeType, FrameType
 from typing import Any
@@ -56,24 +57,37 @@ class Signal:
     ) -> None:
         self.left, self.folder, self.counts = at, folder, counts
         self.unguarded = unguarded
-        self._before: dict[FrameType, str] = {}  # the last instruction of each frame
+        self._ends: dict[FrameType, bytes] = {}  # of each frame, _signal_points of its code
+        self._after: dict[FrameType, int] = {}  # whether a signal arrives before the next one
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(self.folder):
-            return None
-        frame.f_trace_opcodes = True
-        looks = event == "call" and frame.f_code not in self.unguarded
         if event == "opcode":
-            before = self._before.get(frame, "")
-            looks = before.startswith("CALL") or "BACKWARD" in before
-            self._before[frame] = opname[frame.f_code.co_code[frame.f_lasti]]
-        elif event == "return":
-            self._before.pop(frame, None)
+            at = frame.f_lasti
+            looks = self._after[frame]
+            self._after[frame] = self._ends[frame][at]
+        elif event == "call":
+            code = frame.f_code
+            if not code.co_filename.startswith(self.folder):
+                return None
+            frame.f_trace_opcodes = True
+            self._ends[frame], self._after[frame] = _signal_points(code), 0
+            looks = code not in self.unguarded
+        else:
+            if event == "return":
+                del self._ends[frame], self._after[frame]
+            return self
         if looks and self.counts():
             self.left -= 1
             if self.left == 0:
                 raise KeyboardInterrupt
         return self
+
+
+@cache
+def _signal_points(code: CodeType) -> bytes:
+    """Return 1 for each instruction after which Python handles signals, by its offset, else 0."""
+    names = map(opname.__getitem__, code.co_code)
+    return bytes(name.startswith("CALL") or "BACKWARD" in name for name in names)
 
 
 def interrupted(run: Callable[[], None], interrupt: Interrupt | Signal) -> bool:

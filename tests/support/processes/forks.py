@@ -13,13 +13,14 @@ import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
+
+import torch.distributed as dist
 
 LOADED = (
     *("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"),
@@ -50,24 +51,26 @@ def forked(
     assert server.stdout is not None
     with tempfile.TemporaryDirectory() as beside:
         places = [Path(beside, str(rank)) for rank in range(ranks)] or [Path(beside)]
+        variables, store = _ranks(ranks) if ranks else ([{}], None)
         processes = []
-        for rank, place in zip(_ranks(ranks) or [{}], places, strict=True):
+        for rank, place in zip(variables, places, strict=True):
             place.mkdir(exist_ok=True)
             env = {**os.environ, **rank}
             processes.append({"words": words, "folder": str(folder), "out": str(place), "env": env})
         print(json.dumps(processes), file=server.stdin, flush=True)
         code = int(server.stdout.readline())
+        del store
         out, err = ("".join((p / name).read_text("utf-8") for p in places) for name in ("1", "2"))
     return subprocess.CompletedProcess(words, code, out, err)
 
 
-def _ranks(count: int) -> list[dict[str, str]]:
-    """Return the environment variables of each rank, as `torchrun` sets them."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    alike = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _ranks(count: int) -> tuple[list[dict[str, str]], dist.TCPStore]:
+    """Return the environment variables of each rank, and their store, as `torchrun` makes them."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    alike = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    alike |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store outlives the ranks
     alike |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
-    return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return [{**alike, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)], store
 
 
 @cache
