@@ -2,9 +2,9 @@
 
 Only measured times are written. A recording measures the duration of each node of backward and,
 with `record(clock=True)`, of each copy on CUDA. Start times and the forward pass are not measured.
-Therefore the trace places nodes end to end, in the order in which they ran, without gaps. A
+Therefore the nodes follow each other in the trace without gaps, in the order in which they ran. A
 collective in backward is an instant event at the end of its node. Measured durations of collectives
-form a second process of the trace, with one track per rank. All ranks share its time axis.
+are in a second process of the trace, with one track per rank and one time axis for all ranks.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def to_chrome_trace(graph: GraphLike, path: str | Path | None = None) -> dict[st
             event = {"name": title, "cat": "autograd", "ph": "X", "ts": begin, "dur": duration}
             events.append({**event, "pid": 0, "tid": track, "args": arguments})
             begin += duration
-    ends: dict[int, float] = {}  # node id -> the time at which the node ends
+    ends: dict[int, float] = {}  # node id -> time in the trace at which the node ends
     now = 0.0
     for node in ran:
         ends[node.id] = now = now + (node.seconds or 0.0) * _MICROSECONDS

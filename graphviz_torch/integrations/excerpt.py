@@ -23,14 +23,14 @@ from ..graph import Finding
 from ..graph.terminal import width_of
 from ..graph.text import printable
 
-Lines = Callable[[str], Sequence[str]]  # "train.py" -> the lines of this file, () if unknown
+Lines = Callable[[str], Sequence[str]]  # file name ("train.py") -> lines of the file; () if unknown
 
 _MAX_FOLDERS_SEARCHED = 5000
 _MAX_LINES_SHOWN = 3
 _SKIPPED = ("node_modules", "site-packages", "__pycache__")
 _PLACE = re.compile(r"(?:[\w./-]+\.py|In\[\d+\]):\d+")
 _WORD = re.compile(r"[^\W\d]\w*")
-# English words of messages that are not underlined, even if a variable has such a name.
+# English words in messages. They are not underlined, even if a variable has the same name.
 _WORDS = """
 a an the of at by to no on it its was were be been are that this these those all so than then when
 where which who has have had do does did into out up down over got only one two each nothing what
@@ -51,7 +51,7 @@ class Files:
         folders: folders to search for the file, in this order. Subfolders of the last folder are
             searched as well.
         unchanged_since: time in seconds since the epoch. A file changed later is not read.
-        loaded: whether this process runs the program. If so, the files of loaded modules are
+        loaded: True if this process runs the program. Then the files of loaded modules are
             searched before subfolders.
     """
 
@@ -164,7 +164,7 @@ def excerpt(finding: Finding, lines: Lines) -> Excerpt:
 
 
 def _line(place: str, lines: Lines) -> str:
-    """Return the source line at a place such as "train.py:16"; "" if it is not found."""
+    """Return the text of the source line "train.py:16"; "" if it is not found."""
     name, _, number = place.rpartition(":")
     read = lines(name) if name and number.isdecimal() else ()
     text = read[int(number) - 1] if 0 < int(number or 0) <= len(read) else ""
@@ -172,7 +172,7 @@ def _line(place: str, lines: Lines) -> str:
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
-    """Return a row with "^" below each of the words in a source line, and the words found."""
+    """Return a row of "^" that underlines words in a source line, and the words that were found."""
     below, names = "", set[str]()
     for match in _WORD.finditer(text.partition("  #")[0]):
         if match[0] in words:
@@ -183,7 +183,7 @@ def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
 
 
 def without_place(text: str, where: str, names: frozenset[str]) -> str:
-    """Remove " at train.py:16" after names, if the names are underlined in that line.
+    """Remove " at train.py:16" after names that are underlined in this line of the excerpt.
 
     >>> without_place("x was cut by detach() at a.py:2, not at a.py:21.", "a.py:2", {"detach"})
     'x was cut by detach(), not at a.py:21.'

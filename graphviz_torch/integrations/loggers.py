@@ -51,8 +51,8 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
     """Return each module's gradient norm: the L2 norm over the module's own parameters.
 
     Keys are paths of modules. Norms are divided by the loss scale; they are NaN or Inf if a
-    gradient contains NaN or Inf. The norm of a sharded parameter covers all shards if the graph was
-    merged from the graphs of all ranks.
+    gradient contains NaN or Inf. If the graph was merged from the graphs of all ranks, the norm of
+    a sharded parameter covers all shards.
     """
     norms: dict[str, list[float]] = {}
     for parameter in graph.parameters:
@@ -60,7 +60,9 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
             continue
         found = graph.nodes[parameter.node].grad_outputs
         whole = parameter.grad is not None and not parameter.grad.extent
-        if whole and graph.step.loss_scale is None:  # with a scale, `.grad` may be unscaled
+        if (
+            whole and graph.step.loss_scale is None
+        ):  # with a loss scale, `.grad` may be scaled or not
             found = (parameter.grad,)
         for stats in found:
             if stats is not None:

@@ -13,9 +13,9 @@ from ..graph.column import columns_except
 from ..graph.files.replacement import replacement
 
 _GRAPH = "autograd"
-# Fields of `Node` that are written as they are declared; `_nodes` writes the excluded ones.
+# Fields of `Node` that are written as text in the same way; `_nodes` writes the excluded fields.
 _DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
-_COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # from the lowest to the highest value
+_COLORS = ("#ffffff", "#f4c45a", "#c22a1e")  # color scale, from the lowest to the highest value
 
 
 def to_model_explorer(graph: GraphLike, path: str | Path) -> list[Path]:

@@ -9,7 +9,7 @@ from ..graph.collective import by_node
 from ..graph.column import columns_except
 from ..graph.text import printable
 
-# Fields of `Node` that are written as they are declared; `_attributes` writes the others.
+# Fields of `Node` that are written as text in the same way; `_attributes` writes the others.
 _DECLARED = columns_except(Node, "scope", "where", "note", "saved", "seconds")
 
 

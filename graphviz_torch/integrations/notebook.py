@@ -16,7 +16,7 @@ _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}
 
 
 class RecordedCell:
-    """The result of a recorded cell: the graph of the last backward, and the findings.
+    """The result of a recorded cell: the graph of its last backward pass, and the findings.
 
     Args:
         graph: the graph of the last backward.
@@ -90,7 +90,7 @@ def _lines(shell: Any, name: str) -> list[str]:
 
 def _run(shell: Any, cell: str) -> Any:
     """Run the body of a cell so that tracebacks show the cell's own number and line numbers."""
-    after = shell.execution_count  # IPython 9 has already counted this cell
+    after = shell.execution_count  # in IPython 9, this cell is already counted here
     shell.execution_count = len(shell.history_manager.input_hist_raw) - 1 or after
     try:
         return shell.run_cell(cell if cell.startswith("%%") else f"# %%record\n{cell}")

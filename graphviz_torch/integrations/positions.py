@@ -1,11 +1,11 @@
 """Describe in a sentence where the ranks of a hanging program wait for each other.
 
 Ranks that wait in the same collective are named together. For the other ranks, the sentence says
-where they are, and which collectives they called more or less often than the waiting ranks: these
-calls are where the ranks diverged, often far from the line at which they wait.
+where they are, and which collectives they called more or less often than the waiting ranks. The
+ranks diverged at these calls, which may be far from the line at which they wait.
 
-Not compared are point-to-point messages, which may differ between ranks, and collectives of groups
-to which a rank does not belong.
+Point-to-point messages are not compared, because they may differ between ranks. Collectives of a
+group are compared only between ranks of this group.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from ..graph.units import count_text
 
 _MESSAGES = ("send", "recv")
 _PLURALS = {"is in": "are in", "has ": "have ", "makes progress": "make progress"}
-_MAX_CLAUSES = 6  # in a sentence
-_MAX_CALLS = 2  # in a clause
+_MAX_CLAUSES = 6  # maximum number of clauses in the sentence
+_MAX_CALLS = 2  # maximum number of calls mentioned in a clause
 
-# Each rank's position; None if the rank makes progress.
+# Rank -> its position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-_Difference = tuple[CollectiveCalls, int]  # a call, and how much more often one rank made it
+# A call, and how many times more a rank made it than the reference rank; negative if fewer.
+_Difference = tuple[CollectiveCalls, int]
 
 
 def stall_text(positions: Positions) -> str:
-    """Return a sentence that says which ranks wait where, and what the other ranks do.
+    """Return a sentence on where ranks wait, and where the other ranks are.
 
-    The result is "" if no rank waits for another rank.
+    Return "" if no rank waits for another rank.
     """
     at = {rank: each for rank, each in positions.items() if each is not None}
     if not at:
@@ -53,7 +54,11 @@ def stall_text(positions: Positions) -> str:
 
 
 def _reference(at: Mapping[int, RankPosition]) -> int:
-    """Return the rank to compare the others with: one of the largest group at one position."""
+    """Return the rank with which the other ranks are compared.
+
+    Ranks that wait in a collective are preferred. If ranks wait in several collectives, it is one
+    of those in the collective with most ranks.
+    """
 
     def worth(each: RankPosition) -> int:
         if each.last is None:
@@ -68,7 +73,7 @@ def _reference(at: Mapping[int, RankPosition]) -> int:
 
 
 def _uneven(at: Mapping[int, RankPosition]) -> bool:
-    """Return whether some ranks of a group have begun more of its collectives than others."""
+    """Return whether ranks of a process group have begun different numbers of its collectives."""
     totals: dict[tuple[int, ...], dict[int, int]] = {}
     for rank, each in at.items():
         for call in each.calls:
@@ -82,7 +87,13 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Return where `rank` is, and which calls it made more or less often than `reference`."""
+    """Return a clause on where `rank` is, with the calls it made more or less often than another.
+
+    Args:
+        rank: the rank.
+        reference: the rank to compare with.
+        at: rank -> position.
+    """
     each = at[rank]
     last = _last_call(each)
     if each.state == "ended":
@@ -107,7 +118,8 @@ def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> l
     found = []
     for key, call in (theirs | mine).items() if mine else ():
         more = (mine[key].times if key in mine else 0) - (theirs[key].times if key in theirs else 0)
-        # The message already names the collective in which the reference waits.
+        # The sentence names the collective in which the reference rank waits, so a clause need not
+        # say that `rank` has called it once less.
         waits = other.state in ("inside", "raised")
         implied = waits and more == -1 and call.text == _last_call(other) != _last_call(each)
         if more and {rank, reference} <= {*call.ranks} and not implied:

@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make `assert_same_graph` rewrite the stored graphs, also in child processes."""
+    """Make `assert_same_graph` rewrite stored graphs, in child processes too, if requested."""
     if config.getoption("--graphviz-torch-update"):
         os.environ[_UPDATE] = "1"
         config.add_cleanup(_unset_update)
@@ -58,7 +58,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
     error: BaseException | None = None
     try:
         return (yield)
-    except AssertionError:  # a failed assertion is not an error of the step
+    except AssertionError:  # a failed assertion is not an error of the recorded program
         raise
     except BaseException as raised:
         error = raised

@@ -25,7 +25,7 @@ from ..graph.files.file import text_of, value_of
 from ..graph.text import ranks_text
 from ..graph.training.join import join_graphs
 
-WAIT = 60.0  # seconds that rank 0 waits for the others at the end of a run
+WAIT = 60.0  # seconds that rank 0 waits for the other ranks at the end of a run
 _POLL_SECONDS = 0.05
 
 
@@ -37,7 +37,7 @@ class RankReport:
         rank: the rank.
         steps: number of recorded steps.
         findings: findings of all steps.
-        step: the last recorded step; without nodes if none was recorded.
+        step: the last recorded step; if none was recorded, a step with an empty graph.
     """
 
     rank: int
@@ -105,14 +105,14 @@ class Ranks:
             time.sleep(_POLL_SECONDS)
         found = {}
         for rank in others:
-            with suppress(ValueError, zlib.error):  # from another version of this package
+            with suppress(ValueError, zlib.error):  # raised for a report of another package version
                 if self._store.check([self._key(rank)]):
                     text = zlib.decompress(self._store.get(self._key(rank))).decode()
                     found[rank] = value_of(text, RankReport)
         return found
 
     def publish(self, position: RankPosition | None) -> None:
-        """Show this rank's position to the other ranks; None means that the rank makes progress."""
+        """Write this rank's position to the store; None means that the rank makes progress."""
         text = "" if position is None else text_of(position)
         self._store.set(f"{self._key(self.rank)}/position", zlib.compress(text.encode(), 1))
 
@@ -128,20 +128,22 @@ class Ranks:
         return found
 
     def announcements(self, increment: int = 0) -> int:
-        """Return how many stall messages all ranks have printed, after adding `increment`."""
+        """Add `increment` to the number of messages that all ranks have printed, and return it."""
         return int(self._store.add(f"{self._key(0)}/announcements", increment))
 
     def _key(self, rank: int) -> str:
-        # torchrun may restart a run in the same store; the restart count makes its keys different.
+        # torchrun may restart a run in the same store. The restart count in a key makes the keys of
+        # each restart different.
         names = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
         run = [os.environ.get(name, "") for name in names]
         return "/".join(("graphviz_torch/run", *run, str(rank)))
 
 
 def merge_steps(steps: Mapping[int, TrainingStep]) -> TrainingStep:
-    """Merge the graphs of one step on several ranks, for each of the step's backwards.
+    """Merge one step of several ranks into one step: the graphs of each backward pass into one.
 
-    If the ranks ran different numbers of backwards, only the graphs of the last one are merged.
+    If the ranks ran different numbers of backward passes, only the graphs of the last pass of each
+    rank are merged.
     """
     first = next(iter(steps.values()))
     same = len({len(step.backwards) for step in steps.values()}) == 1
@@ -181,9 +183,9 @@ def _merge_identical(graphs: Sequence[Graph]) -> Graph:
 def merge_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
     """Merge the parameters of identical graphs: norms of shards become norms of whole parameters.
 
-    If several ranks have the same shard, the first of them is used. If a shard is missing, or if
-    each rank has only a summand of the gradient, the first rank's numbers remain and stay marked as
-    numbers of a shard.
+    If several ranks have the same shard, the first of these ranks is used. If a shard is missing,
+    or if the gradient is not reduced over the ranks yet, the numbers of the first rank are kept,
+    and remain marked as those of a shard.
     """
     ranks = [{each.name: each for each in graph.parameters} for graph in graphs]
     return tuple(_merge_shards([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
@@ -224,8 +226,8 @@ def _merge_statistics(parts: Sequence[GradientStats], whole: TensorMeta) -> Grad
 def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
     """Merge the findings of all ranks, and add findings of rules that compare ranks.
 
-    A finding that all ranks have is listed once. If only some ranks have it, its message names
-    them.
+    A finding of all ranks is listed once. The message of a finding of only some ranks names these
+    ranks.
     """
     ranks: dict[tuple[str, str], list[int]] = {}
     first: dict[tuple[str, str], Finding] = {}
@@ -245,7 +247,7 @@ def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
         across = find([report.graph for report in ordered])
         skipped = [each for each in across if each.rule == "skipped-step"]
         same = len({report.step.number for report in reports}) == 1
-        # If a rank ended early or skipped a step, all other differences result from this.
+        # If a rank ended early or skipped a step, other differences between ranks result from that.
         found += across if same and not skipped else skipped
     return found
 

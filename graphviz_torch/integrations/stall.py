@@ -1,9 +1,10 @@
 """Detect ranks that wait for each other, and print a message while they wait.
 
 Each rank counts its collectives. A thread checks twice a second whether the count has changed. If
-it has not, the thread writes this rank's position to torchrun's store once, and removes it when the
-count changes again; a rank that makes progress writes nothing. After some seconds without progress,
-a rank reads the positions of all ranks. The first rank that finds a difference prints a message.
+the count has not changed, the thread writes this rank's position to torchrun's store once, and
+removes the position when the count changes again. A rank that makes progress writes nothing. After
+some seconds without progress, a rank reads the positions of all ranks. The first rank that finds a
+difference prints a message.
 
 The thread also runs while the main thread waits in C++, because PyTorch releases the GIL there. No
 signal handler is needed: the message is printed while the ranks still wait.
@@ -22,9 +23,11 @@ from ..graph.units import count_text
 from .positions import stall_text
 from .ranks import Ranks
 
-STALL_SECONDS = 10.0  # a rank without progress reads the others' positions after this time
+STALL_SECONDS = 10.0  # after this time without progress, a rank reads the others' positions
 _POLL_SECONDS = 0.5
-_MAX_DELAYS = 20  # rank n waits n polls longer, up to this many: usually only one rank reads
+# Rank n waits n polls longer than rank 0, but at most this many, so that usually only one rank has
+# to read the positions.
+_MAX_DELAYS = 20
 
 
 class StallWatch:
@@ -42,21 +45,25 @@ class StallWatch:
         self._since = 0.0  # time when this number last changed
         self._due = 0.0  # seconds without progress after which the others' positions are read
         self._published = False  # whether this rank's position is in the store
-        self._announcements = 0  # printed messages of all ranks when this rank stalled
+        self._announcements = (
+            0  # number of messages that all ranks had printed when this one stalled
+        )
         self._over = Event()
         self._thread = Thread(target=self._poll, name="graphviz-torch", daemon=True)
         self._counter.__enter__()
         self._thread.start()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Stop counting collectives when the script ends. If one failed, print which ranks wait.
+        """Stop watching at the end of the script. If a collective failed, print which ranks wait.
 
         Args:
             error: the exception that ended the script, or None.
         """
         self._counter.__exit__()
         self._over.set()
-        self._thread.join(2 * _POLL_SECONDS)  # at this moment the thread may wait for the store
+        self._thread.join(
+            2 * _POLL_SECONDS
+        )  # with a timeout: the thread may be waiting for the store
         with suppress(Exception):
             at = self._counter.position()
             if at.state == "raised":
@@ -70,12 +77,14 @@ class StallWatch:
                 self._ranks.publish(replace(at, state="ended", error=name))
 
     def _poll(self) -> None:
-        with suppress(Exception):  # the store may have ended with torchrun
+        with suppress(Exception):  # raised if torchrun, and its store, have ended
             while not self._over.wait(_POLL_SECONDS):
                 self._check_progress(monotonic())
 
     def _check_progress(self, now: float) -> None:
-        """Count the collectives again; without progress, publish the position or print a message.
+        """Compare the number of collectives with the last one, and react if it has not changed.
+
+        Without progress, this rank's position is published at first. Later a message is printed.
 
         Args:
             now: the time in seconds, from `monotonic()`.
@@ -95,7 +104,7 @@ class StallWatch:
             self._announce(f"for {count_text(round(now - self._since), 'second')} ")
 
     def _announce(self, since: str) -> None:
-        """Print who waits for whom, unless another rank printed a message since this rank stalled.
+        """Print which ranks wait, unless another rank has printed this since this rank stalled.
 
         Args:
             since: how long this rank has made no progress, as text.

@@ -1,7 +1,7 @@
-"""Record some steps of a training: decide which steps are recorded, and where they begin and end.
+"""Record some steps of a training run: decide which steps, and where they begin and end.
 
-A step that is to be recorded is called due. A run has one recording, which is paused between due
-steps: a step that is not due costs no more than a counter. The last few recorded steps are kept for
+A step is called due if it has to be recorded. A run has one recording, which is paused between due
+steps, so that any other step costs no more than a counter. The last few recorded steps are kept for
 rules that compare steps.
 """
 
@@ -21,21 +21,22 @@ from ..graph import Event, Graph, TrainingStep
 from ..graph.events.ineffective_calls import IneffectiveCall
 from ..integrations import StepEnds
 
-Compiled = Literal["open", "closed", "eager"]  # the argument of `record`
+Compiled = Literal["open", "closed", "eager"]  # values of the argument `compiled` of `record`
 
 _MAX_PREVIOUS = 4  # number of steps kept for rules that compare steps
 
 
 class Due(NamedTuple):
-    """A predicate that returns whether a step, given by its number, is to be recorded.
+    """A predicate: called with the number of a step, it returns whether to record the step.
 
-    If `thinned`, the interval grows by the factor 10 at the steps 100 n, 1,000 n, 10,000 n and so
-    on, where n is `every`. From one of these to the next, 90 steps are recorded.
+    If `thinned`, the interval between recorded steps becomes ten times larger at the steps 100 n,
+    1,000 n, 10,000 n and so on, where n is `every`. Then 90 steps are recorded between two
+    consecutive such numbers.
     """
 
-    named: frozenset[int]  # steps to record, whatever the interval
-    every: int | None  # interval between recorded steps; None records only the named ones
-    last: float  # no later step is recorded
+    named: frozenset[int]  # numbers of steps to record in any case
+    every: int | None  # interval between recorded steps; None records only the `named` steps
+    last: float  # number of the last step that may be recorded
     thinned: bool = False
 
     def __call__(self, step: int) -> bool:
@@ -64,9 +65,9 @@ def due_steps(
     Args:
         at: the number of a step, or of several, counted from 0.
         every: interval between recorded steps, from step 0.
-        most: largest number of steps that `every` selects; 0 sets no limit.
-        thinned: increase the interval as the class `Due` says. Of a million steps, 460 are
-            recorded.
+        most: maximum number of steps that `every` selects; 0 sets no limit.
+        thinned: True to increase the interval in a long run, as `Due` describes. Of a million
+            steps, 460 are recorded.
 
     Raises:
         ValueError: if `every` is less than 1, or a step less than 0.
@@ -93,11 +94,12 @@ class Steps:
     """A recorder of steps. The caller marks each step by `begin(step)` and `end()`.
 
     Args:
-        due: returns whether a step is to be recorded.
+        due: returns whether to record the step with a given number.
         done: called with each recorded step and its findings. It is called again with the last step
             if later code, such as an evaluation, adds events to that step.
         model, notes, compiled, fingerprints: as for `record`.
-        experiments: keep the first recorded step in `first`, so that `experiment` can run it again.
+        experiments: True to keep the first recorded step in `first`, so that `experiment` can run
+            it again.
     """
 
     def __init__(
@@ -158,19 +160,20 @@ class Steps:
             graphs = recording.graphs
         if self.first is None and recording.first_call is not None:
             self.first = FirstStep(recording.first_call, graphs)
-        # Graphs without a backward after a recorded step belong to an evaluation, not to a step. If
-        # no step was recorded, they are all that can be reported.
+        # If no backward ran since the last recorded step, the graphs belong to an evaluation, not
+        # to a step. They are reported only if no step was recorded.
         if not graphs or (self.recorded and not any(map(_is_step, graphs))):
             self._report_late(late)
             return
-        self.recorded += any(graph.nodes for graph in graphs)  # a step without nodes failed at once
+        # A step without nodes failed at once, and is not counted.
+        self.recorded += any(graph.nodes for graph in graphs)
         step = TrainingStep(self._step, tuple(graphs))
         found = find(step, tuple(self._previous))
         self._previous.append(step)
         self._done(step, found)
 
     def _report_late(self, late: list[Event]) -> None:
-        """Report the last step again if later code added events to it."""
+        """Report the last step again if code after the step added events to it."""
         if not self._previous:
             return
         last = self._previous[-1]
@@ -232,11 +235,11 @@ class LoopSteps(Steps):
             experiments=experiments,
             fingerprints=fingerprints,
         )
-        with record():  # registers hooks, which is impossible inside a hook
+        with record():  # the first recording registers hooks, which is impossible inside a hook
             pass
-        self._early = False  # whether recording began before the due step
+        self._early = False  # True if recording has begun before the due step
         self._process = os.getpid()
-        self._tail = 0  # process id if an optimizer has stepped in this step, else 0
+        self._tail = 0  # id of the process in which an optimizer has stepped in this step, or 0
         self._on_fork: Callable[[], object] | None = on_fork
         self.step = 0
         self._follows = due(1)  # True if the next step is to be recorded
@@ -256,13 +259,13 @@ class LoopSteps(Steps):
 
     @property
     def other_threads(self) -> Mapping[str, int]:
-        """Return the number of backward calls in each thread that is not recorded, by its name."""
+        """Name of a thread that is not recorded -> number of its calls of backward."""
         return self._step_ends.other_threads
 
     def _on_step_end(self) -> None:
         tail, self._tail = self._tail, 0
         if os.getpid() != self._process:  # a forked child, which is not recorded
-            if tail == self._process:  # the parent began this step
+            if tail == self._process:  # the step began in the parent process
                 return
             if self._on_fork is not None:
                 on_fork, self._on_fork = self._on_fork, None
@@ -296,7 +299,7 @@ class LoopSteps(Steps):
         """Start recording if the step is due."""
         if self._early and self._recording is not None:
             self._early = False
-            self._recording.next_step()  # discards the graphs of the step that was not due
+            self._recording.next_step()  # discards graphs of the previous step, which was not due
         super().begin(step)
 
     def _pause(self, recording: Recording) -> None:
@@ -305,7 +308,10 @@ class LoopSteps(Steps):
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """Return a key without counts, so that all reports of the same call have equal keys."""
+    """Return a key of an event on a call, equal for all events on the same call; else None.
+
+    The key ignores counts, which grow from report to report.
+    """
     if not isinstance(event, IneffectiveCall):
         return None
     values = (getattr(event, each.name) for each in fields(event))

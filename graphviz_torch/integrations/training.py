@@ -1,8 +1,8 @@
-"""`record_steps`: record some steps of a training with one line before the loop.
+"""`record_steps`: record some steps of a training run with one line before the loop.
 
-It is for plain loops, Accelerate and Lightning Fabric; Lightning and Transformers have callbacks
-with the same reports. Findings go to the log "graphviz_torch", graphs and gradient norms to the
-given loggers.
+It is for plain loops, Accelerate and Lightning Fabric. For Lightning and Transformers there are
+callbacks with the same reports. Findings go to the log "graphviz_torch", graphs and gradient norms
+to the given loggers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEVELS = {"error": logging.ERROR, "warning": logging.WARNING, "info": logging.I
 
 
 class FindingsError(RuntimeError):
-    """An error raised by a step with findings of the severity in `raise_on`, or of a worse one."""
+    """Raised after a step that has findings of the severity in `raise_on`, or of a worse one."""
 
     def __init__(self, step: int, found: Sequence[Finding]) -> None:
         self.findings = tuple(found)
@@ -44,7 +44,7 @@ class Report:
     """A reporter of recorded steps, which writes to the log, to loggers and to a file.
 
     Args:
-        nonfinite: skip steps in which all recorded gradients are finite.
+        nonfinite: True to skip steps in which all recorded gradients are finite.
         loggers: TensorBoard `SummaryWriter`s, wandb runs or the module `mlflow`. They receive the
             graph and the gradient norms.
         folder: all steps are written to "run.json.gz" in this folder; with several ranks, each rank
@@ -78,11 +78,11 @@ class Report:
         step, graph = recorded.number, recorded.graph
         again = step in self.graphs
         self.graphs = {step: graph}
-        # In both cases some ranks may not report this step, and `gather_graphs` would hang.
+        # If only some ranks report this step, as in these two cases, `gather_graphs` would hang.
         ranks = None if self._nonfinite or again else _ranks(graph)
         if ranks is not None:
             found = [*find(ranks), *found]
-        if not (again and _world() > 1):  # rank 0 has already written this step
+        if not (again and _world() > 1):  # with several ranks, rank 0 has already written this step
             self._save([recorded] if ranks is None else [TrainingStep(step, (g,)) for g in ranks])
         self._steps += not again
         for each in self._found.add(self._steps - 1, found, recorded.graphs):
@@ -102,7 +102,7 @@ class Report:
         return self._found.merge(self._steps)
 
     def _save(self, steps: list[TrainingStep]) -> None:
-        """Append each rank's step, or only this rank's step, to the rank's file."""
+        """Append the steps of all ranks, or the step of this rank alone, to the ranks' files."""
         if self._folder is None or (_rank() and not self._nonfinite):
             return
         self._folder.mkdir(parents=True, exist_ok=True)

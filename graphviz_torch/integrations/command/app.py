@@ -1,9 +1,9 @@
-"""`graphviz-torch app`: start the app, with a saved recording or with a script that it watches.
+"""`graphviz-torch app`: start the app, with a saved recording or with a running script.
 
 `graphviz-torch run` runs the script in a separate process with the user's rights, and appends each
 recorded step to a file. The app opens after the first recorded step and reads this file; nothing in
-the file is executed. SIGTERM and SIGHUP, unless ignored, end both processes, and temporary files
-are removed.
+the file is executed. SIGTERM and SIGHUP, unless the process ignores them, end both processes, and
+temporary files are removed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,14 @@ from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
 _KILL_AFTER = 10  # seconds from SIGTERM to SIGKILL
-_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}  # one is set if a graphical browser can open
-_CTRL_C_WAIT = 2  # seconds that a process gets to end by itself after Ctrl-C
+# Environment variables, of which at least one is set on Linux if a graphical browser can be opened.
+_SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}
+_CTRL_C_WAIT = 2  # seconds that a process has to end by itself after Ctrl-C
 _POLL_SECONDS = 0.1
-RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # environment variable with the file that the app opens
-LIVE = "GRAPHVIZ_TORCH_LIVE"  # environment variable, set if a script writes the opened file
-STOP = "stop"  # name of the file that the app creates to end the script
-ENDED = "ended"  # name of the file that contains the script's exit code
+RECORDING = "GRAPHVIZ_TORCH_RECORDING"  # environment variable: path of the file that the app opens
+LIVE = "GRAPHVIZ_TORCH_LIVE"  # environment variable: set if a script is writing this file
+STOP = "stop"  # name of a file that the app creates to end the script
+ENDED = "ended"  # name of a file to which the exit code of the script is written
 
 
 def add_app(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +113,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 
 def _terminate(process: subprocess.Popen[bytes], *, by: int = signal.SIGTERM) -> None:
-    """Send a signal to a process and wait for its end; kill it after `_KILL_AFTER` seconds."""
+    """Send the signal `by` to a process and wait for its end; kill it after `_KILL_AFTER` s."""
     with suppress(ProcessLookupError):  # the process has ended already
         process.send_signal(by)
     with suppress(subprocess.TimeoutExpired):
@@ -132,7 +133,7 @@ def _terminated_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.P
     except KeyboardInterrupt:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_CTRL_C_WAIT)
-        if process.poll() is None:  # the terminal did not signal the child
+        if process.poll() is None:  # the terminal did not send SIGINT to the child
             _terminate(process, by=signal.SIGINT)
         raise
     finally:
@@ -180,8 +181,8 @@ def _wait_for_server(
 ) -> int:
     """Wait until the app's server ends, and return the server's exit code.
 
-    Meanwhile, end the script when the app creates the file `STOP`. When the script ends, write its
-    exit code to the file `ENDED`.
+    While waiting, end the script if the app creates the file `STOP`. When the script ends, write
+    the script's exit code to the file `ENDED`.
     """
     while script is not None and server.poll() is None:
         if script.poll() is not None:

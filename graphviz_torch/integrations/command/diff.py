@@ -16,8 +16,9 @@ from .pictures import draw
 if TYPE_CHECKING:
     from ...compare import GraphDiff
 
-_REHEARSAL = b'"graphviz_torch rehearsal"'  # begins JSON reports of `rehearse`
-_STRUCTURE = ("shape", "dtype", "device", "attribute")  # counted by `--fail-on structure`
+_REHEARSAL = b'"graphviz_torch rehearsal"'  # text at the beginning of a JSON report of `rehearse`
+# Kinds of changes for which `--fail-on structure` returns 1.
+_STRUCTURE = ("shape", "dtype", "device", "attribute")
 
 
 def add_diff(parser: argparse.ArgumentParser) -> None:
@@ -63,15 +64,15 @@ def _diff(parsed: argparse.Namespace) -> int:
         else:
             say(difference.to_text(wide=parsed.wide), DIFFERENCES)
             if not (isinstance(a, Graph) and isinstance(b, Graph)):
-                say("A training's file stores norms after the first step with two digits.")
+                say("After the first step, the file of a run has norms with two digits only.")
     return int(_fails(difference, parsed.fail_on))
 
 
 def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
     """Print the first operation whose values differ; return 1 if there is one, else 0.
 
-    Two trainings are compared step by step, up to the first step that differs. With
-    `--fail-on never` the result is 0.
+    Two training runs are compared step by step, up to the first step that differs. With
+    `--fail-on never`, return 0 in any case.
     """
     from ...compare import first_difference
     from ...graph import Training
@@ -83,7 +84,7 @@ def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
         pairs = [(one, steps_of_b[one.number]) for one in a.steps if one.number in steps_of_b]
     if not pairs:
         found = first_difference(a, b, titles=titles)
-    for one, other in pairs:  # once a step differs, its weights make all later steps differ
+    for one, other in pairs:  # a difference in one step makes the weights of all later steps differ
         at = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
         found = first_difference(one, other, titles=at)
         if found:
@@ -101,7 +102,7 @@ def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
 
 
 def _reports(a: Path, b: Path) -> tuple[Any, Any] | None:
-    """Return the two files' contents if both are JSON reports of `rehearse`, else None."""
+    """Return the contents of both files if they are JSON reports of `rehearse`, else None."""
     found = []
     for path in (a, b):
         if path.suffix != ".json" or not path.is_file():
@@ -131,9 +132,9 @@ def _report(path: Path) -> Any:
 
 
 def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
-    """Print how the reports differ, rank by rank.
+    """Print the differences between two reports of `rehearse`, rank by rank.
 
-    Returns 1 if they differ, and 0 if they are equal or with `--fail-on never`.
+    Return 1 if they differ, else 0; with `--fail-on never`, return 0 in any case.
     """
     from ...rehearsal import compare_rehearsals
 
@@ -150,7 +151,7 @@ def _rehearsals(parsed: argparse.Namespace, a: Any, b: Any) -> int:
     pairs = [(each, by_rank[each["rank"]]) for each in one if each["rank"] in by_rank]
     if not pairs:
         raise ValueError(
-            f"{parsed.a} and {parsed.b} are reports of different ranks: pass those of one rank."
+            f"{parsed.a} and {parsed.b} are reports of different ranks: pass reports of one rank."
         )
     differences = [compare_rehearsals(*pair) for pair in pairs]
     if parsed.format == "json":

@@ -19,7 +19,7 @@ from ...graph.text import printable
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Regular expressions for parts of a report, and the ANSI colour of each.
+# Regular expression for a part of a report -> ANSI colour of this part.
 SEVERITIES = {
     r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
     r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,

@@ -13,27 +13,29 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class Format(NamedTuple):
-    """A file format: the function that produces it, and how commands call this function.
+    """A file format: the function that produces the content, and how commands call this function.
 
     The function's keyword arguments become options of the command.
     """
 
     help: str
     function: str  # "module.name" in this package; returns a str or a picture
-    suffixes: tuple[str, ...] = ()  # file names with these suffixes select the format
-    printed: bool = False  # whether `export` without -o prints to stdout instead of writing a file
-    titled: bool = False  # whether the title is the file's name by default
-    slow: bool = False  # the layout may take seconds: `run` does not write it each step
-    run_options: Mapping[str, Any] = _NOTHING  # keyword arguments that `run -o` passes
+    suffixes: tuple[str, ...] = ()  # suffixes of file names that select the format
+    printed: bool = False  # True if `export` without -o prints the text instead of writing a file
+    titled: bool = False  # True if `title` is an argument; the default is the name of the file
+    slow: bool = (
+        False  # True if the layout may take seconds, so that `run` does not do it each step
+    )
+    run_options: Mapping[str, Any] = _NOTHING  # keyword arguments for the function in `run -o`
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Return the choices of the option `--format`; () if there would be only one."""
+        """Choices of the option `--format`; () if there would be only one."""
         return tuple([suffix[1:] for suffix in self.suffixes]) if len(self.suffixes) > 1 else ()
 
     @property
     def make(self) -> Callable[..., Any]:
-        """Import and return the function that `function` names."""
+        """The function that `function` names; importing its module may take time."""
         module, _, name = self.function.rpartition(".")
         made: Callable[..., Any] = getattr(import_module(f"{_PACKAGE}.{module}".rstrip(".")), name)
         return made
@@ -60,7 +62,7 @@ SUFFIXES: Final = tuple([suffix for each in FORMATS.values() for suffix in each.
 def format_of(path: Path) -> str:
     """Return the name of the format whose suffix `path` has; "" if no format has it.
 
-    If several suffixes match, as ".svg" and ".flow.svg", the longest one decides.
+    If several suffixes match, such as ".svg" and ".flow.svg", the longest one is used.
     """
     ends = {suffix: name for name, each in FORMATS.items() for suffix in each.suffixes}
     fits = [suffix for suffix in ends if path.name.endswith(suffix)]

@@ -2,7 +2,8 @@
 
 The child process has the read end of a pipe, and only the command's process has the write end. When
 the command ends, even by SIGKILL, the pipe is closed. The child then removes the command's
-temporary folder and ends. A folder that is left is removed when `app` or `view` starts.
+temporary folder and ends. Any folder that still remains is removed when `app` or `view` starts
+again.
 
 The child runs this module, which waits for the pipe in a thread while it runs another module:
 
@@ -42,7 +43,7 @@ def page_folder() -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove temporary folders of this user's ended processes, and pages older than a day."""
+    """Remove this user's temporary folders: of processes that have ended, and pages after a day."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = folder.name[len(_PREFIX) :].partition("-")[0]
         with suppress(OSError):
@@ -83,7 +84,9 @@ def _is_alive(process: int) -> bool:
         return False
     except OSError:  # the process belongs to another user
         pass
-    with suppress(OSError, IndexError):  # a zombie (Z) has ended, but was not waited for
+    with suppress(
+        OSError, IndexError
+    ):  # a zombie (Z) has ended, but its parent has not waited for it
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return True
 

@@ -1,7 +1,7 @@
 """The command `graphviz-torch`: record a script; view, check, compare and export saved graphs.
 
-Exit codes: 0 if all is well, 1 if there is a finding or difference that `--fail-on` names, 2 if the
-command failed. `run` returns the exit code of its script, or 2 if nothing was recorded. Only `run`,
+Exit codes: 1 if there is a finding or difference that `--fail-on` names, 2 if the command failed,
+else 0. `run` returns the exit code of its script, or 2 if nothing was recorded. Only `run`,
 `rehearse` and `app` import torch.
 """
 
@@ -48,7 +48,7 @@ GROUPS = {
         "completion": ("main", "Print a script that completes this command in your shell."),
     },
 }
-# Tasks, and the command line for each; printed below the commands in the help.
+# Task -> command line for it. The help lists the tasks below the commands.
 TASKS = {
     "a picture of a step": "graphviz-torch run -o step.svg train.py",
     "NaN, stuck, out of memory": "graphviz-torch run train.py",
@@ -71,7 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the arguments after "graphviz-torch". None takes them from `sys.argv`.
     """
     given = sys.argv[1:] if arguments is None else list(arguments)
-    # Escape characters that the stream cannot encode. In `run`, the streams belong to the script.
+    # Escape characters that the stream cannot encode, except in `run`, whose script may write other
+    # data to the streams.
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None and given[:1] != ["run"]:
@@ -81,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        if given[:1] == ["run"]:  # messages in a script name Python arguments, not options
+        if given[:1] == ["run"]:  # messages of the script's own calls name Python arguments
             return run(parsed)
         with in_shell():
             return run(parsed)
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _FAILED
 
 
-# Other words for a command -> the command that the error message suggests.
+# Word that a user may type -> command that the error message suggests instead.
 _SYNONYMS = {
     "search": "find",
     "check": "find",
@@ -112,14 +113,14 @@ _SYNONYMS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose error messages are one sentence that suggests the right word."""
+    """An argument parser whose error is one sentence, with a suggestion for a wrong word."""
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"(invalid choice: '|unrecognized arguments: )([\w-]+)", message)
         near = get_close_matches(wrong[2], [*self._words(), *_SYNONYMS], 1) if wrong else []
         hint = f". Did you mean {_SYNONYMS.get(near[0], near[0])}?" if near else ";"
         line = message.partition(" (choose from")[0] if near or "COMMAND" in message else message
-        for action in self._actions:  # explain a missing argument by its help
+        for action in self._actions:  # add the help text of a missing argument
             if "required" in message and action.metavar and action.help:
                 about = f"{action.metavar}, {action.help.partition(';')[0]}"
                 line = re.sub(rf"\b{re.escape(str(action.metavar))}$", about, line)
@@ -127,7 +128,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(_FAILED, f"{line}\n")
 
     def _words(self) -> list[str]:
-        """Return all commands, options and option values; argparse has no public API for them."""
+        """Return all commands, options and values of options."""
+        # argparse has no public API for these.
         words = list(self._option_string_actions)
         for action in self._actions:
             words += list(map(str, action.choices or ()))
@@ -161,7 +163,7 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
 
     Args:
         names: commands whose own arguments are added. The other commands are only listed.
-        arguments: the command line. The format in it decides which options `export` has.
+        arguments: the command line, whose output format decides which options `export` has.
     """
     made = _CommandsParser("graphviz-torch")
     made.add_argument("--version", action="version", version=f"graphviz-torch {__version__}")
@@ -177,10 +179,10 @@ def parser(*names: str, arguments: Sequence[str] = ()) -> argparse.ArgumentParse
 
 
 def sentence(error: Exception) -> str:
-    """Return the error's message; for an error of the operating system, in one sentence."""
+    """Return the message of an error; for an error of the operating system, one sentence."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         name = printable(str(error.filename))
-        # An error that this package raises with ENOENT has its own text, which is kept.
+        # Errors with ENOENT that this package raises have another text, which is kept.
         if error.strerror == os.strerror(errno.ENOENT):
             here = "" if os.path.isabs(error.filename) else f" in {os.getcwd()}"
             return f"{name}: there is no such file{here}; check its name."
@@ -203,7 +205,7 @@ def _completion(parsed: argparse.Namespace) -> int:
     [commands] = [a.choices for a in made._actions if isinstance(a, argparse._SubParsersAction)]
     for command in commands.values():
         for action in command._actions:
-            if action.nargs != 0 and not action.choices:  # its value may be a file name
+            if action.nargs != 0 and not action.choices:  # the value of this option may be a file
                 action.complete = shtab.FILE
     print(shtab.complete(made, parsed.shell))
     return 0

@@ -42,7 +42,10 @@ def given_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> d
 
 
 def shell_text(text: str, flag: str) -> str:
-    """Reword a keyword's description for the command line: without None, False and Python values.
+    """Reword the description of a keyword argument for the command line.
+
+    "None does so" becomes "left out, it does so", "False" becomes the flag with "no-", and text on
+    Python values is removed.
 
     >>> shell_text("draw it as one; None does so where there are many; False never.", "--fold")
     'draw it as one; left out, it does so where there are many; --no-fold never.'
@@ -74,7 +77,7 @@ def _argument_settings(name: str, hint: Any) -> dict[str, Any] | None:
         hint: its type.
     """
     if get_origin(hint) in (Union, types.UnionType):
-        # A command line cannot contain None or a callable, so the remaining type decides.
+        # A command line cannot contain None or a callable, so only the remaining type is used.
         others = (type(None), Callable)
         hints = [e for e in get_args(hint) if e not in others and get_origin(e) not in others]
         if len(hints) != 1:
@@ -94,13 +97,13 @@ def _tolerance(text: str) -> float:
     number = float(text)
     if math.isnan(number) or number < 0:
         raise argparse.ArgumentTypeError(
-            f"{text} is not a relative difference: pass a number from 0, or inf."
+            f"{text} is not a relative difference: pass a number of 0 or more, or inf."
         )
     return number
 
 
 def _keyword_descriptions(function: Callable[..., Any]) -> dict[str, str]:
-    """Return the keywords' descriptions from the "Args" section of the docstring."""
+    """Return name of a parameter -> its description in the "Args" section of the docstring."""
     _, _, rest = (inspect.getdoc(function) or "").partition("Args:\n")
     found: dict[str, str] = {}
     for names, text in re.findall(r"^    ([a-z_, ]+): (.*(?:\n     +.*)*)", rest, re.M):

@@ -3,9 +3,9 @@
 Files are written early, so that they survive any end of the script: a signal, `os._exit`, a crash,
 or a batch system that stops the job. No signal handler is installed. With `--steps N`, a step is
 written as soon as its optimizer has stepped. With `--steps 0`, all steps that ended within a
-quarter of a second are written together when the next step begins; only these are lost if the
-process is killed. At the end of the script, the report with all findings is printed, and files that
-are not up to date are written again.
+quarter of a second are written together when the next step begins, so that only these steps are
+lost if the process is killed. At the end of the script, the report with all findings is printed,
+and files that do not contain the last step are written again.
 
 A ".json" or ".json.gz" file contains all steps; files of other formats show the last step. A
 picture may take seconds to lay out. Pictures are therefore drawn only after the first recorded
@@ -53,9 +53,9 @@ from .formats import FORMATS, format_of
 from .main import sentence
 from .script import Children
 
-_MAX_UNWRITTEN = 100  # steps kept in memory while a file cannot be written
-_MAX_BATCH = 50  # steps that are written together
-_BATCH_SECONDS = 0.25  # least number of seconds between two writes with `--steps 0`
+_MAX_UNWRITTEN = 100  # maximum number of steps kept in memory while a file cannot be written
+_MAX_BATCH = 50  # maximum number of steps that are written together
+_BATCH_SECONDS = 0.25  # minimum number of seconds between two writes with `--steps 0`
 
 
 class Outputs:
@@ -87,17 +87,17 @@ class Outputs:
         self._turns = AlternatingOptimizers()
         self._copies = CopyCounts()
         self._run: Training | None = None  # the last two steps
-        # For each growing file, the steps that are not yet in it.
+        # File to which steps are appended -> the steps that it does not contain yet.
         self._waiting: dict[Path, list[TrainingStep]] = {
             path: [] for path in parsed.out if path.name.endswith((".json", ".json.gz"))
         }
         self._growing = {path: TrainingFile(path) for path in self._waiting}
-        # For each file: the steps that could never be written, and the last error message.
+        # File -> numbers of the steps that could not be written; file -> the last error message.
         self._lost: dict[Path, set[int]] = {path: set() for path in self._waiting}
         self._why: dict[Path, str] = {}
         self._once = RunFindings()
         self._found: list[Finding] = []  # findings of all steps, without repetitions
-        self._recorded = 0  # number of added steps, also those without any node
+        self._recorded = 0  # number of added steps, including steps without nodes
         self._news: list[Finding] = []  # findings not yet printed
         self._said: list[Finding] = []  # findings printed while the script ran
         self._at_step = 0  # number of steps when findings were last printed
@@ -108,7 +108,9 @@ class Outputs:
 
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
-        self.running = True  # while True, errors of this class must not reach the script
+        self.running = (
+            True  # True while the script runs: no error of this class may reach the script
+        )
 
     def warn_of_missing_folders(self) -> None:
         """Warn of files whose folder does not exist, before the script starts."""
@@ -286,7 +288,8 @@ class Outputs:
 
     def _text(self, found: list[Finding]) -> str:
         wide = self._parsed.wide
-        notes = self._parsed.notes or not self._has_backward()  # without a backward, a note says so
+        # If no backward ran, findings of severity "info" are shown, because one of them says so.
+        notes = self._parsed.notes or not self._has_backward()
         with in_shell():
             return to_lines(
                 found, wide=wide, steps=self._recorded, source=self._source, notes=notes
@@ -307,7 +310,7 @@ class Outputs:
             notes = lines[0].removeprefix(NOTHING_FOUND)
             lines[0] = NOTHING_FOUND + self._scope_text() + notes
         later = printed if self._recorded > self._at_step else ()
-        for each in later:  # a later step need not have the finding
+        for each in later:  # the findings printed before, with the steps that have them
             steps = steps_text(each, self._recorded)
             lines.append(", ".join(filter(None, (f"{each.rule} {each.where}".rstrip(), steps))))
         if self._ranks is None and (copies := str(self._copies)):
@@ -315,7 +318,7 @@ class Outputs:
         return lines
 
     def _scope_text(self) -> str:
-        """Return a suffix of "nothing found": the checked steps, and options that check more."""
+        """Return the text after "nothing found": the checked steps, and options that check more."""
         wanted = self._parsed.steps
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
@@ -337,7 +340,10 @@ class Outputs:
         return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
-        """Merge the reports of all ranks; return a clause that names ranks without a report."""
+        """Merge the reports of all ranks, and return text on the ranks.
+
+        The text has the number of ranks, and names ranks that ended early or sent no report.
+        """
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
         number = max((step.number for step in steps.values()), default=0)
@@ -364,12 +370,12 @@ class Outputs:
         self._print("\n".join([f"graphviz-torch: {sentence}", *lines]))
 
     def _print(self, text: str) -> None:
-        """Print to stderr, as it was when the script started."""
+        """Print to the stream that was `sys.stderr` when the script started."""
         with suppress(Exception):  # the script may have closed stderr
             say(text, COLORS, self._stderr)
 
     def _write(self, *, pictures: bool) -> list[str]:
-        """Write the files that are not up to date; return an error message for each failure."""
+        """Write the files that do not contain the last step; return a message for each failure."""
         errors = []
         for path in self._files:
             name = format_of(path)
@@ -389,7 +395,7 @@ class Outputs:
         return errors
 
     def _gaps(self) -> list[str]:
-        """Return a message for each file in which steps are missing."""
+        """Return a message for each file that lacks steps."""
         return [
             f"{path.name} does not contain {_numbers(sorted(lost))}: {self._why.get(path, '')}"
             for path, lost in self._lost.items()
@@ -421,7 +427,7 @@ class Outputs:
     def _take_ranks(self, path: Path, last: Training) -> None:
         """Replace this rank's last step in a file with the merged step of all ranks."""
         steps: tuple[TrainingStep, ...] = ()
-        with suppress(OSError, ValueError):  # the file does not exist yet
+        with suppress(OSError, ValueError):  # raised if the file does not exist yet
             written = load(path)
             steps = written.steps if isinstance(written, Training) else ()
         number = last.steps[0].number
@@ -430,7 +436,7 @@ class Outputs:
 
 
 def _is_among(finding: Finding, others: Iterable[Finding]) -> bool:
-    """Return whether one of the others is the same finding, whatever its numbers and step."""
+    """Return whether `others` contain the finding; numbers and steps may differ."""
     once = RunFindings()
     once.add(0, others)
     return not once.add(0, [finding])
@@ -477,6 +483,6 @@ def _write_text(text: str, path: Path) -> None:
 
 
 def _print(report: str) -> None:
-    """Print to stdout, with characters escaped that its encoding does not have."""
+    """Print to stdout. Characters that the encoding of stdout lacks are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     say(report.encode(encoding, "backslashreplace").decode(encoding))

@@ -70,7 +70,7 @@ def _target(arguments: Sequence[str]) -> str:
     first.add_argument("-o", "--out", type=Path, default=Path())
     try:
         known, _ = first.parse_known_args(arguments)
-    except argparse.ArgumentError:  # the command's own parser reports this error
+    except argparse.ArgumentError:  # reported later, by the parser of the command
         return ""
     return str(known.to or format_of(known.out))
 
@@ -93,11 +93,11 @@ def draw(
     format: str | None,
     **options: Any,
 ) -> None:
-    """Draw a graph or a difference to `out`, and print its name; "-" writes to stdout.
+    """Draw a graph or a difference into a file, and print the name of the file.
 
     Args:
-        graph: a graph, a training, a step of a training, or a difference.
-        out: the file to write.
+        graph: a graph, a training run, a step of a run, or a difference.
+        out: the file to write; "-" writes to stdout.
         format: "svg", "png", "pdf" or "dot". None decides by the suffix of `out`.
         options: keyword arguments of `draw_graph`.
     """
@@ -124,7 +124,7 @@ def _add_file(parser: argparse.ArgumentParser, default: str, run: Any) -> None:
 
 
 def _given(parsed: argparse.Namespace, function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options on the command line that are keywords of `function`."""
+    """Return the options on the command line as keyword arguments of `function`."""
     options = given_options(parsed, function)
     if "findings" in parsed:
         options["findings"] = "auto" if parsed.findings else None
@@ -188,7 +188,7 @@ def _view(parsed: argparse.Namespace) -> int:
     remove_leftovers()
     out = parsed.out or page_folder() / f"{name}.html"
     if out == PIPE:
-        raise ValueError("-o -: a browser can only open a file: pass a file name, or no -o.")
+        raise ValueError("-o -: a browser can only open a file. Pass a file name, or omit -o.")
     write_text(page, out)
     if not webbrowser.open(out.absolute().as_uri()):
         say("graphviz-torch: no browser was found; open the file yourself.", file=sys.stderr)

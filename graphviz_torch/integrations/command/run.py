@@ -1,8 +1,8 @@
 """`graphviz-torch run`: run a script unchanged, record its first steps, and report problems.
 
-The script's output, arguments, exit code and tracebacks are the same as without this command. Only
-the exit code 0 changes: to 2 if nothing was recorded or a file could not be written, to 1 if there
-is a finding that `--fail-on` names. `StepEnds` detects where steps end. After the last recorded
+The output, arguments and tracebacks of the script are the same as without this command. So is the
+exit code, except that 0 becomes 1 if there is a finding that `--fail-on` names, or 2 if nothing was
+recorded or a file could not be written. `StepEnds` detects where steps end. After the last recorded
 step, the script runs at full speed.
 
 Only the main thread of this process is recorded. The report counts other threads and child
@@ -52,12 +52,14 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
-    # Passed by `graphviz-torch app`: record fewer steps the longer the run.
+    # `graphviz-torch app` passes this, so that fewer and fewer steps are recorded in a long run.
     parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     text = "arguments of the script"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    arguments.required = False  # else Python < 3.12 says that ARGS is missing, too
+    arguments.required = (
+        False  # otherwise the error of Python < 3.12 also says that ARGS is missing
+    )
     parser.set_defaults(run=_run)
 
 
@@ -80,7 +82,8 @@ def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(limit + _frames_below())  # the script gets its usual depth
+    # The script can recurse as deep as without this command.
+    sys.setrecursionlimit(limit + _frames_below())
     try:
         if parsed.simulate is None:
             return _run_script(parsed, script)
@@ -94,7 +97,7 @@ def _run(parsed: argparse.Namespace) -> int:
 
 
 def _frames_below() -> int:
-    """Return how many stack frames this command adds below the script's frames."""
+    """Return the number of stack frames of this command below the first frame of the script."""
     frame: FrameType | None = sys._getframe()
     count = 3  # `_run_script`, `Script.run` and two for `exec`, minus this frame
     while frame is not None:
@@ -115,7 +118,7 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
         steps = LoopSteps(
             due_steps(every=parsed.every, most=parsed.steps, thinned=parsed.thinned),
             outputs.add,
-            notes=False,  # the report replaces the note on the exception
+            notes=False,  # the report explains an exception, so that no note is added to it
             compiled=parsed.compiled,
             on_fork=children.mark,
             experiments=parsed.experiment,
@@ -128,11 +131,11 @@ def _run_script(parsed: argparse.Namespace, script: Script) -> int:
     except BaseException as error:
         ended = error
     outputs.running = False
-    with suppress(Exception):  # the script may have patched a function that `close` uses
+    with suppress(Exception):  # raised if the script has patched a function that `close` uses
         if steps is not None:
             steps.close(ended)
     status = exit_status(code) if ended is None else show_error(ended, script.file)
-    if os.getpid() == process:  # a forked child writes no report
+    if os.getpid() == process:  # not in a forked child, which writes no report
         if parsed.experiment and steps is not None:
             outputs.experiment(steps.first)
         with suppress(Exception):
@@ -167,7 +170,7 @@ def _check(parsed: argparse.Namespace) -> None:
 
 
 def _end_by_sigint() -> NoReturn:
-    """End this process by SIGINT, as Python does, so that the parent learns of Ctrl-C."""
+    """End this process by SIGINT, as Python does, so that the parent process sees Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
     sys.exit(130)

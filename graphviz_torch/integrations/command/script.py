@@ -46,7 +46,8 @@ class Script:
                 self._source = file.read()
             self.file, self._folder = str(path), str(path.resolve().parent)
             return
-        argv, sys.argv = sys.argv, ["-m", *arguments]  # as `python -m` does while it searches
+        # While `python -m` searches for the module, sys.argv[0] is "-m".
+        argv, sys.argv = sys.argv, ["-m", *arguments]
         sys.path.insert(0, self._folder)
         try:
             self._spec = self._find(name)
@@ -100,7 +101,7 @@ class Script:
 
 
 def exit_status(code: Any) -> int:
-    """Return the exit status of `SystemExit(code)`. Print `code` to stderr if it is a message."""
+    """Return the exit status for `SystemExit(code)`, and print `code` to stderr if it is a text."""
     if code is None or isinstance(code, int):
         return code or 0
     with suppress(Exception):
@@ -139,7 +140,7 @@ def _show(error: BaseException) -> None:
 class Children:
     """A counter of forked child processes that train.
 
-    A child sets its byte in a shared memory map; the index is the process id.
+    A memory map shared by all processes has a byte for each process id, which a child sets.
     """
 
     def __init__(self) -> None:
@@ -153,12 +154,13 @@ class Children:
         """Return a clause with the number of child processes; "" if there are none.
 
         Args:
-            alone: whether this process recorded nothing. In this case all child processes that
-                `multiprocessing` spawned are counted as well, whether they trained or not.
+            alone: True if this process recorded nothing. Then, if no forked child trained, the
+                child processes that `multiprocessing` started are counted.
         """
         count, did = self._marks[:].count(1), "trained"
         if not count and alone and "multiprocessing" in sys.modules:
-            # A spawned process does not share the memory map. Its name, Process-3, has a count.
+            # Spawned processes do not share the memory map, but are numbered in their names:
+            # "Process-3".
             name = sys.modules["multiprocessing"].Process().name
             count, did = int(re.split("[-:]", name)[-1]) - 1, "were started"
         if not count:

@@ -1,7 +1,7 @@
-"""Baselines: files with known findings, which a command then leaves out of its report.
+"""Baselines: files with known findings, which a command leaves out of its report.
 
-Two findings are the same if their rules, file names and messages are equal apart from line numbers
-and measured numbers. Numbers in names count: "layers.1" is not "layers.2".
+Two findings are the same if their rules, file names and messages are equal, apart from line numbers
+and measured numbers. Numbers in names are compared: "layers.1" differs from "layers.2".
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def read_baseline(path: Path) -> Counter[str]:
 def new_findings(found: Iterable[Finding], known: Counter[str]) -> list[Finding]:
     """Return the findings that are not in the baseline, in their order.
 
-    If a fingerprint is `known` n times, the first n findings with it are left out.
+    If the baseline (`known`) has a fingerprint n times, the first n findings with this fingerprint
+    are left out.
     """
     left, new = Counter(known), []
     for each in found:

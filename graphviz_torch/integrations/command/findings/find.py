@@ -47,7 +47,7 @@ def _find(parsed: argparse.Namespace) -> int:
 
 
 def _source(file: Path) -> Lines:
-    """Return a reader of source lines that searches the recording's and the current folder."""
+    """Return a reader of source files in the folder of the recording and in the current folder."""
     if file == PIPE:
         return no_lines
     file = on_disk(file)

@@ -34,11 +34,14 @@ class Judge:
 
     Args:
         parsed: the command's arguments, including those that `add_report` adds.
-        folder: the search for `pyproject.toml` starts here and continues in parent folders.
-        source: returns the lines of a source file by its name; their comments silence findings.
+        folder: folder in which the search for `pyproject.toml` begins. It continues in the parent
+            folders.
+        source: returns the lines of a source file by its name. Comments in these lines may silence
+            findings.
 
     Raises:
-        ValueError: if no rule has a given id, or the configuration or the baseline is malformed.
+        ValueError: if an id is not that of a rule, or the configuration or the baseline is
+            malformed.
         OSError: if the configuration or the baseline cannot be read.
     """
 
@@ -52,7 +55,7 @@ class Judge:
         never = parsed.write_baseline is not None or parsed.fail_on == "never"
         self._fail_on: Severity | None = None if never else parsed.fail_on
         self._source = source
-        self.mistyped: dict[str, None] = {}  # messages about comments with unknown ids
+        self.mistyped: dict[str, None] = {}  # messages about comments with unknown ids of rules
 
     def filter(self, found: Iterable[Finding]) -> list[Finding]:
         """Return the findings that are neither silenced nor in the baseline, in their order."""

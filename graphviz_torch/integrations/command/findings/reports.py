@@ -203,7 +203,7 @@ REPORTS: dict[str, Callable[[Sequence[Finding]], str]] = {
 
 
 def _descriptor(id: str, rule: Any) -> dict[str, Any]:
-    """Return a rule's metadata for SARIF; only the id if this version does not have the rule."""
+    """Return the SARIF metadata of a rule; only the id if this version has no such rule."""
     if rule is None:
         return {"id": id}
     return {
@@ -239,7 +239,7 @@ def _result(finding: Finding, rule: int, where: _Files) -> dict[str, Any]:
 
 
 class _Files(dict[str, str]):
-    """A cache from file names in findings, "train.py", to paths below the root, "src/train.py"."""
+    """A cache from file names in findings ("train.py") to paths below a folder ("src/train.py")."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -258,7 +258,7 @@ class _Files(dict[str, str]):
 
 
 def _wrap(text: str, width: int | None, indent: str) -> Iterator[str]:
-    """Yield the text's lines wrapped at `width` characters; all but the first are indented."""
+    """Yield the lines of a text wrapped at `width` characters, indented after the first line."""
     if width is None:
         yield text.replace("\n", f"\n{indent}")
         return

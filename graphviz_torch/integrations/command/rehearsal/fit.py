@@ -19,15 +19,15 @@ from .processes import rehearse_in_process
 
 
 def fit(parsed: argparse.Namespace) -> int:
-    """Print and draw the plans that were tried; return 0 if a plan fits into memory, else 1.
+    """Try plans, and print and draw their costs.
 
-    Returns 2 if the unchanged script does not run.
+    Return 0 if a plan fits into memory, 1 if none does, and 2 if the unchanged script does not run.
     """
     if any(path.suffix != ".svg" for path in parsed.out):
         raise ValueError("-o with --fit draws the plans as SVG: pass a name that ends in .svg.")
     files, parsed.out = [path.absolute() for path in parsed.out], []
     size, rank = parsed.fit, (parsed.rank or [0])[0]
-    mesh: list[int] = []  # sizes of the script's mesh; filled by the first attempt, without changes
+    mesh: list[int] = []  # sizes of the script's device mesh, which the first attempt fills in
 
     def attempt(changes: tuple[str, ...]) -> Trial | None:
         names = [each for each in changes if each not in parsed.other]

@@ -17,7 +17,7 @@ from ..files import say
 def rehearse_ranks(parsed: argparse.Namespace) -> int:
     """Rehearse each rank of `--rank` in a new process, and print all reports.
 
-    Returns 0, or the exit status of the first rank that failed.
+    Return 0, or the exit status of the first rehearsal that failed.
     """
     results: list[str] = []
     for rank in parsed.rank:
@@ -33,10 +33,10 @@ def rehearse_ranks(parsed: argparse.Namespace) -> int:
 
 
 def compare_ranks(parsed: argparse.Namespace) -> int:
-    """Check that ranks call the same collectives in the same order; return 1 if not, else 0.
+    """Check that the ranks call the same collectives in the same order.
 
-    Of ranks that play the same role, one is rehearsed. A failed rehearsal's exit status is
-    returned.
+    One rank is rehearsed for all ranks that play the same role. Return 1 if the ranks differ, else
+    0; if a rehearsal fails, return its exit status.
     """
     orders: dict[int, list[CollectiveCall]] = {}
     wanted = [*parsed.rank] or [0]
@@ -69,15 +69,15 @@ def rehearse_in_process(
     """Rehearse one rank in a child process.
 
     Args:
-        parsed: the arguments of this command, which the child gets, too.
+        parsed: the arguments of this command, most of which are passed to the child.
         rank: the rank to rehearse.
-        format: the child's `--format`.
-        plans: further plans.
+        format: `--format` for the child.
+        plans: further plans, in addition to those of the command line.
         args: further arguments of the script.
 
     Returns:
-        The child's exit status and what it printed to stdout. If it fails with `plans` or `args`,
-        the last line of stderr instead.
+        The exit status of the child, and its output to stdout. If the child fails with `plans` or
+        `args`, the last line of its stderr replaces the output.
     """
     if parsed.out:
         raise ValueError("-o writes the graph of one rank: pass one --rank.")

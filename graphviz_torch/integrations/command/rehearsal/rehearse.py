@@ -68,7 +68,9 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="the script to rehearse")
     text = "arguments of the script"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    arguments.required = False  # else Python < 3.12 says that ARGS is missing, too
+    arguments.required = (
+        False  # otherwise the error of Python < 3.12 also says that ARGS is missing
+    )
     parser.set_defaults(run=_run)
 
 
