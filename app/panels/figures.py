@@ -183,24 +183,24 @@ def _order(node: Node) -> int:
 
 
 def copies(graph: Graph, *, ran: bool = True) -> str:
-    """Return the numbers of copies and bytes in forward and in backward, as Markdown.
+    """Return the numbers of copies and bytes in each part of the step, as Markdown.
 
     Args:
         graph: the graph.
         ran: False if only forward has run, so that the copies of backward are predicted.
     """
     parts = []
-    for phase in ("forward", "backward"):
-        those = [transfer for transfer in graph.transfers if transfer.phase == phase]
+    for when in ("in forward", "in backward", "after backward"):
+        those = [transfer for transfer in graph.transfers if transfer.when == when]
         if those:
             moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
-            template = "**1 copy** in {phase} ({moved})"
-            if phase == "backward" and not ran:
+            template = "**1 copy** {when} ({moved})"
+            if when == "in backward" and not ran:
                 template = "**{count:,} more** expected in backward ({moved})"
             elif len(those) > 1:
-                template = "**{count:,} copies** in {phase} ({moved})"
+                template = "**{count:,} copies** {when} ({moved})"
             number = {"count": len(those), "moved": moved}
-            parts.append(translated(template).format(phase=translated(phase), **number))
+            parts.append(translated(template).format(when=translated(when), **number))
     if parts:
         return translated(", ").join(parts) + translated(".")
     if any(node.grad_outputs or node.order is not None for node in graph.nodes):
@@ -238,7 +238,7 @@ def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
         "direction": transfer.kind,
         "from → to": f"{transfer.source} → {transfer.target}",
         "bytes": (text.size(transfer.nbytes), transfer.nbytes),
-        "phase": translated("to come" if coming else transfer.phase),
+        "phase": translated("to come" if coming else transfer.when.removeprefix("in ")),
         "node": name(node) if node else translated("outside"),
         "line": transfer.where,
         "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),

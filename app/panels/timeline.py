@@ -75,21 +75,25 @@ def events(
     ]
     every = -(-len(steps) // _MAX_STEPS) if steps else 1
     rows = []
-    before = sum(1 for _ in takewhile(lambda t: t.node is None, graph.transfers[:_MAX_COPIES]))
+    outside = [t for t in graph.transfers[:_MAX_COPIES] if not t.after_backward]
+    before = sum(1 for _ in takewhile(lambda t: t.node is None, outside))
+    # stage of the step -> place of the last step or copy in it
     last = {"forward": -_OFFSET * (before + 1), "backward": start - 1.0}
+    last["after backward"] = max(at.values(), default=start - 1.0)
     for transfer in graph.transfers[:_MAX_COPIES]:
         # A copy outside of the graph is drawn a little to the right of the step before it.
-        place = last[transfer.phase] + _OFFSET
+        stage = transfer.when.removeprefix("in ")
+        place = last[stage] + _OFFSET
         if transfer.node is not None:
             inside = at.get(transfer.node) if transfer.phase == "backward" else transfer.node
             place = place if inside is None else inside
-        last[transfer.phase] = place
+        last[stage] = place
         rows.append(
             {
                 "step": place,
                 "device": transfer.target,
                 "source": transfer.source,
-                "phase": transfer.phase,
+                "phase": stage,
                 "label": _label(transfer, ran),
                 "node": transfer.node,
                 "announced": transfer.phase == "backward" and not ran,
@@ -101,7 +105,7 @@ def events(
 
 def _label(transfer: Transfer, ran: bool) -> str:
     coming = transfer.phase == "backward" and not ran
-    when = translated("expected in backward" if coming else transfer.phase)
+    when = translated("expected in backward" if coming else transfer.when)
     what = (transfer.label or str(transfer.tensor))[:80]
     ends = f"{transfer.source} → {transfer.target}"
     return translated("Copy of {what}, {ends}, {size}, {when}").format(

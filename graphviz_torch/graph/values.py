@@ -55,8 +55,14 @@ class Transfer:
     )
     moment: int | None = None  # counter that grows with every module call and backward
     library: str = ""  # library that makes the copy: "lightning", "torch.optim.adam"
+    after_backward: bool | None = None  # True if the graph's backward had ended before
 
     __repr__ = short_repr
+
+    @property
+    def when(self) -> str:
+        """The part of the step: "in forward", "in backward" or "after backward"."""
+        return "after backward" if self.after_backward else f"in {self.phase}"
 
     @property
     def nbytes(self) -> int | None:

@@ -34,8 +34,9 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
 
 
 def other_copies(graph: Graph) -> str:
-    """Return a sentence on the copies of the forward that neither a node nor a box of data shows;
-    "" if there are none.
+    """Return a sentence on the copies that no node and no box of data shows; "" without any.
+
+    Copies that backward makes are left out.
     """
     shown = {number for each in graph.untracked for number in each.copies}
     lines: dict[tuple[str, str, str], list[Transfer]] = {}

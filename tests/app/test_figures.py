@@ -20,8 +20,8 @@ from app.jobs import recordings
 from app.jobs.backward import play
 from app.jobs.job import JobError
 from app.jobs.values import Choice, OpenedGraph
-from app.panels import recording, text, timeline
-from graphviz_torch import Graph, trace
+from app.panels import figures, recording, text, timeline
+from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 from tests.support.app_pages import column
 from tests.support.app_pages import drawn as data
@@ -60,6 +60,23 @@ def test_the_timeline_has_forward_first_and_backward_in_its_order() -> None:
         ("cpu", "sim:0"), ("sim:0", "cpu"),
     ]  # fmt: skip
     assert left_out == 0
+
+
+def test_a_copy_after_backward_is_after_it_in_the_timeline_and_in_the_summary() -> None:
+    model = torch.nn.Linear(2, 1)
+    with simulate_accelerator(name="cuda"), record(model) as recording:
+        model.cuda()
+        loss = model(torch.ones(3, 2).cuda()).sum()
+        loss.backward()
+        loss.item()
+    steps, copies, _ = timeline.events(recording.graph)
+    assert [copy["source"] for copy in copies] == ["cpu", "cpu", "cpu", "sim cuda:0"]
+    places = [copy["step"] for copy in copies]
+    assert places[2] < min(step["step"] for step in steps)
+    assert max(step["step"] for step in steps) < places[3]
+    assert figures.copies(recording.graph) == (
+        "**3 copies** in forward (36 B), **1 copy** after backward (4 B)."
+    )
 
 
 def test_a_timeline_of_a_large_graph_is_thinned_out_and_says_so() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import importlib
 from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from torch.nn.parallel import _functions, comm
+from torch.cuda import comm
+from torch.nn.parallel import _functions
 
-from graphviz_torch import simulate_accelerator, trace
+from graphviz_torch import record, simulate_accelerator, trace
 from graphviz_torch.devices import batch_division
 
 
@@ -114,12 +117,100 @@ def test_placement_by_hand_shows_one_copy_between_each_two_devices() -> None:
 def test_pytorchs_own_functions_are_back_after_the_last_block_also_after_an_exception() -> None:
     module = importlib.import_module("torch.nn.parallel.data_parallel")
     names = [(module, n) for n in ("_get_available_device_type", "parallel_apply")]
-    names += [(comm, "gather"), (comm, "broadcast_coalesced"), (_functions.Scatter, "forward")]
-    before = [getattr(owner, name) for owner, name in names]
+    names += [(_functions.Scatter, "forward"), (torch._C, "_scatter"), (torch._C, "_gather_out")]
+    before = [getattr(owner, name, None) for owner, name in names]
     outer = simulate_accelerator()
     outer.__enter__()
     with pytest.raises(KeyError, match="inside"), simulate_accelerator(2):
         raise KeyError("inside")
-    assert [getattr(owner, name) for owner, name in names] != before
+    assert all(
+        getattr(owner, name) != old for (owner, name), old in zip(names, before, strict=True)
+    )
     outer.__exit__(None, None, None)
-    assert [getattr(owner, name) for owner, name in names] == before
+    assert [getattr(owner, name, None) for owner, name in names] == before
+
+
+X = torch.arange(10.0).reshape(5, 2)
+
+
+def empty(*rows: int) -> list[torch.Tensor]:
+    """Empty tensors on the devices 0, 1, ..., with these numbers of rows."""
+    return [torch.empty(n, 2, device=f"cuda:{i}") for i, n in enumerate(rows)]
+
+
+def each(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors on the devices 0, 1, ..."""
+    return [tensor.cuda(i) for i, tensor in enumerate(tensors)]
+
+
+# A call of each function as its documentation describes it: what it returns on which devices.
+CALLS: dict[str, tuple[Callable[[], Any], Sequence[tuple[torch.Tensor, str]]]] = {
+    "scatter": (
+        lambda: comm.scatter(X, [0, "cuda:1"]),
+        [*zip(X.chunk(2), ("cuda:0", "cuda:1"), strict=True)],
+    ),
+    "scatter in chunks": (
+        lambda: comm.scatter(X, [1, 0], chunk_sizes=[1, 4]),
+        [(X[:1], "cuda:1"), (X[1:], "cuda:0")],
+    ),
+    "scatter along a dimension": (
+        lambda: comm.scatter(X.cuda(), [0, 1], dim=1),
+        [(X[:, :1], "cuda:0"), (X[:, 1:], "cuda:1")],
+    ),
+    "scatter into tensors": (
+        lambda: comm.scatter(X, out=empty(2, 3)),
+        [(X[:2], "cuda:0"), (X[2:], "cuda:1")],
+    ),
+    "broadcast": (lambda: comm.broadcast(X, [0, 1]), [(X, "cuda:0"), (X, "cuda:1")]),
+    "broadcast into tensors": (
+        lambda: comm.broadcast(X, out=empty(5, 5)),
+        [(X, "cuda:0"), (X, "cuda:1")],
+    ),
+    "broadcast_coalesced": (
+        lambda: [t for part in comm.broadcast_coalesced([X, X + 1], [0, 1]) for t in part],
+        [(X, "cuda:0"), (X + 1, "cuda:0"), (X, "cuda:1"), (X + 1, "cuda:1")],
+    ),
+    "gather": (lambda: [comm.gather(each(X[:2], X[2:]), destination=1)], [(X, "cuda:1")]),
+    "gather on the current device": (lambda: [comm.gather(each(X[:2], X[2:]))], [(X, "cuda:0")]),
+    "gather on the CPU": (
+        lambda: [comm.gather(each(X[:2], X[2:]), destination="cpu")],
+        [(X, "cpu")],
+    ),
+    "gather into a tensor": (
+        lambda: [comm.gather(each(X[:, :1], X[:, 1:]), dim=1, out=torch.empty(5, 2))],
+        [(X, "cpu")],
+    ),
+    "reduce_add": (lambda: [comm.reduce_add(each(X, 3 * X), 1)], [(4 * X, "cuda:1")]),
+    "reduce_add_coalesced": (
+        lambda: comm.reduce_add_coalesced([each(X)[:1], [X.cuda(1)]], 0),
+        [(2 * X, "cuda:0")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_of_torch_cuda_comm_return_their_tensors_on_their_devices(name: str) -> None:
+    call, expected = CALLS[name]
+    with simulate_accelerator(2, name="cuda"):
+        found = [(tensor.cpu(), str(tensor.device)) for tensor in call()]
+    assert [device for _, device in found] == [device for _, device in expected]
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, expected, strict=True))
+
+
+def test_copies_of_torch_cuda_comm_are_recorded() -> None:
+    with simulate_accelerator(2, name="cuda"), record() as recording:
+        parts = comm.scatter(X, [0, 1])
+        total = comm.gather(parts, destination="cpu")
+        (torch.ones(2, requires_grad=True) * total).sum().backward()
+    copies = [(copy.kind, copy.nbytes) for copy in recording.graph.transfers]
+    assert copies == [("HtoD", 24), ("HtoD", 16), ("DtoH", 24), ("DtoH", 16)]
+
+
+def test_torch_cuda_comm_raises_what_pytorch_raises() -> None:
+    with simulate_accelerator(2, name="cuda"):
+        with pytest.raises(AssertionError, match="input 0 is on CPU"):
+            comm.reduce_add([X, X], 0)
+        with pytest.raises(RuntimeError, match="same GPU with one of the tensors"):
+            comm.reduce_add([X.cuda(1)], 0)
+        with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
+            comm.broadcast(X)

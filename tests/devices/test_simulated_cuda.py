@@ -446,7 +446,7 @@ def test_hooks_and_functions_of_a_users_find_cuda_inside_backward(cuda: None) ->
 
 def test_everything_is_as_it_was_after_the_block() -> None:
     def now() -> list[Any]:
-        return [vars(owner)[name] for owner, name, _ in table()]
+        return [vars(owner).get(name) for owner, name, _ in table()]
 
     before = now()
     with simulate_accelerator(2, name="cuda"), simulate_accelerator(1, name="cuda"):
@@ -458,6 +458,12 @@ def test_everything_is_as_it_was_after_the_block() -> None:
     assert trace(x.requires_grad_() * 2, names={}).nodes[-1].device == "sim cuda:0"
     with pytest.raises((AssertionError, RuntimeError)):
         torch.ones(2, device="cuda")
+
+
+def test_only_functions_of_builds_for_cuda_are_missing_in_pytorch() -> None:
+    missing = [(owner, name) for owner, name, _ in table() if not hasattr(owner, name)]
+    assert {owner for owner, _ in missing} <= {torch._C}
+    assert {name.split("_")[1] for _, name in missing} <= {"scatter", "broadcast", "gather"}
 
 
 def test_it_is_refused_where_cuda_is(monkeypatch: pytest.MonkeyPatch) -> None:

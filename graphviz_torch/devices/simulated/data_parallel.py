@@ -1,9 +1,9 @@
 """Run `nn.DataParallel` on simulated devices.
 
 The nodes of the graph come from PyTorch's own Scatter, Broadcast and Gather functions. Only the
-copies inside these functions are replaced, because they are C++ code that exists in CUDA builds
-only. Each tensor is copied by `Tensor.to` instead, which is recorded. Replicas run one after the
-other instead of in threads, with the same values.
+copies inside these functions, and inside those of `torch.cuda.comm`, are replaced, because they are
+C++ code that exists in CUDA builds only. Each tensor is copied by `Tensor.to` instead, which is
+recorded. Replicas run one after the other instead of in threads, with the same values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.nn.parallel import _functions, comm
+from torch.cuda import nccl
+from torch.nn.parallel import _functions
 
 # Private API of PyTorch 2.11 to 2.14: returns the leaves of nested containers in order.
 from torch.utils._pytree import tree_leaves
@@ -25,16 +26,49 @@ def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
     """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
     # Private API of PyTorch 2.11 to 2.14: the names that DataParallel looks up.
     module = importlib.import_module("torch.nn.parallel.data_parallel")
+    # C++ functions of CUDA builds, which torch.cuda.comm and torch.nn.parallel.comm call, with the
+    # function from their first two arguments to the devices.
+    functions: list[tuple[Callable[..., Any], Callable[[Any, Any], Sequence[Any]]]] = [
+        (_scatter, lambda _, devices: devices),
+        (_scatter_out, lambda _, out: _indices(out)),
+        (_broadcast, lambda _, devices: devices),
+        (_broadcast_out, lambda _, out: _indices(out)),
+        (_broadcast_coalesced, lambda _, devices: devices),
+        (_gather, lambda tensors, _: _indices(tensors)),
+        (_gather_out, lambda tensors, _: _indices(tensors)),
+    ]
     return [
         (module, "_get_available_device_type", _device_type),
         (module, "_get_all_device_indices", _device_indices),
         (module, "parallel_apply", _parallel_apply),
         (importlib.import_module("torch.nn.parallel"), "parallel_apply", _parallel_apply),
-        (comm, "broadcast_coalesced", _broadcast),
-        (comm, "gather", _gather),
-        (comm, "reduce_add", _reduce_add),
-        (_functions.Scatter, "forward", _scatter),
+        (nccl, "is_available", _has_nccl),
+        (_functions.Scatter, "forward", _scatter_function),
+        *[(torch._C, run.__name__, _maker(run, devices)) for run, devices in functions],
     ]
+
+
+def _maker(
+    run: Callable[..., Any], devices: Callable[[Any, Any], Sequence[Any]]
+) -> Callable[..., Any]:
+    """Return a maker of a function that calls `run` if the devices of its arguments are simulated.
+
+    Args:
+        run: the replacement of a function of `torch._C`, which has the same name.
+        devices: returns the devices, given the first two arguments.
+    """
+
+    def make(original: Callable[..., Any] | None) -> Callable[..., Any]:
+        def call(first: Any, second: Any, *others: Any) -> Any:
+            if _are_simulated(devices(first, second)):
+                return run(first, second, *others)
+            if original is None:
+                raise AttributeError(f"module 'torch._C' has no attribute {run.__name__!r}")
+            return original(first, second, *others)
+
+        return call
+
+    return make
 
 
 def _device_type(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +81,10 @@ def _device_indices(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _are_simulated(devices: Sequence[Any]) -> bool:
     return bool(devices) and is_simulated(_device(devices[0]))
+
+
+def _indices(tensors: Sequence[torch.Tensor]) -> list[int]:
+    return [tensor.get_device() for tensor in tensors]
 
 
 def _device(device: Any) -> torch.device:
@@ -62,50 +100,63 @@ def _device(device: Any) -> torch.device:
     return cuda if cuda_block() is not None else torch.device("meta", device)
 
 
-def _scatter(original: Callable[..., Any]) -> Callable[..., Any]:
+def _has_nccl(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda tensors: not _are_simulated(_indices(tensors)) and original(tensors)
+
+
+def _scatter_function(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Scatter a batch without the streams of PyTorch, which would be kept after the simulation."""
+
     def forward(ctx: Any, devices: Any, sizes: Any, dim: int, tensor: torch.Tensor) -> Any:
         if not _are_simulated(devices):
             return original(ctx, devices, sizes, dim, tensor)
         ctx.dim = dim
         ctx.input_device = -1 if tensor.device.type == "cpu" else tensor.get_device()
-        chunks = (
-            tensor.chunk(len(devices), dim)
-            if sizes is None
-            else torch.split(tensor, list(sizes), dim)
-        )
-        return tuple(c.to(_device(d)) for c, d in zip(chunks, devices, strict=False))
+        return tuple(_scatter(tensor, devices, sizes, dim))
 
     return forward
 
 
-def _broadcast(original: Callable[..., Any]) -> Callable[..., Any]:
-    def broadcast(tensors: Any, devices: Any, *arguments: Any, **options: Any) -> Any:
-        if not _are_simulated(devices):
-            return original(tensors, devices, *arguments, **options)
-        tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        return [[t.detach().to(_device(device)) for t in tensors] for device in devices]
-
-    return broadcast
-
-
-def _gather(original: Callable[..., Any]) -> Callable[..., Any]:
-    def gather(tensors: Any, dim: int = 0, destination: Any = None, **options: Any) -> Any:
-        if not _are_simulated([t.get_device() for t in tensors]):
-            return original(tensors, dim, destination, **options)
-        tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
-        return torch.cat([t.to(_device(destination)) for t in tensors], dim)
-
-    return gather
+def _scatter(
+    tensor: torch.Tensor, devices: Any, sizes: Any = None, dim: int = 0, streams: Any = None
+) -> list[torch.Tensor]:
+    chunks = (
+        tensor.chunk(len(devices), dim) if sizes is None else torch.split(tensor, list(sizes), dim)
+    )
+    return [chunk.to(_device(device)) for chunk, device in zip(chunks, devices, strict=False)]
 
 
-def _reduce_add(original: Callable[..., Any]) -> Callable[..., Any]:
-    def reduce_add(tensors: Any, destination: Any = None) -> Any:
-        if not _are_simulated([t.get_device() for t in tensors]):
-            return original(tensors, destination)
-        place = _device(destination)
-        return sum((t.to(place) for t in tensors[1:]), tensors[0].to(place))
+def _scatter_out(tensor: torch.Tensor, out: Any, dim: int = 0, streams: Any = None) -> Any:
+    chunks = torch.split(tensor, [each.size(dim) for each in out], dim)
+    for each, chunk in zip(out, chunks, strict=True):
+        each.copy_(chunk)
+    return out
 
-    return reduce_add
+
+def _broadcast(tensor: torch.Tensor, devices: Any) -> list[torch.Tensor]:
+    return [tensor.to(_device(device)) for device in devices]
+
+
+def _broadcast_out(tensor: torch.Tensor, out: Any) -> Any:
+    for each in out:
+        if each is not tensor:
+            each.copy_(tensor)
+    return out
+
+
+def _broadcast_coalesced(tensors: Any, devices: Any, size: int) -> list[list[torch.Tensor]]:
+    return [[tensor.detach().to(_device(device)) for tensor in tensors] for device in devices]
+
+
+def _gather(tensors: Any, dim: int, destination: Any) -> torch.Tensor:
+    return torch.cat([tensor.to(_device(destination)) for tensor in tensors], dim)
+
+
+def _gather_out(tensors: Any, out: torch.Tensor, dim: int) -> torch.Tensor:
+    parts = torch.split(out, [tensor.size(dim) for tensor in tensors], dim)
+    for part, tensor in zip(parts, tensors, strict=True):
+        part.copy_(tensor)
+    return out
 
 
 def _parallel_apply(original: Callable[..., Any]) -> Callable[..., Any]:

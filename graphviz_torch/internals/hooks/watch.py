@@ -88,7 +88,7 @@ class Installation(Generic[Watcher]):
 
 
 # An attribute to replace: its owner (a module or a class), its name, and a function from the
-# original to the replacement.
+# original to the replacement. The function gets None if the owner has no such attribute.
 Row = tuple[Any, str, Callable[[Any], Any]]
 _INHERITED: Any = object()  # used as the original of an attribute that the owner inherits
 
@@ -152,7 +152,7 @@ class Replacement(Installation[Watcher]):
                 original = vars(owner).get(name, _INHERITED)
                 if id(original) in ours:
                     continue
-                new = wrap(getattr(owner, name))
+                new = wrap(getattr(owner, name, None))
                 new = staticmethod(new) if isinstance(original, staticmethod) else new
                 # The row is stored before it is used, since an interrupt may occur in between.
                 self._replaced.append(_Replaced(owner, name, original, new))

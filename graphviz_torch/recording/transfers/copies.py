@@ -64,6 +64,7 @@ class CopyRecord:
     data: int  # equal for all copies of the same tensor values
     node: int | None = None  # id of the node that backward was running
     run: int = 0  # number of the running backward in the step, from 1 on; 0 if none was running
+    begun: int = 0  # number of backwards that had begun in the step
     place: CodePosition | None = None
     module: str = ""
     in_forward: bool = False
@@ -77,11 +78,11 @@ class CopyRecord:
     prepares: bool = False  # True if the copy, made after the step, is for the next training step
 
     def locate(
-        self, place: CodePosition | None, module: str, in_forward: bool, moment: int
+        self, place: CodePosition | None, module: str, in_forward: bool, moment: int, begun: int
     ) -> None:
         """Set the position in the program."""
         self.place, self.module = place, module
-        self.in_forward, self.moment = in_forward, moment
+        self.in_forward, self.moment, self.begun = in_forward, moment, begun
 
     def attach_to_run(self, run: int, node: int | None) -> None:
         """Record that backward number `run` of the step made the copy while it ran `node`."""
@@ -99,7 +100,7 @@ class CopyRecord:
 
     def begin_step(self) -> None:
         """Assign the copy to the training step that begins."""
-        self.prepares, self.moment = False, 0
+        self.prepares, self.moment, self.begun = False, 0, 0
 
     def time(self, seconds: float) -> None:
         """Set the duration measured on the device."""
@@ -113,12 +114,13 @@ class CopyRecord:
         """Record that the copy's result was freed. If no operation read it, the copy is unused."""
         self.used = bool(self.used)
 
-    def transfer(self, node: int | None, where: str) -> Transfer:
+    def transfer(self, node: int | None, where: str, position: int) -> Transfer:
         """Return the copy as a plain value.
 
         Args:
             node: the node in the graph to which the copy belongs, if any.
             where: the program's line that made the copy.
+            position: position of the graph's backward in the step.
         """
         used = self.used
         if used is False and self.memory is not None and not self.memory.expired():
@@ -142,6 +144,7 @@ class CopyRecord:
             self.in_forward,
             self.moment,
             self.library,
+            not self.run and self.begun > position,
         )
 
 
@@ -300,7 +303,8 @@ class Copies(Listener):
             # recorded.
             place = program.place(frame) or (None if live is None else live.call.place)
             moment = program.origins.moments + self._backwards
-            record.locate(place, program.module, program.in_forward, moment)
+            at = place, program.module, program.in_forward, moment, self._backwards
+            record.locate(*at)
             if fn is not None:
                 record.attach_to_run(self._backwards, ours.get(fn))
             else:
@@ -338,7 +342,7 @@ class Copies(Listener):
     def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
         line = self.program.line()
         found = [
-            copy.transfer(_node(copy, backward), line(copy.place))
+            copy.transfer(_node(copy, backward), line(copy.place), backward.position)
             for copy in self._transfers.records
         ]
         # The copies that `trace` predicted are kept for nodes that backward has not run.

@@ -147,7 +147,9 @@ def view_payload(
     columns.numbers("shown", [*shown, *(0 for _ in items)])
     _add_groups(boxes, single, items, paged, columns, header)
     header["transfers"] = [
-        {**asdict(transfer), "tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
+        asdict(transfer)
+        | {"tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
+        | {"phase": transfer.when.removeprefix("in ")}
         for transfer in graph.transfers
     ]
     header["collectives"] = [

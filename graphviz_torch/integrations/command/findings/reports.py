@@ -137,7 +137,7 @@ def view_commands(file: str) -> str:
 
 
 class CopyCounts:
-    """Numbers and bytes of copies between devices, by direction and phase.
+    """Numbers and bytes of copies between devices, by direction and part of the step.
 
     >>> from graphviz_torch.graph import TensorMeta
     >>> copy = Transfer("HtoD", "cpu", "cuda:0", TensorMeta((3,), "float32", "cpu"), "forward")
@@ -154,7 +154,7 @@ class CopyCounts:
     def add(self, copies: Iterable[Transfer], sign: int = 1) -> None:
         """Count the copies. A `sign` of -1 subtracts copies that were counted before."""
         for copy in copies:
-            direction = f"{copy.source} -> {copy.target} in {copy.phase}"
+            direction = f"{copy.source} -> {copy.target} {copy.when}"
             self._counts[direction] += sign
             self._nbytes[direction] += sign * (copy.nbytes or 0)
 
