@@ -1,8 +1,9 @@
-"""Storages of a rehearsal: their lifetimes, their roles, and whether they are on device or host.
+"""Track the storages of a rehearsal: their lifetimes, their roles, and their placement.
 
-The tensors of one operator are either all on the device or all on the host. Therefore storages that
-an operator uses together are joined. If the program places one of them on the device, all joined
-storages count as on the device, also before that moment. Only copies connect device and host.
+The placement of a storage is the device or the host. All tensors of one operator, except a copy,
+have the same placement. Storages that an operator uses together are therefore joined. If the
+program places one of them on the device, all joined storages count as placed on the device, even
+for the time before that.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LOOP = "the loop"  # phase of code outside of forward, backward and optimizer st
 
 
 class Placement:
-    """The placement, device or host, of a set of joined storages: a node of a union-find forest."""
+    """The placement, device or host, of joined storages; a node of a union-find forest."""
 
     __slots__ = ("_device", "_joined")
 
@@ -54,11 +55,11 @@ class Block:
     """A storage, from the moment at which it gets its size until it is freed or resized.
 
     Args:
-        nbytes: its size in bytes.
-        allocated_at: the moment, a number of changes of memory since the start.
-        phase: the phase in which it was allocated: "forward", "backward", "optimizer" or `LOOP`.
-        position: module and line that allocated it.
-        placement: whether it is on the device.
+        nbytes: size of the storage in bytes.
+        allocated_at: moment of the allocation. Moments are counted by changes of memory.
+        phase: phase of the allocation: "forward", "backward", "optimizer" or `LOOP`.
+        position: module and line that allocated the storage.
+        placement: placement of the storage.
     """
 
     __slots__ = (
@@ -117,7 +118,7 @@ def at_moment(blocks: Iterable[Block], moment: int) -> list[Block]:
 
 
 def totals(blocks: Iterable[Block], by: str) -> Sequence[tuple[str, int]]:
-    """Return the bytes of the blocks for each value of a field, such as "role"; largest first."""
+    """Return the bytes of the blocks for each value of a field such as "role", largest first."""
     found: Counter[str] = Counter()
     for block in blocks:
         found[getattr(block, by)] += block.nbytes

@@ -1,4 +1,4 @@
-"""Context managers that change arguments which the script passes to PyTorch, one for each plan."""
+"""Define a context manager for each plan, which changes arguments passed to PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from ..internals.tensors.pytree import map_tensors
 
-_MIN_BLOCKS = 2  # least number of blocks in a list that is checkpointed
+_MIN_BLOCKS = 2  # a list of modules is checkpointed if it has at least this number of them
 _BF16 = torch.bfloat16
 
 Change = Callable[[], AbstractContextManager[None]]
@@ -82,7 +82,7 @@ def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shard_with(**values: Any) -> Change:
-    """Return a context manager in which `fully_shard` gets other arguments."""
+    """Return a context manager in which `fully_shard` gets these keyword arguments."""
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -102,7 +102,7 @@ def _with_arguments(function: Callable[..., Any], **values: Any) -> Callable[...
 
 @contextmanager
 def bf16_parameters() -> Iterator[None]:
-    """Cast parameters to bfloat16 before `fully_shard` or DistributedDataParallel."""
+    """Cast parameters to bfloat16 when `fully_shard` or DistributedDataParallel gets a module."""
     hooks: list[Any] = []
     shard: Any = fsdp.fully_shard
     init: Any = DistributedDataParallel.__init__
@@ -112,7 +112,7 @@ def bf16_parameters() -> Iterator[None]:
         for each in [module] if isinstance(module, Module) else module:
             each.to(_BF16)
         policy = kwargs.get("mp_policy", fsdp.MixedPrecisionPolicy())
-        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # casts the modules' inputs
+        kwargs["mp_policy"] = replace(policy, param_dtype=_BF16)  # makes FSDP cast the inputs
         return shard(module, *args, **kwargs)
 
     @wraps(init)
@@ -141,11 +141,11 @@ def _cast(_: Module, args: Any, kwargs: Any) -> Any:
 
 
 def split_batches(count: int) -> Change:
-    """Return a context manager in which batches are divided, and gradients are accumulated.
+    """Return a context manager that divides batches into micro-batches and accumulates gradients.
 
     Args:
-        count: number of micro-batches in each batch of a DataLoader. The optimizer steps after
-            each `count` micro-batches.
+        count: number of micro-batches into which each batch of a DataLoader is divided. The
+            optimizer steps after each `count` micro-batches.
     """
 
     @contextmanager
@@ -161,12 +161,12 @@ def split_batches(count: int) -> Change:
 
 
 class _MicroBatches:
-    """A counter of micro-batches, which skips optimizer steps and zero_grad between batches."""
+    """A counter of micro-batches, which skips optimizer steps and zero_grad within a batch."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._divided = False  # whether the batch of a DataLoader was divided
-        self._calls = WeakKeyDictionary[Any, int]()  # optimizer -> calls of `step`
+        self._divided = False  # True if the batches of a DataLoader are divided
+        self._calls = WeakKeyDictionary[Any, int]()  # optimizer -> number of calls of `step`
 
     def loader(self) -> Callable[..., None]:
         load = DataLoader.__init__

@@ -1,7 +1,7 @@
-"""Plans: changes that save memory, which a rehearsal can try without a change of the script.
+"""Define plans: changes that save memory, which a rehearsal can try without editing the script.
 
 A plan has a context manager, which changes arguments that the script passes to PyTorch, and a text,
-which says how to change the script.
+which shows how to change the script.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Plan(NamedTuple):
     change: Change
 
 
-_MESH, _MICRO = "mesh=", "micro-batches="  # as in mesh=16x4, micro-batches=2
-_MAX_MICRO_BATCHES = 64  # largest number that is tried
+_MESH, _MICRO = "mesh=", "micro-batches="  # prefixes of names such as mesh=16x4, micro-batches=2
+_MAX_MICRO_BATCHES = 64  # largest number of micro-batches that is tried
 _BF16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 PLANS = {
     "fused": Plan("AdamW(..., fused=True)", fused_optimizers),
@@ -62,10 +62,10 @@ PLANS = {
 
 
 def plans() -> tuple[tuple[str, str], ...]:
-    """Return the plans that a rehearsal can try: for each, its name and the code to write.
+    """Return for each plan that a rehearsal can try its name and the code to write.
 
-    Other numbers of micro-batches are plans as well: "micro-batches=4". Not listed are plans that
-    change the sizes of the script's mesh, such as "mesh=16x4".
+    Other numbers of micro-batches, such as "micro-batches=4", are plans as well. Plans that change
+    the sizes of the script's mesh, such as "mesh=16x4", are not listed.
 
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'
@@ -111,9 +111,10 @@ def kind_of(name: str) -> str:
 
 
 def ladders(mesh: Sequence[int]) -> list[list[str]]:
-    """Return lists of plans. Each plan of a list is tried only if the plan before it helped.
+    """Return ladders, that is, lists of plans of which each one saves more memory than the last.
 
-    A list has one plan, or plans with growing sizes: more micro-batches, or other meshes.
+    A plan in a ladder is tried only if the previous plan saved memory. A ladder consists of a
+    single plan, of growing numbers of micro-batches, or of meshes of growing sizes.
 
     Args:
         mesh: sizes of the script's mesh, innermost last.
@@ -129,7 +130,7 @@ def ladders(mesh: Sequence[int]) -> list[list[str]]:
 
 
 def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
-    """Return lists of meshes in which more and more ranks move from one dimension to another."""
+    """Return lists of mesh plans. In each list, more and more ranks move to another dimension."""
     found = []
     for giver in range(len(mesh)):
         for taker in range(len(mesh)):

@@ -25,7 +25,7 @@ _FIGURES = (
     ("operations", "flops"),
     ("on the wire", "wire_bytes"),
 )
-_PLACES = ("kind", "group", "module")  # keys of a collective whose values are texts
+_PLACES = ("kind", "group", "module")  # keys of a collective in a report whose values are text
 _LARGEST = 1 << 63
 
 
@@ -41,9 +41,10 @@ class FigureChange(NamedTuple):
 class RehearsalDiff:
     """The differences between two rehearsals. Each list begins with the largest difference.
 
-    `figures` are totals in bytes, except for "operations". `at_peak` has the bytes of each role of
-    memory at the peak, and `activations` the bytes of each module. `collectives` has the bytes on
-    the wire for each kind, group and module, and `counts` the number of these collectives.
+    `figures` has totals in bytes, and the number of "operations". `at_peak` has the bytes of each
+    role of memory at the peak, and `activations` the bytes of activations of each module.
+    `collectives` has the bytes that collectives send for each kind, group and module, and `counts`
+    has the number of these collectives.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import compare_rehearsals, rehearse
@@ -127,7 +128,7 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
 
     Args:
         before: a rehearsal of one rank, or the parsed output of `rehearse --format json`.
-        after: another one.
+        after: the same for the changed script.
 
     Raises:
         ValueError: if `before` or `after` is not such a report.

@@ -1,6 +1,6 @@
-"""Run the first steps of a training as one rank of many, on tensors without memory.
+"""Run the first steps of a training script as one rank of many, on tensors without memory.
 
-Classes that a rehearsal uses:
+A rehearsal uses these classes:
 
     FakeGroups, FakeAccelerator, FakeTensors    process groups, device and tensors without values
     MemoryTracker                               counts memory and FLOPs by role, line and module
@@ -36,8 +36,8 @@ from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, collective_stats, named_bytes
 
-_MAX_MOMENTS = 300  # approximate number of points in the picture
-_DEFAULT_MEMORY = 80 * 2**30  # in bytes; the program may query it
+_MAX_MOMENTS = 300  # approximate number of moments in the picture
+_DEFAULT_MEMORY = 80 * 2**30  # bytes of memory that the simulated device reports by default
 
 
 class _StopRehearsal(BaseException):
@@ -81,9 +81,9 @@ def rehearse(
 ) -> Rehearsal | list[Rehearsal]:
     """Run the first steps of a training as one rank of many, without GPUs and without a network.
 
-    Tensors that `function` creates are fake: they have shapes but no values, and take no memory.
-    Collectives return immediately. `function` has to create everything it uses: the model and, as
-    under torchrun, its process group or mesh, with any backend.
+    Tensors that `function` creates are fake. They have shapes but no values, and take no memory.
+    Collectives return immediately. `function` has to create everything that it uses: the model and,
+    as under torchrun, a process group or mesh with any backend.
 
     Args:
         function: builds a model and trains it. It is stopped after the last step.
@@ -91,18 +91,19 @@ def rehearse(
         mesh: names and sizes of the mesh dimensions, innermost last. The result uses these names
             for process groups that the program's own mesh does not name.
         rank: the rank to run as. For a list of ranks, the result is a list of rehearsals.
-        steps: number of optimizer steps to run; the result describes the last one. Most optimizers
-            create their state in the first step, so the second one has the larger peak.
+        steps: number of optimizer steps to run. The result describes the last step. Most optimizers
+            create their state in the first step, so that the second step has the larger peak.
         device_memory: memory of one device in bytes, for `Rehearsal.fits`.
-        values: values that `.item()` returns, by line: `{"train.py:30": 0.5}` or `{"30": 0.5}`. The
-            key `""` is for all other lines.
-        plans: names of plans, which change arguments that the program passes to PyTorch: those of
-            `plans()`, "micro-batches=4", or "mesh=16x4" to change the sizes of the program's mesh.
+        values: values that `.item()` returns, by line, as in `{"train.py:30": 0.5}` or
+            `{"30": 0.5}`. The key `""` is for all other lines.
+        plans: names of plans to apply. A plan changes arguments that the program passes to PyTorch.
+            The names are those of `plans()`, others such as "micro-batches=4", and names such as
+            "mesh=16x4", which change the sizes of the program's mesh.
 
     Raises:
         ValueError: if `ranks`, `mesh`, `rank`, `steps` or `plans` is invalid.
-        RuntimeError: if the program needs the value of a tensor. The message names the line and the
-            argument to pass.
+        RuntimeError: if the program needs the value of a fake tensor. The message names the line,
+            and how to pass the value in `values`.
 
     >>> import torch
     >>> def train():
@@ -163,7 +164,7 @@ class _RankRun:
         self._begun = time.perf_counter()
 
     def run(self, function: Callable[[], object], plans: tuple[str, ...]) -> Rehearsal:
-        with record():  # the first recording has to register hooks outside of any hook
+        with record():  # registers the hooks of the first recording before other hooks are active
             pass
         with ExitStack() as world:
             count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _DEFAULT_MEMORY
@@ -188,7 +189,7 @@ class _RankRun:
             except _StopRehearsal:
                 pass
             except BaseException as raised:
-                # After the last step, errors come from libraries that shut down; they are ignored.
+                # Errors after the last step are ignored. They come from libraries that shut down.
                 if self._step < self._steps:
                     error = raised
             if self._tensors.needs_values:
@@ -259,7 +260,7 @@ class _RankRun:
         )
 
     def _groups(self) -> dict[str, str]:
-        """Return names of mesh dimensions; keys are texts with the ranks of this rank's groups."""
+        """Return ranks of a process group -> name of its mesh dimension, for this rank."""
         found, stride = {}, self._ranks
         for name, size in self._mesh.items():
             stride //= size
@@ -271,7 +272,8 @@ class _RankRun:
 def without_devices(graph: Graph) -> Graph:
     """Return the graph without the devices of its tensors.
 
-    They would be wrong: PyTorch's C++ code reports "cpu" for tensors on the simulated device.
+    The devices are wrong, because PyTorch's C++ code reports "cpu" for tensors on the simulated
+    device.
 
     >>> from graphviz_torch.graph import Node, TensorMeta
     >>> x = Node(0, "AccumulateGrad", (TensorMeta((8,), "float32", "cpu"),), "x", leaf="tensor")

@@ -1,12 +1,12 @@
 """Track memory: the lifetime of each storage, with its role, line and module.
 
-A storage counts with all of its bytes while anything refers to it. Not counted: memory that a
-kernel uses internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS reserve.
+A storage counts with all of its bytes while anything refers to it. Memory that a kernel uses
+internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS reserve do not count.
 
 The role of a storage is the first in this list that applies:
 
-    parameter     a parameter of a called module or of an optimizer; of a sharded one, this rank's
-                  shard
+    parameter     a parameter of a called module or of an optimizer; if it is sharded, only this
+                  rank's shard
     gradient      `.grad` of a parameter before an optimizer steps, and gradients in fully_shard
     optimizer     state of an optimizer after its step
     buffer        a buffer of a called module
@@ -52,21 +52,21 @@ from ..tracing.tracer import collect_nodes
 from .blocks import LOOP, Block, Placement, peak_of
 
 _flops: Any = flop_counter
-# `torch.utils.flop_counter` has no formula for this operator.
+# Operator for which `torch.utils.flop_counter` has no formula.
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
-# Operators whose arguments may be on different devices: copies and indexing. Only the indices of an
-# indexing may be elsewhere; the numbers are the positions of its other tensors.
+# Operators whose arguments may have different placements: copies, and indexing, whose indices may
+# be anywhere. The numbers are the positions of the arguments of indexing that are not indices.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
-# Roles that are replaced if another role applies later.
+# Roles that are replaced as soon as another role applies.
 _REPLACEABLE_ROLES = frozenset({"temporary", "communication", "recomputed"})
-_SCALAR_BYTES = 16  # bytes; a tensor with a single number may be on another device
+_SCALAR_BYTES = 16  # storages of at most this size, which hold one number, may be placed anywhere
 
 
 class MemoryTracker:
-    """Context manager that counts memory and FLOPs of the code inside.
+    """A context manager that counts memory and FLOPs of the code inside the `with` block.
 
     A step starts when the outermost module is called for the first time after `begin_step()`.
     Earlier counts are discarded.
@@ -81,17 +81,17 @@ class MemoryTracker:
         self.blocks: list[Block] = []
         self.phases: list[tuple[int, str]] = []  # (first moment, phase)
         self.moment = 0  # number of changes of memory so far
-        self.uses_device = False  # whether the program uses a device
+        self.uses_device = False  # True if the program uses a device
         self.flops = 0
         self.first_moment = 0  # first moment of the step
-        self._is_waiting = True  # whether the step has yet to start
-        self._blocks: dict[int, Block] = {}  # allocated blocks, by `storage_id`
-        self._saved: list[list[Block]] = []  # blocks that the graph saved, for each backward
+        self._is_waiting = True  # True until the step starts
+        self._blocks: dict[int, Block] = {}  # `storage_id` -> allocated block
+        self._saved: list[list[Block]] = []  # for each backward: blocks of saved tensors
         self._paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
         self._optimizers: dict[int, Any] = {}
-        # Sequence number of a node -> (module, line) of its forward.
+        # Sequence number of a node -> module and line of its forward.
         self._origins: dict[int, tuple[str, str]] = {}
         # Depth of the module stack at the start of each running backward.
         self._backward_depth: list[int] = []
@@ -129,16 +129,16 @@ class MemoryTracker:
 
     @property
     def activations(self) -> list[Block]:
-        """Storages that the graph saved for backward; of several backwards, for the largest one."""
+        """Storages that were saved for backward, or for the largest of several backwards."""
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
     def counted_blocks(self) -> list[Block]:
-        """Storages of the step; if the program uses a device, only storages on the device."""
+        """Storages that count: those on the device if the program uses one, otherwise all."""
         return [block for block in self.blocks if not self.uses_device or block.placement.device]
 
-    # Placement, for the simulated accelerator
+    # Methods that the simulated accelerator calls:
 
     def put(self, given: Any) -> None:
         """Place tensors on the device."""
@@ -148,7 +148,7 @@ class MemoryTracker:
                 block.placement.put()
 
     def has(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is on the device; always False inside an operator."""
+        """Return True if a tensor is on the device. Inside an operator the result is False."""
         if self._storages.inside:
             return False
         with unseen_calls():
@@ -165,7 +165,7 @@ class MemoryTracker:
 
     @contextmanager
     def crossing(self) -> Iterator[None]:
-        """Context manager for copies: results of operators need not be where the inputs are."""
+        """Return a context manager in which operators copy, and do not join placements."""
         before, self._crossing = self._crossing, True
         try:
             yield
@@ -176,7 +176,7 @@ class MemoryTracker:
         """Return the number of allocated bytes that have a role."""
         return sum(block.nbytes for block in self._blocks.values() if block.role == role)
 
-    # Callbacks of the watches
+    # Callbacks of the hooks:
 
     def _on_storage_change(self, number: int, nbytes: int) -> None:
         old = self._blocks.get(number)
@@ -222,7 +222,7 @@ class MemoryTracker:
 
     def _label_collective(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Assign roles to the buffers that FSDP and DDP collectives read and write."""
-        # `chunk_cat` concatenates unsharded gradients before their reduce_scatter.
+        # The arguments of `chunk_cat` are unsharded gradients, before their reduce_scatter.
         if operator._schema.name == "fsdp::chunk_cat":
             self._assign_role(_plain(args), "gradient")
         there = self.uses_device and operator.namespace == "c10d" and not self._on_host(args)
@@ -238,13 +238,13 @@ class MemoryTracker:
             return
         made = self._blocks_of(_plain([result]))
         if not schema.is_mutable and all(block.placement.device for block in made):
-            return  # usually a view, or no tensor at all
+            return  # the results, if any, are already on the device, as for a view
         taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
         given = self._blocks_of(_plain([*taken, *kwargs.values()]))
         together = [*made, *(block for block in given if block.nbytes > _SCALAR_BYTES)]
         for block in together[1:]:
             together[0].placement.join(block.placement)
-        # A single number on the device is enough to place the results on the device.
+        # If any argument, even a single number, is on the device, so are the results.
         if any(block.placement.device for block in given):
             for block in made:
                 block.placement.put()
@@ -292,7 +292,7 @@ class MemoryTracker:
 
     def _will_step(self, event: Stepping) -> None:
         self._stepping = True
-        self.moment += 1  # the step gets a moment even if it allocates nothing
+        self.moment += 1  # makes a moment for the step, even if it allocates nothing
         self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
@@ -303,7 +303,7 @@ class MemoryTracker:
         with unseen_calls():
             self._assign_roles()
 
-    # Position in the program
+    # Position of an allocation in the program:
 
     def _position(self) -> tuple[str, tuple[str, str]]:
         """Return the phase of the running code, and its (module, line)."""
@@ -314,7 +314,7 @@ class MemoryTracker:
             here = (self._stack[-1] if self._stack else "", _line(frame))
             self._origins[sequence_number() - 1] = here
             return ("forward" if self._stack else LOOP), here
-        if len(self._stack) > self._backward_depth[-1]:  # a checkpoint recomputes its forward
+        if len(self._stack) > self._backward_depth[-1]:  # a checkpoint repeats a forward
             here = self._stack[-1], _line(frame)
             self._origins[sequence_number() - 1] = here
             return "backward", here
@@ -322,7 +322,7 @@ class MemoryTracker:
         origin = None if node is None else self._origins.get(node._sequence_nr())
         return "backward", origin or ("", _line(frame))
 
-    # Roles of memory
+    # Roles of storages:
 
     def _assign_roles(self) -> None:
         for module in self._roots.values():
@@ -346,9 +346,9 @@ class MemoryTracker:
             yield from parameters_of(optimizer)
 
     def _assign_role(self, given: Iterable[Tensor], role: str) -> list[Block]:
-        """Give a role to the storages of tensors, except where another role applied before.
+        """Assign a role to the storages of tensors, and return the storages.
 
-        Returns the storages.
+        A storage keeps its role if that role is not one of `_REPLACEABLE_ROLES`.
         """
         found = self._blocks_of(given)
         for block in found:
@@ -362,7 +362,7 @@ class MemoryTracker:
 
 
 def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors in the arguments of an operator, also those in lists."""
+    """Yield the tensors in the arguments of an operator, including those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

@@ -1,13 +1,13 @@
 """Check that the ranks of a process group call the same collectives in the same order.
 
-For each group, the calls of two ranks are compared one by one: kind, dtype, and, where all ranks
-have to pass equally many bytes, the size. Each send needs a receive on the other rank. Then the
-order of calls in different groups is compared, because with NCCL a waiting call blocks later calls,
-also those of other groups. All calls are compared, from the creation of the first process group to
-the end of the last rehearsed step.
+For each group, the calls of two ranks are compared one by one. They must have the same kind, dtype
+and, if all ranks have to pass the same number of bytes, the same size. Each send needs a receive on
+the other rank. Then the order of calls in different groups is compared, because with NCCL a waiting
+call blocks later calls, including those of other groups. All calls are compared, from the creation
+of the first process group to the end of the last rehearsed step.
 
-Not compared: the order of messages relative to collectives, calls of ranks that were not rehearsed,
-and calls that depend on a tensor's value.
+The order of messages relative to collectives, calls of ranks that were not rehearsed, and calls
+that depend on a tensor's value are not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..internals.frames import user_frame
 from ..internals.hooks.collectives.watch import CollectiveIssued, CollectiveWatch
 from ..internals.tensors.metadata import tensor_meta
 
-# Collectives to which all ranks have to pass equally many bytes.
+# Collectives to which all ranks have to pass the same number of bytes.
 _EQUAL = frozenset({"all_reduce", "reduce_scatter", "broadcast", "reduce"})
 _MESSAGES = frozenset({"send", "recv"})
 
@@ -38,8 +38,8 @@ class CollectiveCall(NamedTuple):
     """
 
     kind: CollectiveKind
-    ranks: tuple[int, ...]  # ranks of the group
-    nbytes: int  # of this rank's input, or of the output if this rank only receives
+    ranks: tuple[int, ...]  # ranks of the process group
+    nbytes: int  # size of this rank's input, or of its output if it only receives
     dtype: str
     where: str
     peer: int | None = None  # the other rank of a message
@@ -59,10 +59,10 @@ class CollectiveMismatch(NamedTuple):
     ranks 0 and 1, their 1st: barrier at train.py:9 on rank 0, and nothing on rank 1
     """
 
-    ranks: tuple[int, ...]  # of the group; only two if the order between groups differs
-    # Number of the call among the group's collectives or the messages; 1 is the first call.
+    ranks: tuple[int, ...]  # ranks of the group, or two ranks if calls of different groups differ
+    # Number of the call among the group's collectives, or among the messages, from 1 on.
     number: int
-    calls: Mapping[int, CollectiveCall | None]  # by rank; None if the rank makes no further call
+    calls: Mapping[int, CollectiveCall | None]  # rank -> its call; None if it makes no further call
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.calls.values() if each is not None}
@@ -82,7 +82,7 @@ class CollectiveMismatch(NamedTuple):
 
 
 class OrderWatch:
-    """Context manager that collects the collective calls inside."""
+    """A context manager that collects the collective calls of the `with` block."""
 
     def __init__(self) -> None:
         self.calls: list[CollectiveCall] = []
@@ -110,14 +110,14 @@ class OrderWatch:
 
 
 def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveMismatch]:
-    """Return mismatches between the collectives of ranks: they would hang, or exchange wrong data.
+    """Return mismatches between ranks' collectives, which make ranks hang or exchange wrong data.
 
     Args:
         orders: `Rehearsal.order` of each rehearsed rank, by rank.
 
     Returns:
-        The first mismatch in each process group with two rehearsed ranks. If there is none: for
-        each pair of ranks, the first calls that belong to different groups.
+        The first mismatch in each process group with two rehearsed ranks. If there is none, the
+        first calls of each pair of ranks that belong to different groups.
 
     >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
@@ -139,10 +139,10 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
 
 
 def representative_ranks(rank: int, order: Sequence[CollectiveCall]) -> list[int]:
-    """Return ranks that are worth comparing with `rank`.
+    """Return the ranks to compare with `rank`, if not all ranks can be rehearsed.
 
     These are the first, second and last rank of each process group of `rank`. If the ranks of a
-    group send messages to each other, all of them are returned.
+    group send messages to each other, all ranks of the group are returned.
 
     Args:
         rank: the rank that was rehearsed.

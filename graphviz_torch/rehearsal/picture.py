@@ -16,7 +16,7 @@ from .blocks import LOOP
 from .order import ordinal
 from .rehearsal import ROLES, Moment, Rehearsal
 
-# Roles from bottom to top, each with its color; long-lived memory is at the bottom.
+# Role -> color, in the order from bottom to top. Long-lived memory is at the bottom.
 _FILLS = {
     "parameter": COLORS["parameter_line"],
     "optimizer": COLORS["changed"],
@@ -29,9 +29,9 @@ _FILLS = {
     "communication": COLORS["group_line"],
     "temporary": COLORS["transfer_line"],
 }
-_MIN_VISIBLE = 0.003  # fraction of the height; a lower area gets no legend
+_MIN_VISIBLE = 0.003  # an area gets no legend if it is lower than this fraction of the height
 _WIDTH, _HEIGHT = 860, 440
-_MIN_PHASE_WIDTH = 0.12  # fraction of the width that each phase gets at least
+_MIN_PHASE_WIDTH = 0.12  # each phase is at least this fraction of the chart's width wide
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
@@ -49,7 +49,7 @@ def draw_memory(rehearsal: Rehearsal) -> Picture:
     >>> draw_memory(rehearse(train)).source.startswith("<svg")
     True
     """
-    # The last moment is repeated, so that it has a width.
+    # The last moment is repeated, so that its area has a width.
     moments = (*rehearsal.moments, *rehearsal.moments[-1:])
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08
@@ -68,7 +68,8 @@ def draw_memory(rehearsal: Rehearsal) -> Picture:
     title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} {step}"
     out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
-    peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"  # keeps the line of code
+    # A long text is shortened in the middle, so that the line of code at its end is shown.
+    peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"
     out.append(svg_text(_LEFT, 44, peak, "muted"))
     for value in byte_ticks(top):
         out.append(svg_line(_LEFT, y(value), _WIDTH - _RIGHT, y(value)))
@@ -123,7 +124,7 @@ def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
         places.append(at)
         at += scale * wide[moment.phase] / counts[moment.phase]
     if places:
-        places[-1] = float(_WIDTH - _RIGHT)  # the last moment is at the border
+        places[-1] = float(_WIDTH - _RIGHT)  # the last moment is at the right border
     return places
 
 

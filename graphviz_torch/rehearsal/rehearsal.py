@@ -1,4 +1,4 @@
-"""The result of a rehearsal of one rank, as plain data."""
+"""Define `Rehearsal`, the result of rehearsing one rank, as plain data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .order import CollectiveCall, ordinal
 
 FORMAT = "graphviz_torch rehearsal"  # value of "format" in JSON reports
 OUTSIDE = "outside of modules"
-# Roles of memory, and their names in texts.
+# Role of memory -> its name in texts.
 ROLES = {
     "parameter": "parameters",
     "optimizer": "optimizer state",
@@ -49,14 +49,14 @@ class CollectiveStats:
     group_size: int  # number of ranks
     count: int
     nbytes: int  # total size of this rank's inputs
-    wire_bytes: int  # total of sent bytes, if collectives run in a ring
+    wire_bytes: int  # total number of bytes that this rank sends, if collectives run in a ring
     phase: str
     module: str
     where: str
 
     @property
     def whole_bytes(self) -> int:
-        """Bytes of one of these collectives: of its input, or of the output of an all_gather."""
+        """Size of one of these collectives: of its input or, for all_gather, of its output."""
         return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
@@ -64,7 +64,7 @@ class Moment(NamedTuple):
     """The memory of a rank at one moment of the step."""
 
     phase: str
-    shares: tuple[NamedBytes, ...]  # by role
+    shares: tuple[NamedBytes, ...]  # bytes of each role
 
 
 @dataclass(frozen=True, repr=False)
@@ -108,7 +108,7 @@ class Rehearsal:
     moments: tuple[Moment, ...]  # memory over the step
     collectives: tuple[CollectiveStats, ...]
     order: tuple[CollectiveCall, ...] = ()  # all collective calls of the run
-    printed: tuple[str, ...] = ()  # lines that printed an unknown value, as 0
+    printed: tuple[str, ...] = ()  # lines that printed 0 instead of an unknown value
     meshes: tuple[tuple[int, ...], ...] = ()  # sizes of the program's meshes
 
     @property
@@ -127,7 +127,7 @@ class Rehearsal:
         return sum(each.wire_bytes for each in self.collectives)
 
     def activation_bytes_of(self, module: str) -> int:
-        """Return the bytes of activations in a module: the most that checkpointing it can free."""
+        """Return the bytes of a module's activations, the most a checkpoint can free."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
 
     def seconds_at_least(
@@ -136,8 +136,9 @@ class Rehearsal:
         """Return a lower bound in seconds for the duration of a step.
 
         Args:
-            tflops: speed of the device in 10^12 floating-point operations per second, above 0.
-            gbytes: bandwidth of a rank in 10^9 sent bytes per second, above 0.
+            tflops: speed of the device in 10^12 floating-point operations per second. It must be
+                positive.
+            gbytes: bandwidth of a rank in 10^9 sent bytes per second. It must be positive.
         """
         wire = self.wire_bytes
         computing = 0 if tflops is None else self.flops / tflops / 1e12
@@ -205,8 +206,8 @@ class Rehearsal:
         """Return the rehearsal as JSON values, as `rehearse --format json` prints it.
 
         Args:
-            tflops, gbytes: as for `seconds_at_least`. If one is given, the result has a key
-                "bound".
+            tflops, gbytes: as for `seconds_at_least`. If either is given, the result has a key
+                "bound" with the lower bound.
         """
         names = CollectiveStats.__dataclass_fields__
         bound: dict[str, Any] = {}
@@ -264,7 +265,7 @@ def pattern(module: str) -> str:
 
 
 def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
-    """Add up the sizes of numbered modules: those of "layers.0.mlp", "layers.1.mlp" and so on."""
+    """Add up the sizes of modules whose paths differ only in numbers (layers.0, layers.1)."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
         name = pattern(each.name)
@@ -280,7 +281,10 @@ def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
 
 
 def _merge_numbered(every: Sequence[CollectiveStats]) -> list[tuple[CollectiveStats, int]]:
-    """Merge equal collectives of numbered modules; return each with the number of its modules."""
+    """Merge equal collectives of modules whose paths differ only in numbers.
+
+    Each merged collective is returned with the number of its modules.
+    """
     found: dict[tuple[Any, ...], list[CollectiveStats]] = {}
     for each in every:
         size = each.nbytes / each.count, each.wire_bytes / each.count
@@ -316,11 +320,12 @@ def _row(each: CollectiveStats, modules: int) -> str:
     return f"{head}{many}, {bytes_text(each.wire_bytes)} sent · {place}"
 
 
-_MAX_LISTED = 8  # names in a list
+_MAX_LISTED = 8  # largest number of names in a list
 _NEGLIGIBLE = 0.05  # a list ends when less than this fraction of the total is left
 _TIGHT_MARGIN = 0.1  # fraction of the device's memory that uncounted memory may need
-_MAX_ROWS = 12  # rows of collectives in a text
-# Bytes that a rank sends in a ring of n ranks, as a multiple of its input's size.
+_MAX_ROWS = 12  # largest number of rows of collectives in a text
+# Collective -> function of the number n of ranks. It returns the bytes that a rank sends in a ring,
+# as a multiple of the size of its input.
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -332,11 +337,11 @@ _RING: dict[str, Callable[[int], float]] = {
 
 
 def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveStats, ...]:
-    """Return the collectives of a graph; identical collectives are counted together.
+    """Return the collectives of a graph. Identical collectives are counted together.
 
     Args:
         graph: the graph of the step.
-        groups: names to use for process groups, by the names that the graph has for them.
+        groups: name of a process group in the graph -> name to use instead.
     """
     counts, given, wire = Counter[Any](), Counter[Any](), Counter[Any]()
     for each in graph.collectives:

@@ -10,13 +10,13 @@ from math import prod
 from .configurations import kind_of, ladders
 from .trials import Trial, cost
 
-# Rehearses the script with some changes; returns None if the script fails.
+# Function that rehearses the script with some changes. It returns None if the script fails.
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
 _MAX_COMBINED = 5  # largest number of plans in a combination, except for all plans together
 _ENOUGH_FITTING = 3  # number of fitting combinations after which the search ends
 _MAX_TRIES = 8  # number of combinations to try
-# A plan is increased further if the peak is at most this fraction of the previous peak.
+# The next plan of a ladder is tried if the peak is at most this fraction of the previous peak.
 _MIN_REDUCTION = 0.99
 
 
@@ -64,7 +64,7 @@ def try_plans(
 def _trials_of_ladder(
     attempt: Attempt, ladder: list[str], plain: Trial, size: int
 ) -> Iterator[Trial]:
-    """Yield trials of a list of plans until one fits, or one frees no more memory than the last."""
+    """Yield the trials of a ladder of plans, as long as they save memory and do not fit yet."""
     best = plain
     for name in ladder:
         found = attempt((name,))
@@ -90,7 +90,7 @@ def _combinations(
             break
         changes = set(foretold.changes)
         if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
-            continue  # skip it: predicted not to fit, or fewer plans fit
+            continue  # the combination is predicted not to fit, or fewer of its plans already fit
         trial = attempt(foretold.changes)
         tried += 1
         if trial is not None:
@@ -106,7 +106,7 @@ def _combine_all(
     plain: Trial,
     size: int,
 ) -> list[Trial]:
-    """Combine the strongest plans of all kinds; if the step fits, leave out what is not needed."""
+    """Combine the strongest plans of all kinds, and drop plans that are not needed to fit."""
     kinds = _by_kind(alone)
     names = {kind: trials[-1].name for kind, trials in kinds}
     joined = attempt(tuple(names.values())) if len(names) > 1 else None
@@ -143,13 +143,17 @@ def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
 
 
 def _predict(numbers: Sequence[int]) -> int:
-    """Predict a combined effect: the first number, times the ratio of each other number to it."""
+    """Predict a number for a combination of plans.
+
+    Args:
+        numbers: the number without plans, followed by the number with each plan alone.
+    """
     before, *after = numbers
     return round(before * prod(each / before for each in after)) if before else max(after)
 
 
 def _by_kind(alone: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
-    """Group the trials by the kind of their plan; the kind that frees most memory comes first."""
+    """Group the trials by the kind of their plan, the kind that saves most memory first."""
     kinds: dict[str, list[Trial]] = {}
     for each in alone:
         kinds.setdefault(kind_of(each.name), []).append(each)

@@ -101,12 +101,12 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    names: dict[str, str] = {}  # for plans that differ only in a number, the best one
+    names: dict[str, str] = {}  # of plans that differ only in a number, only the best one
     for each in best_first(trials, size):
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
-        with suppress(ValueError):  # a change may be arguments of the script
+        with suppress(ValueError):  # the change is not a plan, but consists of script arguments
             lines.append(f"{name}: {plan_of(name).advice}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")

@@ -81,7 +81,7 @@ def _number_label(number: int, point: tuple[float, float], taken: list[tuple[flo
     Args:
         number: the number to write.
         point: x and y of the point.
-        taken: positions of points and numbers; the new number's position is appended.
+        taken: positions of points and numbers. The position of the new number is appended.
     """
     ways = [(1, -1), (1, 1), (-1, -1), (-1, 1), (0, -1.4), (0, 1.4), (1.4, 0), (-1.4, 0)]
     places = [

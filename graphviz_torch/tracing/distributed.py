@@ -1,8 +1,8 @@
 """Gather one graph per rank through the process group that the program already has.
 
-Graphs are sent as compressed JSON through the group's store, the key-value server with which the
-ranks found each other; this works with gloo and NCCL, and nothing is unpickled. Only the gathering
-rank waits for the others, and no longer than its timeout.
+Graphs are sent as compressed JSON through the store of the process group, that is, the key-value
+server that the ranks used to find each other. This works with gloo and NCCL, and nothing is
+unpickled. Only the gathering rank waits for the others, and no longer than its timeout.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ..internals.tensors.pytree import flatten
 from .tracer import iter_grad_fns
 
 _POLL_SECONDS = 0.05  # seconds between two checks for new graphs
-# Number of calls of `gather_graphs` so far, by group. It is part of the keys, so that different
-# calls use different keys.
+# Name of a process group -> number of calls of `gather_graphs` so far. The keys in the store
+# contain this number, so that different calls use different keys.
 _GATHER_COUNTS: dict[str, int] = {}
 
 
@@ -34,19 +34,19 @@ def gather_graphs(
 ) -> list[Graph] | None:
     """Return the graphs of all ranks, in order of ranks, on rank 0 of the group.
 
-    Other ranks return None. Every rank of the group has to call this function equally often.
-    Without a process group, there is one rank.
+    Other ranks return None. Every rank of the group has to call this function the same number of
+    times. A program without a process group counts as one rank.
 
     Args:
         graph: this rank's graph.
-        timeout: seconds that rank 0 waits for the other ranks, which do not wait.
-        group: a process group; by default the group of all ranks.
+        timeout: number of seconds for which rank 0 waits for the other ranks. These do not wait.
+        group: the process group; by default the group of all ranks.
 
     Raises:
-        TimeoutError: on rank 0, if other ranks sent no graph in time, because they died or did not
-            call `gather_graphs`. The message names them.
+        TimeoutError: on rank 0, if a rank sent no graph in time, because it died or did not call
+            `gather_graphs`. The message names these ranks.
         ValueError: on rank 0, if the graph of a rank cannot be read, for example because the rank
-            has another version of this package; and on a rank that is not in the group.
+            has a different version of this package. Also on a rank that is not in the group.
 
     >>> import torch
     >>> from graphviz_torch import trace
@@ -75,10 +75,10 @@ def gather_graphs(
 
 
 def local_shapes(outputs: Any) -> dict[int, str]:
-    """Return placements and local shape of each DTensor in a graph, by node id.
+    """Return the placements and the local shape of each DTensor in a graph, by node id.
 
-    The result is meant for notes: `graph.annotate(note=local_shapes(loss))`. Only leaves and
-    outputs are included, since intermediate tensors are not available.
+    Add the result to the nodes' notes with `graph.annotate(note=local_shapes(loss))`. Only leaves
+    and outputs are included, because intermediate tensors are not available.
 
     Args:
         outputs: the argument of `trace`.

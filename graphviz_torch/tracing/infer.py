@@ -1,9 +1,9 @@
-"""Infer modules and backward's device copies for a graph that was traced without recording.
+"""Infer the modules of nodes, and the copies in backward, for a graph that was not recorded.
 
 The module of a node is inferred only if the names of parameters make it certain. All parameters
-that the node uses, directly or after a transpose, view or cast, have to belong to one module. And
-the node has to use two parameters of this module, or to be the only user of its parameter, since
-otherwise another module might use the parameter.
+that the node uses, directly or after a transpose, view or cast, have to belong to one module. The
+node also has to use two parameters of this module, or to be the only user of its parameter.
+Otherwise another module might use the parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..graph import Edge, Transfer, TransferKind
 from ..internals.tensors.metadata import Outputs
 
-# Operations whose result has the values of their operand, in another shape, order or dtype.
+# Operations that change only the shape, the order or the dtype of their operand's values.
 _CARRIERS = frozenset(("t", "transpose", "permute", "view", "expand", "unsqueeze", "to_copy"))
 COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy between devices
 
@@ -21,17 +21,18 @@ COPIES = frozenset(("ToCopyBackward0", "CopyBackwards"))  # nodes that may copy 
 def infer_modules(
     edges: Iterable[Edge], operations: Sequence[str], owners: Mapping[int, set[str]]
 ) -> dict[int, str]:
-    """Return the module path by node id, for those nodes of which the module is certain.
+    """Return module paths by node id, for the nodes whose module is certain.
 
     Args:
         edges: all edges, in order of their targets.
         operations: name of the forward operation of each node.
-        owners: paths of the modules that have each parameter, by id of the parameter's leaf.
+        owners: for each parameter, given by the id of its leaf: the paths of the modules that have
+            the parameter.
     """
-    # The leaf whose values a node has, by node id. It contains the leaves themselves.
+    # Node that has the values of a leaf -> the leaf. The leaves themselves are included.
     carried = {leaf: leaf for leaf in owners}
-    users: dict[int, set[int]] = {leaf: set() for leaf in owners}  # nodes that use each leaf
-    uses: dict[int, list[int]] = {}  # leaves that each node uses
+    users: dict[int, set[int]] = {leaf: set() for leaf in owners}  # leaf -> nodes that use it
+    uses: dict[int, list[int]] = {}  # node -> leaves that it uses
     for source, target, _, _ in edges:
         leaf = carried.get(source)
         if leaf is None:
@@ -48,8 +49,8 @@ def infer_modules(
             continue
         if len(set(leaves)) > 1 or len(users[leaves[0]]) == 1:
             (found[node],) = paths
-    # If all users of a leaf are in its module, the leaf is in the module, too, and so are the nodes
-    # that have the leaf's values.
+    # If all users of a leaf are in the module that has the parameter, then so are the leaf and the
+    # nodes that have the leaf's values.
     inside = {leaf for leaf in owners if {found.get(user) for user in users[leaf]} == owners[leaf]}
     for carrier, leaf in carried.items():
         if leaf in inside:
@@ -62,12 +63,12 @@ def backward_copies(
 ) -> tuple[Transfer, ...]:
     """Return the copies between devices that backward will make, in execution order.
 
-    `x.to(device)` in forward copies the gradient back in backward, and so does `copy_`.
+    If forward copied a tensor by `x.to(device)` or `copy_`, backward copies the gradient back.
     """
     found = []
     for edge in edges:
         name = names[edge.target]
-        # `copy_` overwrites its first input, so only the gradient of the second input is copied.
+        # `copy_` overwrites its first input, so backward copies only the second input's gradient.
         if name == "ToCopyBackward0" or (name == "CopyBackwards" and edge.input_nr == 1):
             after = next((meta for meta in outputs[edge.target] if meta is not None), None)
             before = outputs[edge.source][edge.output_nr]
@@ -75,7 +76,8 @@ def backward_copies(
                 kind: TransferKind = "DtoD"
                 if "cpu" in (after.device, before.device):
                     kind = "HtoD" if after.device == "cpu" else "DtoH"
-                # A cast of the gradient runs on the CPU, so the CPU's dtype is copied.
+                # Casts run on the CPU, so the gradient is copied in the dtype that it has on the
+                # other device.
                 moved = before if kind == "HtoD" else before._replace(dtype=after.dtype)
                 found.append(
                     Transfer(

@@ -23,7 +23,7 @@ from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 
 Names = Mapping[str, Any] | torch.nn.Module | None
 
-_MAX_PER_CONTAINER = 1000  # tensors of one list or dict that get a name
+_MAX_PER_CONTAINER = 1000  # number of tensors of a list or dict that get a name
 
 
 class ParameterName(str):
@@ -44,12 +44,13 @@ def caller_names(
     """Return (name, tensor) pairs; for a tensor with several names, the preferred one comes first.
 
     Args:
-        names: a dict, a module, or `{}` for no names. If a value of the dict is a module, the
-            module's parameters are named "key.parameter". None: the variables of the first caller
-            outside this package are read, in the order in which they were bound, and then those of
-            the user's outer frames. An argument gets the name that the caller used for it.
-        outputs: the traced outputs, whose keys and fields are names, too. They come after the names
-            above.
+        names: a dict of tensors and modules by name, a module, or `{}` for no names. The parameters
+            of a module in the dict get names such as "key.weight". If `names` is None, the
+            variables of the first caller outside this package are read, in the order in which they
+            were bound, and then those of the user's outer frames. An argument gets the name that
+            the caller used for it.
+        outputs: the traced outputs. Keys of dicts and fields of dataclasses in them are used as
+            names, too, after the other names.
         leaves: leaves of the graph. If `names` is None, the caller's modules are read only if a
             leaf is a parameter or not a variable, because reading a large model takes milliseconds.
 
@@ -62,7 +63,7 @@ def caller_names(
         known = {id(tensor) for _, tensor in variables}
         if any(isinstance(leaf, nn.Parameter) or id(leaf) not in known for leaf in leaves):
             [variables] = _outwards_names(frames, _Variables())
-        # A model passed to a function is also a variable of the caller.
+        # A model that was passed to a function is a variable in several frames.
         once = {id(pair): pair for pair in variables}
         return [*once.values(), *_output_names(outputs), *inside]
     if isinstance(names, torch.nn.Module):
@@ -90,7 +91,7 @@ def _outwards_names(
 
     Args:
         frames: the frames, innermost first.
-        readers: each returns (name, tensor) pairs found in the variables of a frame.
+        readers: functions that return (name, tensor) pairs, given the variables of a frame.
     """
     found: list[list[tuple[str, Tensor]]] = [[] for _ in readers]
     for frame in reversed(frames):
@@ -121,7 +122,7 @@ def with_outer(
 
 
 def _tensors_and_modules(values: Mapping[str, Any]) -> list[tuple[str, Tensor | nn.Module]]:
-    """Return the tensors and modules among the variables of a frame and the attributes of self."""
+    """Return the tensors and modules among a frame's variables and the attributes of `self`."""
     pairs: list[tuple[str, Tensor | nn.Module]] = []
     for name, value in values.items():
         kind = type(value)
@@ -145,13 +146,14 @@ def _tensor_names(values: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
 
 
 class _Variables:
-    """A reader of the tensors, and of the modules' parameters, in the variables of frames.
+    """A reader of (name, tensor) pairs of tensors, and of modules' parameters, in frames.
 
-    A module in several variables is read once, and yields the same pair objects each time.
+    A module that is in several variables is read only once. The same pair objects are returned for
+    each variable.
     """
 
     def __init__(self) -> None:
-        # The (name, tensor) pairs of a module, by id() of the module and prefix of the names.
+        # (id() of a module, prefix of its names) -> the module's (name, tensor) pairs
         self._modules: dict[tuple[int, str], list[tuple[str, Tensor]]] = {}
 
     def __call__(self, values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
@@ -175,9 +177,10 @@ class _Variables:
         return pairs
 
     def _prefixes(self, modules: list[tuple[str, torch.nn.Module]]) -> dict[str, str]:
-        """Return the prefix of each module's names, by variable.
+        """Return for each variable the prefix of the names of its module's parameters.
 
-        The prefix is the variable if another module has a parameter of the same name, else "".
+        The prefix is the variable's name if another module has a parameter of the same name. For
+        other modules it is "".
         """
         prefixes = {name: "" for name, _ in modules}
         if len({id(module) for _, module in modules}) < 2:
@@ -202,30 +205,30 @@ def _mapping_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
 
 def _container_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
     for name, value in values.items():
-        if type(value) is Graph:  # a Graph has thousands of objects and no tensor
+        if type(value) is Graph:  # skipped for speed, because a Graph contains no tensors
             continue
         if is_nesting(value) and length(value) <= _MAX_PER_CONTAINER:
-            with suppress(Exception):  # a key may raise when it is formatted
+            with suppress(Exception):  # formatting a key may raise any exception
                 for path, tensor in flatten(value, ask=False)[:_MAX_PER_CONTAINER]:
                     yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
 
 
 def _output_names(outputs: Any) -> Iterable[tuple[str, Tensor]]:
     for path, tensor in flatten(outputs):
-        if path.strip("[]0123456789"):  # a path of indices alone is not used as a name
+        if path.strip("[]0123456789"):  # a path such as "[0][1]" is not used as a name
             yield path, tensor
 
 
 def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
-    """Return the pairs of `named_parameters` and `named_buffers`, with all names of each tensor.
+    """Return the names and tensors of a module's parameters and buffers, with all of their names.
 
-    This takes a third of the time of the two methods, which visit each module several times. A
-    wrapped module has the name of its wrapper.
+    This is three times as fast as `named_parameters` and `named_buffers`, which visit each module
+    several times. A wrapped module has the name of its wrapper.
     """
     found: list[tuple[str, Tensor]] = []
     stack = [(prefix, module)]
     seen = set()
-    whole: dict[int, list[tuple[str, Tensor]]] = {}  # unsharded parameters by id() of their module
+    whole: dict[int, list[tuple[str, Tensor]]] = {}  # id() of a module -> unsharded parameters
     while stack:
         path, module = stack.pop()
         if id(module) in seen:
@@ -246,13 +249,13 @@ def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tenso
             for name, child in reversed(module._modules.items()):
                 if child is not None:
                     stack.append((path if is_wrapped_child(module, name) else start + name, child))
-        except Exception:  # raised for a module whose __init__ did not run
+        except Exception:  # the module's __init__ did not run
             continue
     return found
 
 
-# Attributes shown for PyTorch's own modules. Other modules show the class alone, since reading
-# attributes could run their code.
+# Module class of PyTorch -> names of the attributes that are shown. For other modules only the
+# class is shown, because reading their attributes could run code of the user.
 _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Embedding: ("num_embeddings", "embedding_dim"),
@@ -301,7 +304,7 @@ def classes_along(modules: Iterable[tuple[str, nn.Module]]) -> Mapping[str, str]
     found = {"": own.get("", "")}
     for path in own:
         parent, dot, _ = path.rpartition(".")
-        if path and parent in found:  # the common case: parents come first
+        if path and parent in found:  # the usual case, in which a parent precedes its children
             found[path] = f"{found[parent]}/{own[path]}" if dot else own[path]
         elif path:
             parts = path.split(".")

@@ -1,6 +1,7 @@
 """Read names, shapes and attributes of live autograd nodes, and build a `Graph` from them.
 
-A custom Function may have attributes with the same names; they do not disturb the reading.
+Attributes of PyTorch's nodes are read correctly even if a custom Function has attributes with the
+same names.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from .names import BufferName, ParameterName
 from .region_reader import region_of
 from .regions import UNKNOWN_INSIDE, Region
 
-# The type is Any, because torch's C++ and Python node classes have no common public base class.
+# A live node. PyTorch's node classes in C++ and Python have no common public base class.
 GradFn = Any
-Ids = dict[GradFn, int]  # ids of live nodes, in order of ids
+Ids = dict[GradFn, int]  # live node -> node id, in order of ids
 GradientEdge = tuple[GradFn, int]  # a live node and the index of its output
 
 _new: Any = tuple.__new__  # creates a Node without a Python-level call
@@ -58,7 +59,7 @@ def operation(name: str) -> str:
 
 
 def _kind(kind: type) -> tuple[str, str, str]:
-    """Return (name, operation, note), which are the same for all nodes of a class."""
+    """Return the name, operation and note that all nodes of a class have in common."""
     name = kind.__name__
     if not is_custom(kind):
         return name, operation(name), ""
@@ -71,7 +72,7 @@ def _kind(kind: type) -> tuple[str, str, str]:
 
 
 def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> None:
-    """Replace the names of C++ nodes that have no Python class of their own."""
+    """Replace the names and operations of nodes whose Python class is the generic "CppFunction"."""
     for i, name in enumerate(names):
         if name == "CppFunction":
             names[i] = str(type(fns[i]).name(fns[i])).rpartition("::")[2].rstrip(">")
@@ -82,12 +83,12 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 class NodeData:
     """Data read from live nodes, without references to them."""
 
-    columns: dict[str, Sequence[Any]]  # by field of Node
+    columns: dict[str, Sequence[Any]]  # field of `Node` -> one value per node
     edges: tuple[Edge, ...]
     ends: tuple[tuple[int, int], ...]  # node id and output_nr of each output
-    leaves: dict[int, int]  # id of each leaf's node, by id() of the leaf
-    owners: dict[int, set[str]]  # paths of the modules that have each parameter, by id of its leaf
-    regions: dict[int, Region]  # contents of compiled regions, by id of the region's node
+    leaves: dict[int, int]  # id() of a leaf -> id of its node
+    owners: dict[int, set[str]]  # node id of a parameter -> paths of the modules that have it
+    regions: dict[int, Region]  # id of a compiled region's node -> contents of the region
 
     def graph(self, **columns: Iterable[Any]) -> Graph:
         """Return the graph, with additional or replaced columns.
@@ -108,7 +109,7 @@ class NodeData:
         return Graph(nodes, self.edges, self.ends, transfers)
 
     def modules(self) -> list[str]:
-        """Return the module of each node, if the names of parameters show it, or else ""."""
+        """Return the module path of each node; "" if the names of parameters do not show it."""
         found = [""] * len(self.columns["id"])
         if self.owners:
             operations = self.columns["operation"]
@@ -127,11 +128,11 @@ def read_nodes(
     """Read live nodes.
 
     Args:
-        ids, edges: the result of `collect_nodes`.
+        ids, edges: the two values that `collect_nodes` returned.
         ends: node and output_nr of each output.
-        named: (name, tensor) pairs; the first name of a tensor is used.
+        named: (name, tensor) pairs. The first name of a tensor is used.
     """
-    # Function modes and tensor subclasses do not see these reads.
+    # Hides the reads from function modes and tensor subclasses.
     with unseen_calls():
         fns = list(ids)
         roots = tuple((ids[fn], output_nr) for fn, output_nr in ends)
@@ -185,7 +186,7 @@ def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
-    """Return the metadata of each node's outputs, with None for outputs that are undefined."""
+    """Return the metadata of each node's outputs; None for undefined outputs."""
     outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
@@ -202,8 +203,7 @@ def _labels(
     leaves: dict[int, int],
     named: Iterable[tuple[str, Tensor]],
 ) -> tuple[list[str], dict[int, set[str]], set[int]]:
-    """Return labels by node, paths of the modules that have each leaf, and the leaves that are
-    buffers.
+    """Label the nodes, and find out which leaves are parameters and buffers.
 
     The first name of an output is used. The label of a node with several named outputs contains all
     of their names.
@@ -212,9 +212,13 @@ def _labels(
         ids: ids of the nodes.
         leaves: ids of the leaves' nodes, by id() of the leaf.
         named: (name, tensor) pairs.
+
+    Returns:
+        The label of each node; for each leaf that is a parameter or buffer the paths of the modules
+        that have it; and the leaves that are buffers.
     """
     labels = [""] * len(ids)
-    several: dict[int, dict[int, str]] = {}  # names by output_nr
+    several: dict[int, dict[int, str]] = {}  # node id -> output_nr -> name
     owners: dict[int, set[str]] = {}
     buffers: set[int] = set()
     for name, tensor in named:
@@ -236,11 +240,11 @@ def _labels(
 def is_stale(tensor: Tensor) -> bool:
     """Return True if reading the tensor's `grad_fn` may create a node.
 
-    PyTorch does so for a view after an in-place change of its base.
+    PyTorch creates one for a view that is read after an in-place change of its base.
     """
     try:
         return TensorBase._is_view(tensor) and tensor._version > 0
-    except Exception:  # raised by a tensor subclass
+    except Exception:  # a tensor subclass may raise any exception
         return True
 
 
@@ -253,18 +257,18 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 def is_alive(fn: GradFn) -> bool:
     """Return True if a node still exists.
 
-    Up to 2.12, the Python object of a custom Function's node may outlive the node.
+    Up to PyTorch 2.12, the Python object of a custom Function's node may outlive the node.
     """
     try:
         return fn.next_functions is not None
-    except (AttributeError, RuntimeError):  # raised if the node was freed
+    except (AttributeError, RuntimeError):  # the node was freed
         return False
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
     """Return the live node that created a tensor, or a leaf's own node; None if there is none.
 
-    A tensor that requires no gradient has no node, and neither has a tensor in a compiled region.
+    Tensors that require no gradient and tensors inside a compiled region have no node.
     """
     with unseen_calls():
         fn = tensor.grad_fn
@@ -274,7 +278,7 @@ def grad_fn_of(tensor: Tensor) -> Any:
 
 
 def sources_of(fn: GradFn) -> list[GradFn]:
-    """Return the nodes that `fn` passes gradients to."""
+    """Return the nodes to which `fn` passes gradients."""
     return [source for source, _ in fn.next_functions if source is not None]
 
 

@@ -23,11 +23,11 @@ from ..graph.text import called_at, shorten
 from ..internals.tensors.metadata import tensor_meta
 from .region_reader import modules_of, origin
 
-_MAX_ARGUMENT_LENGTH = 100  # characters of an argument
+_MAX_ARGUMENT_LENGTH = 100  # longer texts of arguments are shortened
 
 Program = ExportedProgram | GraphModule | FxGraph
-Leaf = tuple[LeafKind, str]  # kind of an input, and its name in the model
-Shorten = Callable[[set[str]], Mapping[str, str]]  # returns a short name for each file
+Leaf = tuple[LeafKind, str]  # kind of an input, name of the input in the model
+Shorten = Callable[[set[str]], Mapping[str, str]]  # function that returns a short name per file
 
 
 def program_graph(program: Program, shorten: Shorten) -> Graph:
@@ -99,7 +99,7 @@ def _node(number: int, op: FxNode, leaves: Mapping[str, Leaf], program: Program)
 
 
 def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
-    """Yield the name of each input's fx node, with the kind and the model's name of the input."""
+    """Yield for each input the name of its fx node, and its kind and name in the model."""
     signature = getattr(program, "graph_signature", None)
     kinds: tuple[tuple[LeafKind, str], ...] = (
         ("parameter", "inputs_to_parameters"),
@@ -116,13 +116,13 @@ def _leaves(program: Program, fx: FxGraph) -> Iterator[tuple[str, Leaf]]:
             yield op.name, named.get(op.name, ("tensor", str(op.target)))
         elif op.op == "get_attr" and isinstance(program, GraphModule):
             value = operator.attrgetter(str(op.target))(program)
-            if isinstance(value, torch.Tensor):  # otherwise the graph of a branch or a loop body
+            if isinstance(value, torch.Tensor):  # not the graph of a branch or a loop body
                 own = isinstance(value, torch.nn.Parameter)
                 yield op.name, ("parameter" if own else "buffer", str(op.target))
 
 
 def _operands(op: FxNode) -> list[FxNode]:
-    """Return the fx nodes among the arguments, in order. A node that is used twice occurs twice."""
+    """Return the fx nodes among an operation's arguments, in order, including duplicates."""
     found: list[FxNode] = []
     map_arg((op.args, op.kwargs), found.append)
     return found
@@ -138,8 +138,9 @@ def _picked_index(op: FxNode) -> int | None:
 
 
 def _value(op: FxNode) -> Any:
-    """Return the example result in an operation's metadata, such as fake tensors; None if there
-    is none.
+    """Return the example result in an operation's metadata; None if there is none.
+
+    The example result usually consists of fake tensors.
     """
     return op.meta.get("val", op.meta.get("example_value"))
 
@@ -151,9 +152,10 @@ def _outputs(op: FxNode) -> tuple[TensorMeta | None, ...]:
         and (meta := op.meta.get("tensor_meta")) is not None
         and hasattr(meta, "dtype")
     ):
-        value = torch.empty(meta.shape, dtype=meta.dtype, device="meta")  # set by ShapeProp
+        # ShapeProp stores a `tensor_meta` instead of an example result.
+        value = torch.empty(meta.shape, dtype=meta.dtype, device="meta")
     if value is None:
-        return ()  # no metadata
+        return ()
     several = value if isinstance(value, list | tuple) else (value,)
     return tuple(tensor_meta(v) if isinstance(v, torch.Tensor) else None for v in several)
 

@@ -1,7 +1,7 @@
-"""Remove the cuts of a compiled region whose result is not used.
+"""Remove unused cuts from compiled regions, as the graph of the eager program does not show them.
 
-Nodes whose results are only used by such cuts are removed as well. The graph of the eager program
-contains neither these cuts nor these nodes.
+A cut is unused if nothing uses its result. Nodes whose results are used only by unused cuts are
+removed as well.
 """
 
 from __future__ import annotations

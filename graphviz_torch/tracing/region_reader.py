@@ -1,11 +1,12 @@
 """Read the nodes inside a compiled region, given the class of the region's autograd node.
 
 If the region was compiled during a recording, its nodes were read while Dynamo traced it. Otherwise
-they are read from the graph of the region's backward. Each operation in this graph has the sequence
-number of the autograd node to which it would belong in eager mode, and the operations with the same
-number form one node. There is an edge between two nodes if a gradient flows back between them. This
-graph does not contain operations whose backward computes nothing, such as an addition, operations
-on which the loss does not depend, and detached operations.
+they are read from the FX graph of the region's backward. Each operation in this graph has the
+sequence number of the autograd node to which it would belong in eager mode. Operations with the
+same number form one node, and an edge connects two nodes if a gradient flows between them.
+
+The graph of backward lacks operations whose backward computes nothing, such as additions. It also
+lacks operations on which the loss does not depend, and detached operations.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..internals.frames import LIBRARY, OWN, code_owner
 from ..internals.tensors.metadata import tensor_meta
 from .regions import END, FileLine, Origin, Region, RegionNode
 
-# Names of forward operations, by name of a Python function or of an operation that replaces them.
+# Name of a Python function, or of an operation that PyTorch uses instead -> name of the operation.
 _NAMES = {
     "truediv": "div",
     "iadd": "add",
@@ -35,30 +36,30 @@ _NAMES = {
     "nll_loss2d_forward": "nll_loss2d",
     "_native_batch_norm_legit_functional": "native_batch_norm",
 }
-# Forward operations whose backward is another operation, by name of the backward operation.
+# Operation in backward -> the forward operation to which it belongs, if the names differ.
 _INVERSE = {"sum": "expand", "expand": "sum"}
 _MOVES = frozenset(
     ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
 )
 
-# Regions whose node class is not known yet: the region's node will get a sequence number from start
-# to end - 1.
+# (start, end, region): a region whose node has a sequence number start <= number < end. The class
+# of this node is not known yet.
 _expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
-_regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # by class of the node
+_regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # class of a node -> region
 
 
 def set_region(kind: Any, region: Region) -> None:
-    """Store the contents of regions whose nodes are of class `kind`."""
+    """Store the region to which all nodes of class `kind` belong."""
     _regions[kind] = region
 
 
 def expect_region(start: int, end: int, region: Region) -> None:
-    """Store the contents of the region whose node will get a number start <= number < end."""
+    """Store a region whose node has a sequence number start <= number < end."""
     _expected.append((start, end, region))
 
 
 def region_of(fn: Any) -> Region | None:
-    """Return the contents of the region of a live node, or None if they are unknown."""
+    """Return the region that a live node represents; None if its contents are unknown."""
     kind = type(fn)
     known = _regions.get(kind)
     if known is None and (found := _expected_region(fn)) is not None:
@@ -72,9 +73,7 @@ def region_of(fn: Any) -> Region | None:
 
 
 def _expected_region(fn: Any) -> Region | None:
-    """Return the region that was expected last for the sequence number of this node; None if there
-    is none.
-    """
+    """Return the last region that `expect_region` stored for this node; None if there is none."""
     number, count = fn._sequence_nr(), len(fn.next_functions)
     for start, end, region in reversed(_expected):
         if start <= number < end and len(region.users) == count:
@@ -83,16 +82,16 @@ def _expected_region(fn: Any) -> Region | None:
 
 
 def _read_region(graph: Any) -> Region | None:
-    """Return the contents of a region from the graph of its backward, or None."""
-    # For each value that depends on a gradient, the nodes that computed it.
+    """Return the contents of a region from the FX graph of its backward; None if not possible."""
+    # Value that depends on a gradient -> sequence numbers of the nodes that computed the value.
     makers: dict[Any, frozenset[int]] = {}
-    groups: dict[int, list[Any]] = {}  # operations by sequence number of their node
-    # For each node the gradients that it uses, with the nodes that computed them.
+    groups: dict[int, list[Any]] = {}  # sequence number of a node -> its operations in backward
+    # Sequence number of a node -> gradient that it uses -> nodes that computed the gradient.
     flows: dict[int, dict[Any, frozenset[int]]] = {}
     numbered = [
         op for op in graph.nodes if "seq_nr" in op.meta and _aten_name(op) not in ("", "detach")
     ]
-    # Forward operations whose results were saved, or that backward computes again.
+    # Sequence number -> forward operation, for operations that backward computes again.
     forward = {op.meta["seq_nr"]: op for op in numbered if "from_node" in op.meta}
     backward = {op.meta["seq_nr"] for op in numbered if "from_node" not in op.meta}
     for op in graph.nodes:
@@ -137,14 +136,14 @@ def _read_region(graph: Any) -> Region | None:
 
 
 def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
-    """Return the sequence number of the addition whose operands both get this gradient; None if
-    there is none.
+    """Return the sequence number of an addition whose two operands get this gradient.
 
-    The backward of an addition contains no operation, so an addition is found only if its result
-    was saved. Its sequence number is that of its later operand plus one.
+    The backward of an addition contains no operation. The addition is found only if the graph of
+    backward contains its forward operation. Its sequence number is that of its later operand plus
+    one. Returns None if there is no such addition.
 
     Args:
-        gradient: the gradient's node in the graph of backward.
+        gradient: the fx node of the gradient, in the graph of backward.
         forward: the forward operations in this graph, by sequence number.
     """
     users = {
@@ -169,7 +168,12 @@ def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
 def _inputs(
     groups: Mapping[int, Any], flows: Mapping[int, Mapping[Any, frozenset[int]]]
 ) -> dict[int, list[int]]:
-    """Return for each node the nodes from which it takes data, by sequence number."""
+    """Return for each node the nodes that compute its inputs, by sequence number.
+
+    Args:
+        groups: the operations of each node.
+        flows: for each node, the gradients that it uses, with the nodes that computed them.
+    """
     found: dict[int, list[int]] = {number: [] for number in sorted(groups)}
     for number in sorted(groups):
         for by in flows[number].values():
@@ -196,9 +200,7 @@ def origin(meta: Mapping[str, Any]) -> Origin:
 
 
 def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (key, path, class) of the modules around an operation of an fx graph, outermost
-    first.
-    """
+    """Return (key, path, class) of the modules around an fx operation, outermost first."""
     stack = meta.get("fwd_nn_module_stack") or meta.get("nn_module_stack") or {}
     return [
         (str(key).partition("@")[0], _path(path), _class_name(kind))
@@ -207,12 +209,12 @@ def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
-    """Return the name of the forward operation.
+    """Return the name of the forward operation of a node inside a region.
 
     Args:
-        ops: the operations of its backward.
-        forward: ATen's name of the forward operation if the graph contains it, else "".
-        called: name of the function that Python called, such as "linear", which may consist of
+        ops: the operations of the node's backward.
+        forward: ATen's name of the forward operation; "" if the graph does not contain it.
+        called: name of the called Python function, such as "linear". Such a function may consist of
             several operations.
     """
     names = list(dict.fromkeys(_aten_name(op) for op in ops))
@@ -231,7 +233,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
 
 
 def _aten_name(op: Any) -> str:
-    """Return the name of the ATen operation before decomposition, as "addmm"; "" if unknown."""
+    """Return the name of the ATen operation before decomposition, such as "addmm", or ""."""
     target = op.meta.get("original_aten")
     packet = getattr(target, "overloadpacket", None)
     return "" if packet is None else str(packet).rpartition(".")[2]
@@ -258,7 +260,7 @@ def innermost(lines: Sequence[FileLine]) -> tuple[FileLine | None, FileLine | No
     """Return the user's innermost line, and the library's line that it called.
 
     Args:
-        lines: outermost first.
+        lines: the lines of a call stack, outermost first.
     """
     library = None
     for file, line in reversed(lines):

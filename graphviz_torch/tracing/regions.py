@@ -1,6 +1,7 @@
 """Show the operations inside compiled regions as nodes, as in eager mode.
 
-The region's own node is kept after the inner nodes, with the data recorded for the whole region.
+The region's own node is kept. It follows the inner nodes, and has the data that was recorded for
+the whole region.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ UNKNOWN_INSIDE = (
     "its operations are unknown: it ran before the recording, or could not be traced again"
 )
 
-FileLine = tuple[str, int]  # file and line
-END = -1  # id of the region node itself, in `Region` fields
+FileLine = tuple[str, int]  # file and line number
+END = -1  # id of the region's own node, in the fields of `Region`
 
 
 class Origin(NamedTuple):
-    """The source of a node inside a region."""
+    """The source lines and modules of a node inside a region."""
 
     place: FileLine | None  # the user's line
     library: FileLine | None  # the library's line that the user's line called
-    # The id(), path in the region, and class of each module around the node, outermost first.
+    # id(), path in the region, and class of each module around the node, outermost first
     modules: tuple[tuple[int, str, str], ...]
 
 
@@ -41,46 +42,46 @@ class RegionNode(NamedTuple):
     outputs: tuple[TensorMeta | None, ...]
     origin: Origin
     attributes: tuple[str, ...] = ()
-    runs: bool = True  # False if it is only upstream of cuts, so that no gradient reaches it
+    runs: bool = True  # False if no gradient reaches the node, because it is upstream of cuts only
 
 
 class RegionCut(NamedTuple):
-    """A cut inside a region: the fields of `Cut`, and its relation to the region's boundary."""
+    """A cut inside a region, with its relation to the region's inputs and results."""
 
     how: str
     tensor: TensorMeta
     before: int | None
     after: tuple[int, ...]
     origin: Origin
-    input: int | None  # the region's input that is the cut's operand, if any
-    inputs: tuple[int, ...] = ()  # inputs of the region upstream of the cut
-    results: tuple[int, ...] = ()  # results of the region computed from the cut's result
-    shown: bool = True  # True if the cut is shown even if no node outside uses these results
-    outside: tuple[int, ...] = ()  # ids of the outer nodes that use these results, before inlining
+    input: int | None  # index of the region's input that is the cut's operand, if any
+    inputs: tuple[int, ...] = ()  # indices of the region's inputs upstream of the cut
+    results: tuple[int, ...] = ()  # indices of the region's results computed from the cut's result
+    shown: bool = True  # True if the cut is shown even if no node outside uses its result
+    outside: tuple[int, ...] = ()  # ids, before inlining, of the nodes outside that use its result
 
 
 class RegionEvent(NamedTuple):
     """An event inside a region."""
 
-    event: Event  # without its line, nodes and operands
+    event: Event  # the event; its line, nodes and operands are not set
     nodes: tuple[int, ...]
-    operands: tuple[tuple[TensorMeta, int | None], ...]  # metadata, and the node that created each
+    operands: tuple[tuple[TensorMeta, int | None], ...]  # each with the node that created it
     origin: Origin
 
 
 @dataclass(frozen=True)
 class Region:
-    """The contents of a region. Node ids are positions in `nodes`, in topological order."""
+    """The contents of a region. A node's id is its index in `nodes`, in topological order."""
 
     nodes: tuple[RegionNode, ...]
     edges: tuple[Edge, ...]
-    # For each input of the region, the nodes that use it; -1 is the region's own node.
+    # For each input of the region, the nodes that use it; `END` is the region's own node.
     users: tuple[tuple[int, ...], ...]
     ends: tuple[int, ...]  # nodes that compute the region's results
     cuts: tuple[RegionCut, ...] = ()
     events: tuple[RegionEvent, ...] = ()
-    # For each input of the region, its index among the inputs of each of its users. None if
-    # unknown; `edges` then have no input_nr either.
+    # For each input of the region, its input_nr at each of its `users`. If None, the input_nr of
+    # `edges` is unknown as well.
     input_nrs: tuple[tuple[int, ...], ...] | None = None
     from_inputs: tuple[tuple[int, ...], ...] = ()  # for each result, the inputs it depends on
 
@@ -101,7 +102,7 @@ def inline_regions(
         known: classes along the path of each module, as in `Node.module_class`.
         path: returns the path of a module, given its id() and class; None if unknown.
     """
-    first = {}  # id of the first inner node
+    first = {}  # id of a region's node -> new id of its first inner node
     ids, count = [], 0
     for i in range(len(graph.nodes)):
         if i in regions:
@@ -143,7 +144,10 @@ def inline_regions(
 
 
 def _drop_unreached_orders(graph: Graph) -> Graph:
-    """Remove the order of nodes that do not run: outputs depend on them only through cuts."""
+    """Remove the execution order of nodes that no gradient reaches.
+
+    Outputs depend on such nodes only through cuts.
+    """
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}
     for node in graph.nodes[::-1]:
@@ -158,7 +162,7 @@ def _running(region: Region) -> int:
 
 
 def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
-    """Return the execution order of each node, with free numbers for the inner nodes of regions."""
+    """Return the execution order of each node, with gaps for the inner nodes of regions."""
     runs = sorted(
         (node.order, _running(regions[i]))
         for i, node in enumerate(graph.nodes)
@@ -172,14 +176,14 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """A formatter of the source line and the module of nodes inside a region.
+    """A formatter of the source lines and module paths of nodes inside a region.
 
     Args:
         short: returns a short name for a source file.
         known: classes along the path of each module.
         path: returns the path of a module, given its id() and class.
         region: the region's own node.
-        shared: True if the region was compiled for other modules than those that run it now.
+        shared: True if the modules that run the region are not those for which it was compiled.
     """
 
     short: Callable[[str], str]
@@ -205,8 +209,9 @@ class _Origins:
         return module, self.known.get(module) or "/".join(kind for _, _, kind in origin.modules)
 
     def source(self, origin: Origin) -> str:
-        """Return a node's source line, and for a line of a library also the user's line that called
-        it.
+        """Return a node's source line.
+
+        If this is a line of a library, the text includes the user's line that called it.
         """
         source, library = (
             "" if place is None else f"{self.short(place[0])}:{place[1]}"
@@ -217,9 +222,10 @@ class _Origins:
 
 
 def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
-    """Return True if the region was compiled for other modules than those whose parameters it gets.
+    """Return True if the region was compiled for other modules, whose code it shares.
 
-    This happens for the repeated blocks of a model, which use the code of the first block.
+    This happens for the repeated blocks of a model, which run the code that was compiled for the
+    first block. It shows in the parameters that the region takes.
     """
     found = False
     for edge in inputs:
@@ -280,8 +286,8 @@ def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -
 
     Args:
         region: the contents of the region.
-        inputs: edges that end at the region's node in the graph with closed regions.
-        ids: new id of each node of this graph.
+        inputs: edges that end at the region's node in the graph before inlining.
+        ids: new id of each node of the graph.
         by: new id of the region's first inner node.
     """
     own = by + len(region.nodes)
@@ -298,7 +304,7 @@ def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -
     rows += [Edge(by + inside, own, 0, END) for inside in region.ends]
     counts: dict[int, int] = {}
     found = []
-    # Edges are sorted by target, as in graphs without regions.
+    # The edges of a graph are sorted by target.
     for edge in sorted(rows, key=itemgetter(1, 3) if known else itemgetter(1)):
         count = counts[edge.target] = counts.get(edge.target, -1) + 1
         nr = edge.input_nr if known and edge.target != own else count

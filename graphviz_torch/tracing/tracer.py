@@ -8,10 +8,10 @@ PyTorch frees a graph without such objects node by node, without recursion. Free
 recursive, and takes about 200 bytes of stack per node. The process crashes when a chain of about
 40,000 such nodes is freed in a thread with 8 MB of stack (seen on 2.13 and 2.15).
 
-To prevent this, `brace` attaches a Brace to nodes at every few hundred levels of depth. A Brace
-refers to the nodes that follow its node. When the node is freed, the Brace releases them in a loop
-instead of by recursion. The Brace is stored in the node's `metadata`, is freed with the node, and
-keeps nothing alive that the node does not keep alive anyway.
+To prevent this, `brace` attaches a `Brace` to nodes at every few hundred levels of depth. A `Brace`
+refers to the nodes directly upstream of its own node. When its own node is freed, the `Brace`
+releases these nodes in a loop instead of by recursion. It is stored in the node's `metadata`, is
+freed with the node, and keeps nothing alive that the node does not keep alive anyway.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from ..internals.tensors.small_values import small_values
 from .names import Names, caller_names, classes_along
 from .nodes import GradFn, Ids, NodeData, grad_fn_of, read_nodes
 
-_SPAN = 256  # levels that are freed by recursion, with 50 KB of stack (100 KB for the last ones)
+_SPAN = 256  # number of levels that are freed by recursion, with 50 to 100 KB of stack
 _MAX_SAFE_DEPTH = 2000  # a graph with fewer levels is freed safely without Braces
 _METADATA_KEY = "graphviz_torch.deep"
 
 
 class _State(threading.local):
-    waiting: list[dict[Any, None]] | None = None  # nodes that this thread has yet to release
+    waiting: list[dict[Any, None]] | None = None  # nodes that this thread still has to release
 
 
 class Brace:
-    """An object that refers to the nodes that follow its own node.
+    """An object that refers to the nodes directly upstream of its own node.
 
-    When its own node is freed, it releases these nodes in a loop.
+    When its own node is freed, it releases these nodes in a loop instead of by recursion.
     """
 
     __slots__ = ("below",)
@@ -55,7 +55,7 @@ class Brace:
     def __init__(self) -> None:
         self.below: dict[Any, None] = {}
 
-    # The state is a default argument, because globals may be deleted when the interpreter exits.
+    # The state is a default argument, because globals may already be deleted at interpreter exit.
     def __del__(self, state: _State = _State()) -> None:  # noqa: B008
         if state.waiting is not None:
             state.waiting.append(self.below)
@@ -88,7 +88,7 @@ def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
         return
     fns = list(ids)
     for source, target, _, _ in edges:
-        # Nodes of the lowest span need no Brace, because fewer levels than a span follow them.
+        # The nodes of the lowest levels need no Brace, because few levels are upstream of them.
         if _SPAN <= depths[source] < depths[target] // _SPAN * _SPAN:
             fn = fns[target]
             fn.metadata.setdefault(_METADATA_KEY, Brace()).below[fns[source]] = None
@@ -189,15 +189,17 @@ def _graph(found: NodeData, names: Names, values: list[Any]) -> Graph:
     modules = found.modules()
     if not isinstance(names, Module):
         return cut_paths(found.graph(module=modules, values=values))
-    # The root has no class, because its nodes cannot be distinguished from nodes outside of it.
+    # The root module gets no class, because its own nodes cannot be distinguished from nodes
+    # outside of all modules.
     classes = {**classes_along(names.named_modules()), "": ""}
     kinds = [classes.get(m, "") for m in modules]
     return cut_paths(found.graph(module=modules, module_class=kinds, values=values))
 
 
 def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
-    """Return the column `values`, with those of small outputs and of small leaves that are no
-    parameters.
+    """Return the column `values`: the values of small outputs, and of small leaves.
+
+    Parameters are left out.
     """
     columns, fns = found.columns, list(ids)
     known: dict[tuple[int, int], Tensor] = {}
@@ -218,9 +220,9 @@ def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
 
 @with_gc_disabled
 def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """Return the ids of all live nodes behind `starts`, in topological order, and their edges.
+    """Return the ids of all live nodes upstream of `starts`, in topological order, and the edges.
 
-    The graph is made safe to free. The returned ids keep the nodes alive.
+    The graph is made safe to free (see `brace`). The returned ids keep the nodes alive.
     """
     ids, edges = _sort_topologically(starts)
     brace(ids, edges)
@@ -228,11 +230,13 @@ def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
 
 
 def _sort_topologically(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """Return the ids of the nodes behind `starts`, in topological order, and their edges, sorted by
-    target and input_nr.
+    """Return the ids of the nodes upstream of `starts`, in topological order, and the edges.
+
+    The edges are sorted by target and input_nr.
     """
-    # There is an explicit stack, because recursion fails at about 1,000 nodes. `order` keeps the
-    # nodes alive, because a node's Python object might otherwise be freed and its address reused.
+    # An explicit stack is used, because recursion would fail at about 1,000 nodes. `order` keeps
+    # the nodes alive, because a node's Python object might otherwise be freed and its address be
+    # reused.
     # The graph has no cycles, so a node that is reached again has been visited completely.
     order: dict[GradFn, Sources] = {}
     stack: list[tuple[GradFn, Sources, Iterator[tuple[GradFn | None, int]]]] = []
