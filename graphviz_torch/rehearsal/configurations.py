@@ -62,7 +62,7 @@ PLANS = {
 
 
 def plans() -> tuple[tuple[str, str], ...]:
-    """Return for each plan that a rehearsal can try its name and the code to write.
+    """Return the name and the code to write for each plan that a rehearsal can try.
 
     Other numbers of micro-batches, such as "micro-batches=4", are plans as well. Plans that change
     the sizes of the script's mesh, such as "mesh=16x4", are not listed.
