@@ -1,5 +1,6 @@
-"""`NAME`, the name under which this folder is imported: "app", or a name inside an installed
-package.
+"""`NAME`, the name under which this folder is imported.
+
+It is "app", or a name inside an installed package.
 
 Streamlit runs `main.py` and `frame.py` as files, which have no package and no relative imports.
 Both run this file with `runpy` to get `NAME`.

@@ -135,9 +135,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
 
 
 def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
-    """Yield (title, before, after) of each compared field that is recorded in both rows and
-    differs.
-    """
+    """Yield (title, before, after) of each field that is recorded in both rows and differs."""
     kind: Any = type(a)
     for name, column in _compared_fields(kind):
         values = getattr(a, name), getattr(b, name)

@@ -80,8 +80,9 @@ class GraphDiff:
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Paths in a and b of renamed modules, which the text lists though they are not a
-        difference.
+        """Paths in a and b of renamed modules.
+
+        The text lists them, though they are not a difference.
         """
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)

@@ -212,8 +212,9 @@ class DivergencePoint:
         return ""
 
     def _outside_cause(self) -> str:
-        """Check for a cause outside of the graph, such as a mask, if all inputs in the graph are
-        equal.
+        """Check for a cause outside of the graph, such as a mask.
+
+        There is none if the inputs in the graph differ.
         """
         if not self._inputs_equal():
             return ""
@@ -339,8 +340,7 @@ def _attributes(node: Node) -> dict[str, str]:
 
 
 def _formula(near: Sequence[Node]) -> str:
-    """Return the GELU formula that these nodes compute: "tanh", "sigmoid" or "none" (the exact
-    one).
+    """Return the GELU formula that these nodes compute: "tanh", "sigmoid" or "none" (exact).
 
     Return "" if they do not compute GELU.
     """

@@ -141,8 +141,9 @@ class FirstDifference:
         return self._head()
 
     def union(self) -> Graph:
-        """Return one graph that contains both graphs, for drawing, with a note where the runs
-        diverge.
+        """Return one graph that contains both graphs, for drawing.
+
+        It has a note where the runs diverge.
         """
         graph = self.difference.union()
         notes = {

@@ -150,8 +150,9 @@ class _Matching:
         self._grow(self._unique(a.hash_users(keys_a), b.hash_users(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
-        """Match two nodes and return True, or return False if one is a weight and the other a
-        bias.
+        """Match two nodes and return True.
+
+        Return False if one is a weight and the other a bias.
         """
         role, other = self.a.roles[i], self.b.roles[j]
         if role != other and role and other:
@@ -205,9 +206,7 @@ class _Matching:
                         self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
-        """Match neighbors of matched nodes if they have the same name and the same input or output
-        number.
-        """
+        """Match neighbors of matched nodes with the same name and input or output number."""
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()

@@ -115,9 +115,7 @@ class ValuePairs:
         return "moved" if same and not here and not turns else "equal"
 
     def tolerance_for(self, node: int, other: int | None = None) -> float:
-        """Return the tolerance for comparing a node with `other`, or with any node if `other` is
-        None.
-        """
+        """Return the tolerance for comparing a node with `other`, or, if None, with any node."""
         if self.tolerance is not None:
             return self.tolerance
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])

@@ -338,8 +338,9 @@ class Mover:
         shares: str = "",
         nbytes: int | None = None,
     ) -> torch.Tensor:
-        """Return `new` as a leaf with the class, requires_grad and grad of `old`, and report the
-        move.
+        """Return `new` as a leaf with the class, requires_grad and grad of `old`.
+
+        The move is reported.
 
         Args:
             name: name of the tensor in the report.

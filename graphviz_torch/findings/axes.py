@@ -64,9 +64,7 @@ def _shape(outputs: Sequence[TensorMeta | None], number: int = 0) -> tuple[int, 
 def _blocks(
     before: Sequence[int], after: Sequence[int]
 ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Yield pairs of the smallest groups of dimensions, before and after, whose sizes have equal
-    products.
-    """
+    """Yield the smallest groups of dimensions, before and after, with equal numbers of elements."""
     left, right = ([size for size in shape if size != 1] for shape in (before, after))
     i = j = 0
     while i < len(left) and j < len(right):
@@ -246,8 +244,9 @@ def is_recurrent(node: Node) -> bool:
 
 
 def batch_axis(rnn: Node) -> int:
-    """Return the batch dimension of a recurrent node's result, 0 or 1. The other of the two is
-    time.
+    """Return the batch dimension of a recurrent node's result, 0 or 1.
+
+    The other of these two dimensions is time.
 
     A node that computes a single layer takes (time, batch, features), even if its module has
     `batch_first=True`.

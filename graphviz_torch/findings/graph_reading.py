@@ -119,9 +119,7 @@ class Reading:
 
     @cached_property
     def activations(self) -> dict[int, int]:
-        """The bytes of activations that each node saves for backward, by id of the nodes that save
-        a tensor.
-        """
+        """The bytes of activations that each node saves for backward, by node id."""
         found: dict[int, int] = {}
         for node in self.graph.nodes:
             if node.saved:
@@ -160,9 +158,7 @@ class Reading:
         return {node: region for node, region in found.items() if region not in known}
 
     def sources(self, node: int) -> list[Edge]:
-        """Return the edges into a node; for the node of a compiled region, the edges into the
-        region.
-        """
+        """Return the edges into a node or, for the node of a compiled region, into the region."""
         inside = {i for i, region in self.regions.items() if region == node}
         into = [edge for i in sorted(inside) for edge in self.inputs[i]]
         return [edge for edge in (*into, *self.inputs[node]) if edge.source not in inside]
@@ -282,9 +278,7 @@ class Reading:
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
-        """For each node that ran without a gradient: the nearest node towards the loss that
-        received one.
-        """
+        """Node that ran without a gradient -> nearest node towards the loss that received one."""
         nodes = self.graph.nodes
         found: dict[int, int] = {}
         if self.only_nonfinite_recorded:
@@ -336,8 +330,9 @@ class Reading:
 
     @cached_property
     def backward_failed(self) -> bool:
-        """True if backward failed after it had started, so some parameters may have got no
-        gradient.
+        """True if backward failed after it had started.
+
+        Then some parameters may have got no gradient.
         """
         return self.graph.failure is not None and (self.graph.failure.node is not None or self.ran)
 

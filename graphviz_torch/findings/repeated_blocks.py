@@ -42,8 +42,9 @@ def _merge_group(group: Sequence[Finding]) -> Sequence[Finding]:
 
 
 def _block(first: Finding, other: Finding) -> str:
-    """Return the path of the other finding's block, such as "layers.1"; "" if the findings differ
-    in more than the block.
+    """Return the path of the other finding's block, such as "layers.1".
+
+    Return "" if the findings differ in more than the block.
     """
     paths = (re.findall(_PATH, each.message) for each in (first, other))
     for mine, theirs in zip(*paths, strict=False):

@@ -229,8 +229,9 @@ def finds(
 def external_rule(
     severity: Severity, *sources: Source, advanced: bool = False
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Add a rule that `find` does not report. The decorated function has only a docstring, the
-    page.
+    """Add a rule that `find` does not report.
+
+    The decorated function has only a docstring, the page.
     """
 
     def add(function: Callable[[], None]) -> Callable[[], None]:
@@ -266,8 +267,9 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
-    """Return a finding whose texts name the user's own line before lines of libraries. `apply` sets
-    the finding's rule.
+    """Return a finding whose texts name the user's own line before lines of libraries.
+
+    `apply` sets the finding's rule.
     """
     if "where" in fields:
         fields["where"] = users_line(fields["where"])

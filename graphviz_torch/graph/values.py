@@ -200,8 +200,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class RetainedGraphs:
-    """Graphs that earlier steps computed at the same line, and that were still alive at this
-    backward.
+    """Graphs of earlier steps, computed at the same line, that were still alive at this backward.
 
     A new step begins after each step of an optimizer.
     """

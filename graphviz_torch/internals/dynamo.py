@@ -35,8 +35,9 @@ def not_compiled_itself(function: _Function) -> _Function:
 
 
 def not_compiled_hook(function: _Function) -> _Function:
-    """Mark a hook that compiled code may call, so that Dynamo breaks the graph there without a
-    message; return it.
+    """Mark a hook that compiled code may call, and return it.
+
+    Dynamo breaks the graph at such a hook without a message.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return not_compiled(function)

@@ -176,8 +176,9 @@ def clipping_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def clipping_function(frame: FrameType | None) -> str:
-    """Return the name of the outermost running PyTorch function that clips gradients, such as
-    "clip_grad_norm_"; "" if there is none.
+    """Return the name of the outermost running PyTorch function that clips gradients.
+
+    Return "" if there is none.
     """
     found = clipping_frame(frame)
     # The code of clip_grads_with_norm_ has a name that begins with "_".

@@ -34,10 +34,12 @@ def line_chart(
     x_text: Callable[[float], str] = str,
     y_text: Callable[[float], str] = str,
 ) -> Picture:
-    """Return a chart of `lines` (name -> points). A point with a coordinate of 0 or less is left
-    out.
+    """Return a chart of lines with logarithmic axes.
+
+    A point with a coordinate of 0 or less is left out.
 
     Args:
+        lines: name -> points.
         title: the title above the chart.
         x, y: names of the axes, with the unit.
         x_text, y_text: functions that format a number on the axis.
@@ -134,9 +136,7 @@ def svg_escape(text: str) -> str:
 
 
 def svg_start(width: float, height: float, title: str) -> str:
-    """Return the start of an SVG: opening tag with size, style for dark mode, title and
-    background.
-    """
+    """Return the start of an SVG: opening tag, style for dark mode, title and background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '

@@ -96,8 +96,9 @@ def _done(cut: Cut) -> str:
 
 
 def _target(reading: Reading, target: str | int) -> tuple[str, int | None]:
-    """Return the name and node of the target. The node is None for a parameter that is not in the
-    graph.
+    """Return the name and node of the target.
+
+    The node is None for a parameter that is not in the graph.
 
     Raises:
         ValueError: if `target` is neither a parameter's name, nor a label, nor a node's id.

@@ -66,8 +66,9 @@ class LossTable:
     stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table. Columns that do not fit into the terminal are left out, unless `wide`
-        is true.
+        """Return the table.
+
+        Columns that do not fit into the terminal are left out, unless `wide` is true.
         """
         cells = [
             [("" if norm is None else number_text(norm)) for norm in column]

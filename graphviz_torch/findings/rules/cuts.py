@@ -159,9 +159,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def cause_text(cut: Cut) -> str:
-    """Return the call that made a cut, as text: "detach()", "torch.no_grad()", "an integer
-    cast".
-    """
+    """Return the call that made a cut, such as "detach()" or "an integer cast"."""
     return _CAUSE_TEXT.get(cut.how, f"{cut.how}()")
 
 
@@ -207,9 +205,7 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
 
 
 def is_from_fixed(reading: Reading, cut: Cut) -> bool:
-    """Return True if the cut tensor was computed only from parameters that are not trained, such as
-    a teacher's.
-    """
+    """Return True if the cut tensor depends only on untrained parameters, such as a teacher's."""
     sources = _source_parameters(reading, cut)
     return bool(sources) and all(p.stepped is False for p in sources)
 
@@ -284,9 +280,7 @@ def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severi
 
 
 def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
-    """Return True if another submodule, which is trained, has parameters of the same names and
-    shapes.
-    """
+    """Return True if another, trained submodule has parameters of the same names and shapes."""
     prefix = f"{_common_module(parameters)}."
     parts = {p.name.removeprefix(prefix): p.tensor.shape for p in parameters}
     first = next(iter(parts))
@@ -320,9 +314,7 @@ def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: S
 
 
 def passes_straight(reading: Reading, cut: Cut) -> bool:
-    """Return True for straight-through code, such as `a + (b - a).detach()` or `b - a.detach() +
-    a`.
-    """
+    """Return True for straight-through code, such as `a + (b - a).detach()`."""
     nodes = reading.graph.nodes
     if cut.before is None:
         return False
@@ -377,8 +369,9 @@ def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
 
 
 def _common_module(parameters: list[Parameter]) -> str:
-    """Return the path of the innermost module that contains all parameters; "the model" for the
-    root.
+    """Return the path of the innermost module that contains all parameters.
+
+    Return "the model" for the root.
     """
     first, *rest = (module_of(p).split(".") for p in parameters)
     while any(parts[: len(first)] != first for parts in rest):
@@ -408,8 +401,9 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """Return True if a cut of an unknown tensor may concern a parameter: it was made in the
-    parameter's module, or in a module around this module.
+    """Return True if a cut of an unknown tensor may concern a parameter.
+
+    It may if it was made in the parameter's module, or in a module around this module.
     """
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 

@@ -102,9 +102,7 @@ def is_mixed(failure: Failure) -> bool:
 
 
 def _target(failure: Failure) -> str:
-    """Return the device to move the operands to: the accelerator if an operand is on one, else
-    "cpu".
-    """
+    """Return the device to move the operands to: an operand's accelerator, else "cpu"."""
     devices = [operand.tensor.device for operand in failure.operands]
     return next((device for device in reversed(devices) if device != "cpu"), "cpu")
 

@@ -330,9 +330,7 @@ def _rerun(failure: Failure) -> Finding:
 
 
 def _ready_twice(reading: Reading, failure: Failure, checkpoint: Node) -> Finding:
-    """Return the finding about a gradient that DDP received twice because of reentrant
-    checkpoints.
-    """
+    """Return the finding about a gradient that DDP got twice, due to reentrant checkpoints."""
     index = _INDEX.search(failure.message)
     parameters = [p.name for p in reading.graph.parameters if p.requires_grad]
     number = int(index[1]) if index else len(parameters)
@@ -480,8 +478,9 @@ def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str
 
 
 def _origin(reading: Reading, other: Cause) -> str:
-    """Return the phrase "NODE uses TENSOR", where another backward ran the node of TENSOR, but not
-    NODE.
+    """Return the phrase "NODE uses TENSOR".
+
+    Another backward ran the node that computed TENSOR, but not NODE.
     """
     nodes = reading.graph.nodes
     old, new = (nodes[i] for i in other.nodes[:2])

@@ -181,8 +181,9 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
 
 
 def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
-    """Return the ratio of the norms next to the input and next to the last layer; None for a short
-    path.
+    """Return the ratio of the norms next to the input and next to the last layer.
+
+    Return None for a short path.
 
     The norm next to the input is the median norm in the quarter of the path that is farthest from
     the loss. If the norm at the end of the path is larger, it is used instead: in a branch beside a
@@ -203,8 +204,9 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
-    """Return the nodes of parameters that only the last `deep` nodes of a path use, last ones
-    first.
+    """Return the nodes of parameters that only the last `deep` nodes of a path use.
+
+    The last nodes come first.
     """
     position = {node: i for i, node in enumerate(reversed(chain))}
     latest = [-1] * len(reading.graph.nodes)

@@ -1,6 +1,4 @@
-"""Rules about leaves: computed tensors that are mistaken for leaves, and unregistered
-parameters.
-"""
+"""Rules about computed tensors that are mistaken for leaves, and unregistered parameters."""
 
 from __future__ import annotations
 

@@ -345,8 +345,9 @@ def _maker(reading: Reading, node: int) -> Node:
 
 
 def maker_of_first_input(reading: Reading, node: Node) -> Node | None:
-    """Return the node that computed the first input, before any views and copies; None if that node
-    is not in the graph.
+    """Return the node that computed the first input, before any views and copies.
+
+    Return None if that node is not in the graph.
     """
     first = _first(reading, node)
     return None if first is None else _maker(reading, first)

@@ -1,6 +1,4 @@
-"""Rules about dropped gradients: nodes that received a gradient and passed on none, or only
-zeros.
-"""
+"""Rules about nodes that received a gradient and passed on none, or only zeros."""
 
 from __future__ import annotations
 

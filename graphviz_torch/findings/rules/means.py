@@ -105,8 +105,9 @@ def undivided_accumulation(reading: Reading) -> Iterator[Finding]:
 
 
 def _undivided_mean(reading: Reading, root: int, count: int) -> Node | None:
-    """Return a mean that the loss adds without a division; None if there is none, or if the loss
-    may be divided by `count`.
+    """Return a mean that the loss adds without a division.
+
+    Return None if there is none, or if the loss may be divided by `count`.
     """
     mean, stack = None, [root]
     while stack:

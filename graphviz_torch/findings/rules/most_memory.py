@@ -165,9 +165,7 @@ def _repeated_blocks(
 
 
 def _merged_paths(parent_of: dict[str, str], repeated: dict[str, str]) -> dict[str, str]:
-    """Return the path of each module, in which the common name replaces a repeated block:
-    "layers.*.fc".
-    """
+    """Return the path of each module, with the common name of a repeated block: "layers.*.fc"."""
     found = {"": ""}
     for module, outer in parent_of.items():
         if found[outer] != outer:
@@ -272,8 +270,9 @@ def _bytes_from(reading: Reading) -> list[int]:
 
 
 def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
-    """Return the bytes that are still saved if blocks are checkpointed: the inputs of the blocks,
-    and storages that nodes outside of the blocks also save.
+    """Return the bytes that are still saved if blocks are checkpointed.
+
+    These are the inputs of the blocks, and storages that nodes outside of the blocks also save.
 
     Args:
         home: the block of each node; None for nodes outside of the blocks.
@@ -315,8 +314,9 @@ def _checkpoint_text(name: str, count: int, less: int) -> str:
 
 
 def _largest(reading: Reading, nodes: list[Node]) -> str:
-    """Return the operation in a module that saves most, such as "gelu, "; "" for nodes outside of
-    modules.
+    """Return the operation in a module that saves most, such as "gelu, ".
+
+    Return "" for nodes outside of modules.
     """
     largest = max(nodes, key=lambda node: reading.activations[node.id])
     return f"{largest.title}, " if largest.module else ""

@@ -359,17 +359,13 @@ def _modules_around(parameters: Iterable[Parameter]) -> set[str]:
 
 
 def _outwards(module: str) -> list[str]:
-    """Return a module's path and the paths of all modules around it: "", "a" and "a.b" for
-    "a.b".
-    """
+    """Return a module's path and the paths around it: "", "a" and "a.b" for "a.b"."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts) + 1)]
 
 
 def _outermost(module: str, excluded: set[str]) -> str:
-    """Return the outermost module around `module`, or `module` itself, that is not in
-    `excluded`.
-    """
+    """Return the outermost module around `module` that is not in `excluded`, or `module`."""
     return next((outer for outer in _outwards(module) if outer not in excluded), module)
 
 

@@ -151,9 +151,7 @@ def _operation_text(node: Node) -> str:
 
 
 def _passed_gradients(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
-    """Return the edges along which a node passed a gradient, each with the gradient's
-    statistics.
-    """
+    """Return the edges along which a node passed a gradient, with the gradient's statistics."""
     if node.leaf or not any(node.grad_outputs):
         return []
     pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]

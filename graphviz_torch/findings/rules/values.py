@@ -252,8 +252,9 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 
 
 def _counts(event: NonfiniteValue, reason: str) -> str:
-    """Return a phrase such as "made 2 NaN and 1 Inf: its divisor has 2 zeros", or "has 1 Inf" for
-    an input.
+    """Return a phrase such as "made 2 NaN and 1 Inf: its divisor has 2 zeros".
+
+    For an input, the phrase is such as "has 1 Inf".
     """
     counts = (event.nan, "NaN"), (event.inf, "Inf")
     found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
@@ -262,8 +263,9 @@ def _counts(event: NonfiniteValue, reason: str) -> str:
 
 
 def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
-    """Return the event of the first NaN or Inf of the forward that reached the loss or a gradient;
-    [] if none.
+    """Return the event of the forward's first NaN or Inf that reached the loss or a gradient.
+
+    Return [] if there is none.
     """
     # A parameter that an earlier step of the recording made NaN is reported for that step only.
     inherited = reading.graph.step.nonfinite_since is not None
@@ -394,8 +396,9 @@ def _dead_units(reading: Reading, node: int) -> float:
 
 
 def _first_nonfinite(reading: Reading) -> int | None:
-    """Return the node that computed the first NaN or Inf of backward; None if all gradients are
-    finite.
+    """Return the node that computed the first NaN or Inf of backward.
+
+    Return None if all gradients are finite.
     """
     nodes, bad = reading.graph.nodes, reading.nonfinite
     if not bad:

@@ -58,10 +58,9 @@ class AttributeAssignment(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedInWrapper(Occurrence):
-    """An optimizer step while DistributedDataParallel waited for gradients that no backward
-    produced.
+    """An optimizer step while DistributedDataParallel waited for gradients.
 
-    `where` is the line that called the wrapper's forward.
+    No backward produced these gradients. `where` is the line that called the wrapper's forward.
     """
 
     parameters: tuple[str, ...] = ()
@@ -69,8 +68,10 @@ class UnusedInWrapper(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Broadcast(Occurrence):
-    """Two operands of shapes (N, 1) and (N,), or (N, 1, 1) and (N, k); in a loss, (N, 1) and
-    (N, k); or a matrix (N, N) and a reduction of its rows (N,).
+    """Two operands whose shapes broadcast, probably by accident.
+
+    The shapes are (N, 1) and (N,), or (N, 1, 1) and (N, k); in a loss, (N, 1) and (N, k); or those
+    of a matrix (N, N) and of a reduction of its rows (N,).
     """
 
     operation: str = ""  # "sub"

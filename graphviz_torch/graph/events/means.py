@@ -33,8 +33,9 @@ class MaskedMean(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnequalMeans(Occurrence):
-    """Calls of a loss before one step, each with its own backward, that average over very
-    different numbers of targets.
+    """Calls of a loss before one step that average over very different numbers of targets.
+
+    Each call has its own backward.
     """
 
     function: str = ""  # "cross_entropy"

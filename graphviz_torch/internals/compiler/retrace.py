@@ -33,8 +33,9 @@ _traces: dict[int, tuple[weakref.ref[CodeType], dynamo_trace.Trace | None]] = {}
 
 
 def original_code(frame: FrameType) -> CodeType | None:
-    """Return the user's code object from which Dynamo generated the code of a frame; None if Dynamo
-    did not generate it.
+    """Return the user's code object from which Dynamo generated the code of a frame.
+
+    Return None if Dynamo did not generate it.
     """
     code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
     return code
@@ -102,9 +103,7 @@ def restored_counters() -> Iterator[None]:
 
 
 def _run(code: CodeType, frame: FrameType) -> None:
-    """Make Dynamo trace `code` with the arguments in `frame`, which runs the code generated for
-    it.
-    """
+    """Make Dynamo trace `code` with the arguments in `frame`, which runs its generated code."""
     dynamo, guards = _dynamo(), import_module("torch._guards")
     metrics = import_module("torch._dynamo.utils").get_metrics_context
     count = code.co_argcount + code.co_kwonlyargcount

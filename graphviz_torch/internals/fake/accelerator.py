@@ -279,8 +279,9 @@ class _Functions(TorchFunctionMode):
         return result
 
     def wrap_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the engine's function `run`, wrapped so that this mode is active in hooks and in
-        recomputed segments.
+        """Return the engine's function `run`, wrapped to keep this mode active.
+
+        It is then active in hooks and in recomputed segments.
         """
 
         def run_inside(*args: Any, **kwargs: Any) -> Any:

@@ -60,8 +60,9 @@ def calling_position(frame: Frame) -> CodePosition | None:
 
 
 def redrawing_segment(frame: FrameType | None) -> Frame | None:
-    """Return the segment that is being recomputed without the random state of its forward; None if
-    there is none.
+    """Return the segment that is being recomputed without the random state of its forward.
+
+    Return None if there is none.
 
     Args:
         frame: the frame of a call inside the second run of the segment.
@@ -104,8 +105,9 @@ def contents_of(frame: Frame) -> list[Any]:
 
 
 def cache_of(frame: Frame) -> list[Any] | None:
-    """Return the results that the policy of `create_selective_checkpoint_contexts` keeps; None
-    without a policy.
+    """Return the results that the policy of `create_selective_checkpoint_contexts` keeps.
+
+    Return None without a policy.
     """
     context = _variable(frame.recompute_fn, "recompute_context")
     storage = getattr(context, "storage", None)

@@ -85,8 +85,9 @@ def enter_below(mode: Any, stack: Stack) -> None:
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Exit `mode` at any position of the stack. If the stack does not contain it, it becomes a
-    pass-through mode.
+    """Exit `mode` at any position of the stack.
+
+    If the stack does not contain it, it becomes a pass-through mode.
     """
     others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]

@@ -289,8 +289,9 @@ def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Return the cell that contains the graph that the generated code in `frame` calls now; None if
-    it calls none.
+    """Return the cell that contains the graph that the generated code in `frame` calls now.
+
+    Return None if it calls none.
     """
     for name in frame.f_code.co_names:
         if name.startswith("__compiled_fn"):

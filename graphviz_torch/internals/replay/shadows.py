@@ -86,8 +86,9 @@ class Shadows:
         return found
 
     def _flat(self, tensor: Tensor, entry: _Entry) -> Tensor | None:
-        """Return the shadow of a tensor's whole storage in the tensor's dtype; None if the shadow
-        cannot be viewed in this dtype.
+        """Return the shadow of a tensor's whole storage in the tensor's dtype.
+
+        Return None if the shadow cannot be viewed in this dtype.
         """
         if tensor.is_meta:
             return None
@@ -158,8 +159,9 @@ class Shadows:
         self._others.clear()
 
     def widen(self, tensor: Tensor) -> Tensor:
-        """Return the value of a tensor without a shadow in the changed run: the tensor itself, or a
-        float64 copy if `double`.
+        """Return the value of a tensor without a shadow in the changed run.
+
+        This is the tensor itself, or a float64 copy if `double`.
         """
         return tensor.to(DOUBLE[tensor.dtype]) if self._widens(tensor) else tensor
 
@@ -182,8 +184,9 @@ class Shadows:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Return True if the tensor is strided, has one storage, and its class has no
-    `__torch_dispatch__`.
+    """Return True if the tensor is strided and has one storage.
+
+    Its class must have no `__torch_dispatch__`.
     """
     if is_dense(tensor):
         return True
@@ -197,8 +200,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
-    """Return the whole storage of `other` as a tensor, if both tensors have the same layout in
-    storages of the same size; None otherwise.
+    """Return the whole storage of `other` as a tensor, if both tensors have the same layout.
+
+    Return None otherwise, or if their storages have different sizes.
     """
     if not has_storage(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
         return None

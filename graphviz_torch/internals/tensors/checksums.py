@@ -50,9 +50,7 @@ class Checksums:
 
 
 def _words(tensor: Tensor) -> list[Tensor]:
-    """Return views of the tensor's memory as 64-bit integers, and of the last bytes as narrower
-    integers.
-    """
+    """Return views of the tensor's memory as 64-bit integers, with narrower ones at the end."""
     size, count = tensor.element_size(), tensor.numel()
     spans = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if not count or sum(spans) + 1 != count:

@@ -76,8 +76,9 @@ def _edge_with_attributes(
 
 
 def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
-    """Yield (key of an element, DOT node) for each stub: a text at the element that names the other
-    ends of its undrawn edges.
+    """Yield (key of an element, DOT node) for each stub.
+
+    A stub is a text at the element that names the other ends of its undrawn edges.
     """
     muted = palette(drawing.options["theme"])["muted"]
     for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):

@@ -335,9 +335,7 @@ class Drawing:
         return key if key is None or key == node or key < 0 else None
 
     def fused_node(self, key: int) -> FusedNode | None:
-        """Return the fused node with this key; None if the key is that of a node or of another
-        group.
-        """
+        """Return the fused node with this key; None for the key of a node or of another group."""
         return None if key >= 0 or ~key in self.tree.represented_groups else self.fused.get(~key)
 
     @cached_property

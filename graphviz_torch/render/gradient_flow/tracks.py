@@ -1,5 +1,4 @@
-"""Choose the routes of links. Links run in parallel vertical lanes, like branches in `git log
---graph`.
+"""Choose the routes of links, which run in parallel vertical lanes, as in `git log --graph`.
 
 Each node has its own row. The link of a node's result runs down in a lane to the result's last
 user. If the result has several users, the first user is in that lane, and the link continues below

@@ -1,6 +1,4 @@
-"""Rules about superfluous or lossy arithmetic: a second softmax, a ratio of equal values, a dropped
-imaginary part.
-"""
+"""Rules about superfluous or lossy arithmetic, such as a second softmax."""
 
 from __future__ import annotations
 

@@ -600,9 +600,7 @@ def _has_weight(reading: Reading, product: int) -> bool:
 
 
 def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[int, Dimension]]:
-    """Yield the next products that use a result, with the axis of the result that the product sums
-    over.
-    """
+    """Yield the next products that use a result, each with the axis that it sums over."""
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         source = stack.pop()

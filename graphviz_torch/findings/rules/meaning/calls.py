@@ -338,8 +338,7 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
 
 
 def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
-    """Yield groups of independent products, in which one weight is multiplied by each row of a
-    result.
+    """Yield groups of independent products of one weight and each row of a result.
 
     Yields:
         The name of the module or weight, the number of products, and their line.

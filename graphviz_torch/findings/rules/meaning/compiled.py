@@ -1,6 +1,4 @@
-"""Rules about `torch.compile`: graph breaks, functions that are not compiled, and
-recompilations.
-"""
+"""Rules about `torch.compile`: graph breaks, skipped functions, and recompilations."""
 
 from __future__ import annotations
 

@@ -491,8 +491,9 @@ _RATES = {
 
 @finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """Report an optimizer whose eps rounds to 0 in float16, so zero gradients make its step
-    divide by 0.
+    """Report an optimizer whose eps rounds to 0 in float16.
+
+    With a gradient of 0, such a step divides by 0.
     """
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(

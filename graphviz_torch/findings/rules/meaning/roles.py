@@ -1,6 +1,4 @@
-"""Rules about targets and weights of a loss that take gradients although they should be
-constant.
-"""
+"""Rules about targets and weights of a loss that should be constant, but have gradients."""
 
 from __future__ import annotations
 
@@ -206,9 +204,7 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
 
 
 def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
-    """Return True if two edges carry disjoint rows of one result, such as two batches in one
-    forward.
-    """
+    """Return True if two edges carry disjoint rows of one result, such as two joined batches."""
     parts = [_rows(reading, one), _rows(reading, other)]
     if None in parts:
         return False
@@ -235,8 +231,9 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
 
 
 def _label(reading: Reading, node: int) -> str:
-    """Return the label of a result, or its operation if it has no label. If it only scales another
-    result, return the label of that result.
+    """Return the label of a result, or its operation if it has no label.
+
+    If it only scales another result, return the label of that result.
     """
     nodes = reading.graph.nodes
     made = node
@@ -256,8 +253,9 @@ def _mutual_text(labels: list[str]) -> str:
 
 
 def _is_bootstrapped(reading: Reading, start: int) -> bool:
-    """Return True for a discounted value of a network, such as r + 0.99 * q in temporal difference
-    learning.
+    """Return True for a discounted value of a network, as in temporal difference learning.
+
+    An example is r + 0.99 * q.
     """
     nodes, node = reading.graph.nodes, start
     discounted = False
@@ -401,8 +399,9 @@ def _is_density(reading: Reading, node: int) -> bool:
 
 
 def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
-    """Return True for the difference of a sample and the mean, or for this difference divided by
-    the square root of the covariance.
+    """Return True for the difference of a sample and the mean.
+
+    The difference may be divided by the square root of the covariance.
     """
     for _ in range(10):
         if node in drawn:

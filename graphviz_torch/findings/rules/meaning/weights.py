@@ -1,6 +1,4 @@
-"""Rules about weights: untied copies, zero and symmetric initialization, and weights without
-updates.
-"""
+"""Rules about weights: untied copies, bad initialization, and weights without updates."""
 
 from __future__ import annotations
 

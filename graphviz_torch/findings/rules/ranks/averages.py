@@ -209,8 +209,9 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
 @finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report several backwards before one step that all average gradients; only the last needs
-    to.
+    """Report several backwards before one step that all average gradients.
+
+    Only the last backward needs to average them.
     """
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)

@@ -180,9 +180,7 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
 
 
 def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
-    """Yield the first gather of parameters that one forward gathers repeatedly, and the number of
-    gathers.
-    """
+    """Yield the first gather of parameters that one forward gathers repeatedly, and the count."""
     times: dict[tuple[str, ...], list[Collective]] = {}
     known: set[tuple[str, ...]] = set()
     for each in collectives:
@@ -197,9 +195,7 @@ def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Colle
 
 
 def _is_later_call(node: Node, module: str) -> bool:
-    """Return True if a second or later call of a module created the node: "cell#2.fc" for
-    "cell".
-    """
+    """Return True if a repeated call of a module created the node: "cell#2.fc" for "cell"."""
     parts = node.scope.split(".")[: module.count(".") + 1]
     plain = ".".join([part.partition("#")[0] for part in parts])
     return bool(module) and plain == module and "#" in "".join(parts)
@@ -374,8 +370,9 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
 
 def _only_user(reading: Reading, node: Node) -> Node | None:
-    """Return the only user of a node's result, skipping to_local and from_local; None if there are
-    several users.
+    """Return the only user of a node's result, skipping to_local and from_local.
+
+    Return None if there are several users.
     """
     while True:
         users = reading.users[node.id]

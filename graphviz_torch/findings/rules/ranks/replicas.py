@@ -425,8 +425,9 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _ranks_without_step(graphs: Sequence[Graph]) -> list[int]:
-    """Return the ranks that did not step although others did; [] unless all ranks average
-    gradients.
+    """Return the ranks that did not step although others did.
+
+    Return [] unless all ranks average gradients.
     """
     if any(graph.failure is not None or not averages(graph) for graph in graphs):
         return []

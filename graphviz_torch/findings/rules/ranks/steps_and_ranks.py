@@ -27,8 +27,9 @@ _SAME_SIZE_KINDS = ("all_reduce", "broadcast", "reduce")
 
 @finds("retained-graph", reads="steps")
 def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report a graph that grows by the same number of nodes in each step, because a result is kept
-    with its history.
+    """Report a graph that grows by the same number of nodes in each step.
+
+    It grows because a result is kept with its history.
     """
     if graphs[-1].step.retained is not None:
         return  # reported by retained_graph
@@ -364,8 +365,9 @@ def different_weights(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @finds("repeated-batch", reads="ranks")
 def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report that all ranks computed equal gradients before averaging, because they had the same
-    batch.
+    """Report that all ranks computed equal gradients before averaging.
+
+    They did so because they had the same batch.
     """
     rows = [
         [_stats(graph, each) for graph, each in zip(graphs, copies, strict=True)]
@@ -389,8 +391,9 @@ def same_batch(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @finds("diverged-replicas", reads="ranks")
 def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report parameters with equal values whose different gradients are not averaged, unlike
-    others.
+    """Report parameters with equal values whose different gradients are not averaged.
+
+    Nothing is reported unless the gradients of other parameters are averaged.
     """
     names = unaveraged_names(graphs)
     if names:
@@ -428,9 +431,7 @@ def unaveraged_names(graphs: Sequence[Graph]) -> list[str]:
 
 
 def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Yield the name of each parameter that all ranks have, and its copies in the order of the
-    ranks.
-    """
+    """Yield the name of each parameter that all ranks have, and its copies by rank."""
     first, *others = [{each.name: each for each in graph.parameters} for graph in graphs] or [{}]
     for name, parameter in first.items() if others else ():
         copies = [parameter, *(table[name] for table in others if name in table)]
