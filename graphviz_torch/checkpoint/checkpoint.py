@@ -30,9 +30,10 @@ from .safetensors import load_safetensors, save_safetensors
 # Types that `torch.load(weights_only=True)` can read, in addition to tensors and containers.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
-# Limits for compressed files; PyTorch itself does not compress. All records together may unpack to
-# 16 times the size of the file, or to 64 MiB. The record with the names, from which Python objects
-# are created, may unpack to the size of the file, or to 1 MiB.
+# Limits for compressed zip archives, although PyTorch itself does not compress. All files in an
+# archive together may unpack to 16 times the size of the archive, or to 64 MiB if that is more. The
+# pickle file, from which Python objects are created, may unpack to the size of the archive, or to
+# 1 MiB if that is more.
 _MAX_UNPACKED_RATIO, _ALLOWED_UNPACKED, _ALLOWED_NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
@@ -52,15 +53,15 @@ class CheckpointDiff:
     unexpected: tuple[str, ...] = ()  # names in the file, but not in the module
     # Tensors that differ: (name, metadata in the file, metadata in the module).
     shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()
-    dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # converted while loading
-    devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # copied while loading
-    optimizers: tuple[str, ...] = ()  # reasons why an optimizer's state does not fit
+    dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # loading converts these tensors
+    devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # loading copies these tensors
+    optimizers: tuple[str, ...] = ()  # sentences on states of optimizers that do not fit
 
     @property
     def fits(self) -> bool:
-        """True if strict loading succeeds.
+        """True if loading with `strict=True` would succeed.
 
-        Dtypes and devices may differ: tensors are converted while loading.
+        Dtypes and devices may differ, because loading converts tensors.
         """
         return not (self.missing or self.unexpected or self.shapes or self.optimizers)
 
@@ -82,13 +83,13 @@ class CheckpointDiff:
 
 
 def save_checkpoint(value: Any, path: str | Path, *, graph: GraphLike | None = None) -> Path:
-    """Write a checkpoint atomically: if writing fails, an older file stays as it was.
+    """Write a checkpoint atomically: if writing fails, an older file is not changed.
 
     Args:
-        value: a tensor, or a module or optimizer, whose state is saved; or lists and dicts of these
-            and of plain values, such as `{"model": model, "optimizer": optimizer, "epoch": 3}`.
+        value: a tensor; a module or an optimizer, whose `state_dict` is saved; or a list or dict of
+            these and of plain values: `{"model": model, "optimizer": optimizer, "epoch": 3}`.
         path: the file to write. The suffix ".safetensors" selects the format of that name, which
-            can only have tensors; all other files have PyTorch's format.
+            can contain only tensors. Any other suffix selects PyTorch's format.
         graph: a graph to write as well, to `graph_path_for(path)`.
 
     Returns:
@@ -145,10 +146,10 @@ def load_checkpoint(
         into: a module, which gets the whole content; or a dict of modules and optimizers, which get
             the entries of the same names.
         map_location: device for the tensors, as for `torch.load`; simulated devices are possible.
-        strict: whether to raise if the file does not fit exactly. If False, the entries that fit
-            are loaded.
-        report: called with the `CheckpointDiff` before anything is changed. `report=print` prints
-            it.
+        strict: True to raise ValueError if the file does not fit exactly; False to load only the
+            entries that fit.
+        report: function that is called with the `CheckpointDiff` before anything is changed, such
+            as `print`.
 
     Returns:
         The content of the file.
@@ -156,8 +157,8 @@ def load_checkpoint(
     Raises:
         OSError: if the file does not exist or cannot be read.
         ValueError: if the file is not a checkpoint, would run code, or unpacks to many times its
-            size; if it does not fit and `strict` is set; or if a module or optimizer refuses its
-            state. Except for the last case, nothing has been changed.
+            size; if it does not fit and `strict` is True; or if a module or optimizer cannot load
+            its state. Only in this last case may something have been changed.
         TypeError: if `into` contains an object that is neither a module nor an optimizer.
         RuntimeError: if the device is not available.
         ImportError: for a ".safetensors" file if the package safetensors is not installed.
@@ -182,7 +183,7 @@ def load_checkpoint(
         report(found)
     if strict and not found.fits:
         raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
-    # Optimizers come first: they may still raise, while modules have been checked.
+    # Optimizers are loaded first, because they may still raise, while modules have been checked.
     for name, target in sorted(targets.items(), key=lambda pair: _is_module(pair[1])):
         state = value if name == "" else value.get(name)
         try:
@@ -192,7 +193,7 @@ def load_checkpoint(
                 target.load_state_dict(fitting, strict=strict)
             elif state is not None and not found.optimizers:
                 target.load_state_dict(state)
-        except Exception as error:  # a malformed value may raise anything
+        except Exception as error:  # a malformed value may raise any exception
             kind = name or type(target).__name__
             raise ValueError(f"{path}: {kind} cannot load its state: {error}") from error
     return value
@@ -253,7 +254,7 @@ def _compare_module(name: str, module: torch.nn.Module, state: Any) -> Checkpoin
                 f"The file contains {type_text(state[k])} for {join(name, k)}, not a tensor."
             )
         if k in state and state[k].is_meta and not own[k].is_meta:
-            raise ValueError(f"{join(name, k)} has no values in the file: it is a meta tensor.")
+            raise ValueError(f"{join(name, k)} is a meta tensor, without values, in the file.")
         if k in state and state[k].layout != own[k].layout:
             raise ValueError(
                 f"{join(name, k)} is {state[k].layout} in the file, {own[k].layout} in the module."
@@ -289,11 +290,11 @@ def _compare_optimizer(name: str, optimizer: torch.optim.Optimizer, state: Any) 
 
 
 def _state(value: Any, name: str) -> Any:
-    """Replace modules and optimizers in a value by their states.
+    """Return a value with each module and optimizer in it replaced by its `state_dict`.
 
     Args:
         value: the value.
-        name: its position, for the error message.
+        name: path of the value in the checkpoint, for error messages.
 
     Raises:
         TypeError: for a value that could not be loaded again.
@@ -315,7 +316,8 @@ def _save(state: Any, file: BinaryIO) -> None:
     try:
         torch.save(state, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # for a full disk, torch raises "unexpected pos"
+        # If the disk is full, torch raises RuntimeError ("unexpected pos") from the OSError.
+        if isinstance(error.__context__, OSError):
             raise error.__context__ from None
         raise
 
@@ -334,11 +336,11 @@ def _read(path: Path, map_location: Any) -> Any:
             raise ValueError(_refusal(path, str(error))) from None
         except MemoryError:
             raise
-        except Exception as error:  # a broken file may raise anything
-            # A broken file makes torch seek to a negative position, which raises EINVAL.
+        except Exception as error:  # a broken file may cause any exception
+            # EINVAL means that the file is broken: torch tried to seek to a negative position.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            # PyTorch's own message about a missing device is clear.
+            # PyTorch's own message about a missing device is clear, and is not replaced.
             if "deserialize object on" in str(error):
                 raise
             raise ValueError(

@@ -1,9 +1,9 @@
 """Write ".safetensors" files, and read them with the package safetensors.
 
-The format cannot share memory between tensors. Tensors with the same memory, such as tied weights,
-are written once, and the file's metadata has their other names. Other views are written as copies.
-A file consists of the length of the header, the header as JSON, and the bytes of the tensors;
-tensors with the widest dtype come first.
+In this format, tensors cannot share memory. Of tensors with the same memory, such as tied weights,
+one is written, and the file's metadata lists the names of the others. Other views are written as
+copies. A file consists of the length of the header, the header as JSON, and the bytes of the
+tensors; tensors with the widest dtype come first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from ..graph.text import printable, type_text
 from ..internals.tensors.memory import has_memory
 
-# Key of the metadata. Its value is JSON: {name: name of the tensor with the same memory}.
+# Key in the metadata. Its value is JSON: {name: name of the written tensor with the same memory}.
 _SAME_TENSORS_KEY = "same_tensors"
-# Names of dtypes in the format -> names in PyTorch.
+# Name of a dtype in the format -> its name in PyTorch.
 _DTYPES = {"C64": "complex64", "BF16": "bfloat16", "BOOL": "bool"}
 _DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
 _DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}

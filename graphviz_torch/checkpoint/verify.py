@@ -1,9 +1,9 @@
 """Check that two modules compute the same outputs and gradients, node by node.
 
 Both modules run forward and backward, on the same inputs and with the same random numbers. For each
-node of the graph, the value that it computed and the gradient that reached it are compared. Nothing
-is changed: no `.grad`, no buffer, no random state. All values are kept until the end; this takes,
-for each module, about twice the memory of a training step.
+node of the graph, its value and the gradient that reached it are compared. Nothing is changed: no
+`.grad`, no buffer, no random state. All values are kept until the end, which takes about twice the
+memory of a training step for each module.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NodeDifference(NamedTuple):
 
     node: int
     what: Literal["value", "gradient", "operation"]
-    largest: float  # largest absolute difference; inf if shapes or operations differ
+    largest: float  # largest absolute difference of an element; inf if shapes or operations differ
     text: str
 
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class NodeDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The result of `compare_models`. It is true if outputs, gradients and all nodes agree.
+    """The result of `compare_models`: true if outputs, gradients and the values at all nodes agree.
 
     >>> import torch
     >>> from graphviz_torch.compare import compare_models
@@ -64,7 +64,7 @@ class Verification:
     graph: Graph  # graph of the first module
     outputs: float  # largest absolute difference of outputs
     gradients: tuple[tuple[str, float], ...]  # (parameter, largest absolute difference)
-    differences: tuple[NodeDifference, ...]  # in the order of computation
+    differences: tuple[NodeDifference, ...]  # in the order in which they were computed
 
     @property
     def first(self) -> NodeDifference | None:
@@ -139,8 +139,8 @@ class _ModuleRun:
     graph: Graph
     outputs: list[torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
-    values: dict[int, torch.Tensor]  # by node id
-    arriving: dict[int, tuple[torch.Tensor | None, ...]]
+    values: dict[int, torch.Tensor]  # node id -> value that the node computed
+    arriving: dict[int, tuple[torch.Tensor | None, ...]]  # node id -> gradients that reached it
 
 
 def _run(model: torch.nn.Module, inputs: Any) -> _ModuleRun:
@@ -195,7 +195,8 @@ class _Values(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        # Private: autograd creates the node just before its operator is dispatched (2.11 to 2.14).
+        # In torch 2.11 to 2.14, autograd creates the node just before it dispatches the operator,
+        # so the node has the last sequence number. No public function returns that number.
         number = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         out = func(*args, **(kwargs or {}))
         if number not in self.found:
@@ -218,7 +219,7 @@ def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _ramp(tensor: torch.Tensor) -> torch.Tensor:
-    # The gradients of the outputs are not all ones: for a softmax, all gradients would be zero.
+    # The gradients of the outputs must not be all ones: with these, a softmax has zero gradients.
     ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
@@ -245,7 +246,8 @@ def _differences(
         if largest:
             text = f"{_node_text(node)}: its value differs by up to {largest:.3g}"
             yield NodeDifference(node.id, "value", largest, text)
-    # Gradients that should be zero are rounding errors. The largest gradient gives the scale.
+    # The tolerance is relative to the largest gradient, because gradients that should be zero
+    # consist of rounding errors.
     allowed = tolerance * _largest(g for gradients in first.arriving.values() for g in gradients)
     for node in reversed(nodes):
         pairs = zip(first.arriving.get(node.id, ()), second.arriving.get(node.id, ()), strict=False)
@@ -262,7 +264,10 @@ def _node_text(node: Node) -> str:
 
 
 def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) -> float:
-    """Return the largest absolute difference; 0 if at most `allowed`, inf if shapes differ."""
+    """Return the largest absolute difference between two tensors.
+
+    Return 0 if it is at most `allowed`, and inf if the shapes differ.
+    """
     if a is None or b is None:
         return 0.0 if a is b else math.inf
     if a.shape != b.shape:

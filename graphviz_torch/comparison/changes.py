@@ -13,7 +13,8 @@ from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, columns_of, is_recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
-# A larger relative difference is a change; sums of float32 in another order differ by less.
+# A gradient with a larger relative difference is changed. Float32 sums in a different order differ
+# by less.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
 _MIN_SECONDS = 1e-4  # times shorter than this are not compared, because they vary too much
@@ -25,8 +26,8 @@ class Change:
 
     a: int  # id of the node in the first graph
     b: int  # id of the node in the second graph
-    # Name of the field: "shape", "dtype", "device", "attribute", "gradient", "time", or a column's
-    # title.
+    # Name of the field: "shape", "dtype", "device", "attribute", "gradient", "time", or the title
+    # of a column.
     what: str
     before: str
     after: str
@@ -47,13 +48,13 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
-    """A change in the number or the bytes of a module's collectives of one kind and group."""
+    """A difference in the collectives of one kind and group in two matched modules."""
 
     path: str  # path of the module in the second graph
     kind: str
     group: str
-    before: tuple[int, int]  # number of collectives, and sum of their bytes
-    after: tuple[int, int]
+    before: tuple[int, int]  # number of collectives, and sum of their bytes, in the first graph
+    after: tuple[int, int]  # the same in the second graph
 
     def __str__(self) -> str:
         where = f"{self.path}: " if self.path else ""
@@ -68,11 +69,13 @@ class CollectiveChange:
 def collective_changes(
     a: Graph, b: Graph, renamed: Iterable[tuple[str, str]]
 ) -> Iterator[CollectiveChange]:
-    """Yield changes in the number of collectives; yield nothing unless both graphs ran backward.
+    """Yield changes in the number or bytes of collectives.
+
+    Yield nothing unless backward was recorded in both graphs.
 
     Args:
         a, b: the graphs.
-        renamed: paths in `a` and `b` of renamed modules.
+        renamed: (path in `a`, path in `b`) of each renamed module.
     """
     if not all(any(node.order is not None for node in graph.nodes) for graph in (a, b)):
         return
@@ -86,7 +89,12 @@ def collective_changes(
 def _count_collectives(
     graph: Graph, renamed: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str, str], tuple[int, int]]:
-    """Return (number of collectives, bytes) by module, kind and group."""
+    """Return (module, kind, group) -> (number of collectives, sum of their bytes).
+
+    Args:
+        graph: the graph.
+        renamed: (path in `graph`, path to return instead) of each renamed module.
+    """
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
     for each in graph.collectives:
@@ -105,7 +113,7 @@ def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iter
 
     Args:
         a, b: the graphs.
-        pairs: ids in `a` and `b` of matched nodes.
+        pairs: (id in `a`, id in `b`) of matched nodes.
     """
     rows = {row.path: row for row in a.modules}
     paths = {b.nodes[j].module: a.nodes[i].module for i, j in pairs} if rows else {}
@@ -122,7 +130,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
         yield from _outputs(a, b)
     if a.attributes != b.attributes:
         yield from _attributes(a, b)
-    # A gradient is compared only if both nodes have one, because a traced graph has none.
+    # Gradients are compared only if both nodes have one, since a traced graph has no gradients.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
             yield Change(a.id, b.id, "gradient", *_gradients(before, after))
@@ -135,7 +143,10 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
 
 
 def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
-    """Yield (title, before, after) of each field that is recorded in both rows and differs."""
+    """Yield (title, text of a, text of b) for each compared field with different values.
+
+    Fields that were not recorded in both `a` and `b` are skipped.
+    """
     kind: Any = type(a)
     for name, column in _compared_fields(kind):
         values = getattr(a, name), getattr(b, name)
@@ -145,7 +156,7 @@ def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _compared_fields(cls: type) -> tuple[tuple[str, Column], ...]:
-    """Return the fields of a class that are compared for equality, with their declarations."""
+    """Return (field, declaration) for the fields of a class that `diff` compares for equality."""
     return tuple(each for each in columns_of(cls).items() if each[1].compared)
 
 
@@ -171,10 +182,10 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 
 
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
-    """Yield changes of attributes that both nodes have, if all output shapes are equal.
+    """Yield changes of attributes that both nodes have.
 
-    With other shapes, attributes such as sizes differ as a consequence. The name of an operand
-    without gradient ("data") is not compared.
+    Yield nothing if output shapes differ, since attributes such as sizes then differ as well. The
+    name of an operand without gradient ("data") is not compared.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return
@@ -187,7 +198,7 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     if math.isinf(tolerance):
         return False
-    # statistics of a shard cannot be compared with statistics of the whole
+    # Statistics of one shard differ from statistics of the whole gradient.
     if a.extent != b.extent:
         return True
     if (a.nan, a.inf) != (b.nan, b.inf):

@@ -9,12 +9,12 @@ from ..graph import Edge, Fingerprint, Graph
 
 ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 
-# Relative difference between results whose sums were computed in another order.
+# dtype -> relative difference between results whose sums were computed in different orders.
 ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
-    """Return, for each node, the largest rounding error of the dtypes at the node and upstream."""
+    """Return, for each node, the largest rounding error of its dtype and of the dtypes upstream."""
     found: list[float] = []
     for node in graph.nodes:
         dtypes = [meta.dtype for meta in node.outputs if meta is not None]
@@ -24,7 +24,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
 
 
 def is_identifying(value: Fingerprint | None) -> bool:
-    """Return True if a fingerprint is finite and has elements, so that it can identify a result."""
+    """Return True if a fingerprint is finite and not of an empty result."""
     return (
         value is not None
         and math.isfinite(value.norm + value.mean + value.least + value.greatest)

@@ -1,8 +1,9 @@
 """Compare two graphs: list the nodes and edges that were added, removed or changed.
 
-A node is changed if the shape, dtype or device of an output, an attribute that does not follow from
-shapes, or the gradient that the node received differs. Times are compared on request. Labels,
-modules and source lines are used to match nodes, but a difference in them is not a change.
+A node is changed if one of these differs: the shape, dtype or device of an output, an attribute
+that does not follow from shapes, or the gradient of an output. Times are compared only if a
+tolerance is given. Labels, modules and source lines are used to match nodes, but a difference in
+them is not a change.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
-# Section of the text -> kinds of changes in it; () means all kinds that no section lists.
+# Section of the text -> kinds of changes (`Change.what`) in it; () for all kinds not listed here.
 _PARTS: dict[str, tuple[str, ...]] = {
     "shapes": ("shape", "dtype", "device", "attribute"),
     "values": (),
@@ -62,13 +63,13 @@ class GraphDiff:
 
     a: Graph
     b: Graph
-    pairs: tuple[tuple[int, int], ...]  # ids in a and b of each pair of nodes
-    added: tuple[int, ...]  # ids in b
-    removed: tuple[int, ...]  # ids in a
+    pairs: tuple[tuple[int, int], ...]  # (id in a, id in b) of matched nodes
+    added: tuple[int, ...]  # ids in b of nodes without a match
+    removed: tuple[int, ...]  # ids in a of nodes without a match
     changed: tuple[Change, ...]
-    added_edges: tuple[Edge, ...]  # with ids of b
-    removed_edges: tuple[Edge, ...]  # with ids of a
-    titles: tuple[str, str] = ("", "")  # names of the two graphs
+    added_edges: tuple[Edge, ...]  # edges that only b has, with node ids of b
+    removed_edges: tuple[Edge, ...]  # edges that only a has, with node ids of a
+    titles: tuple[str, str] = ("", "")  # names of a and b
     changed_modules: tuple[ModuleChange, ...] = ()
     changed_collectives: tuple[CollectiveChange, ...] = ()
 
@@ -80,10 +81,7 @@ class GraphDiff:
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """Paths in a and b of renamed modules.
-
-        The text lists them, though they are not a difference.
-        """
+        """(path in a, path in b) of each renamed module. A new name alone is not a difference."""
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)
 
@@ -102,7 +100,7 @@ class GraphDiff:
         that differ only in the number of a block share one line, which ends with their count.
 
         Args:
-            limit: most lines of a section; one more line says how many are left out.
+            limit: maximum number of lines in a section. A further line counts the omitted lines.
             wide: True to show all lines in full length.
         """
         width = line_width(wide)
@@ -155,7 +153,7 @@ class GraphDiff:
         return self._union()[0]
 
     def marks(self) -> dict[int, Mark]:
-        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
+        """Return id of a node in `union()` -> "added", "removed" or "changed"."""
         _, places = self._union()
         found: dict[int, Mark] = {places[0, node]: "removed" for node in self.removed}
         found |= {places[1, node]: "added" for node in self.added}
@@ -194,7 +192,7 @@ class GraphDiff:
     def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
         """Return the union, and a map from (0, id in a) or (1, id in b) to the id in the union."""
         to_b = dict(self.pairs)
-        # A removed node is placed after the last of its inputs, removed inputs included.
+        # A removed node comes after all its inputs, including removed inputs.
         order: dict[tuple[int, int], tuple[int, int, int]] = {
             (1, node.id): (node.id, 0, 0) for node in self.b.nodes
         }
@@ -218,7 +216,7 @@ class GraphDiff:
         gone = set(self.removed)
         for e in self.removed_edges:
             moved = e._replace(source=place[e.source], target=place[e.target])
-            # An edge of a that runs against the order of b would create a cycle.
+            # An edge of a that leads backward in the order of b is left out: it would make a cycle.
             if gone & {e.source, e.target} and moved.source < moved.target:
                 edges.append(moved)
         outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
@@ -237,10 +235,10 @@ def diff(
 
     Args:
         a, b: graphs, or recordings of one step.
-        gradient_tolerance: a gradient is changed if the relative difference of its norm or of its
-            largest value exceeds this; `math.inf` ignores gradients.
-        time_tolerance: a node's time is changed if its relative difference exceeds this: 1.0 allows
-            twice the time. Times are ignored by default, because they differ from run to run.
+        gradient_tolerance: maximum relative difference of the norm, and of the largest absolute
+            value, of a gradient that is not changed; `math.inf` ignores gradients.
+        time_tolerance: maximum relative difference of a time that is not changed; 1.0 allows twice
+            the time. Times are ignored by default, because they differ from run to run.
         titles: names of the two graphs in the text and below the picture.
 
     >>> import torch
@@ -285,7 +283,7 @@ def diff(
 
 
 def _merge_lines(lines: Iterable[str]) -> list[str]:
-    """Merge lines that differ only in a block's number into one line with their count."""
+    """Merge lines that differ only in the number of a block into one line with a count."""
     groups: dict[str, list[str]] = {}
     for line in lines:
         groups.setdefault(_NUMBER.sub("*", line), []).append(line)
@@ -296,7 +294,7 @@ def _merge_lines(lines: Iterable[str]) -> list[str]:
 
 
 def _values(change: Change) -> str:
-    """Return "before -> after"; for gradients only the norms, if they differ."""
+    """Return "before -> after" for a change; for gradients, the norms suffice if they differ."""
     parts = [text.partition(", max ") for text in (change.before, change.after)]
     (before, _, rest), (after, _, _) = parts
     if rest and before != after and not any(" " in part[2] for part in parts):

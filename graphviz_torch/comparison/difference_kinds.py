@@ -1,7 +1,7 @@
 """Explain the first difference between two runs, as far as the two graphs show its cause.
 
-Each check of `DivergencePoint` looks for one cause, and returns a sentence if the cause is found,
-else "".
+Each private method of `DivergencePoint` looks for one cause. It returns a sentence if it finds the
+cause, else "".
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, distance, equal_projections, is_identifying
 from .value_pairs import MOVED_DISTANCE, TRANSPOSES, ValuePairs, shape_of, value_of
 
-_JUMP_FACTOR = 8  # a result jumps if its difference is this many times that of its inputs
-_SAME_TOLERANCE = 1e-5  # relative difference up to which two results have the same elements
-_EQUAL_TOLERANCE = 1e-4  # relative difference up to which two numbers are equal
-# Attributes that follow from shapes, or that do not affect values.
+# A node is the cause of a difference if the difference of its result is more than this many times
+# that of its inputs.
+_JUMP_FACTOR = 8
+_SAME_TOLERANCE = 1e-5  # maximum relative difference of two results with the same elements
+_EQUAL_TOLERANCE = 1e-4  # maximum relative difference of two equal numbers
+# Attributes that are not compared, because they follow from shapes or do not affect values.
 _SHAPE_ATTRIBUTES = {
     "normalized_shape",
     "inplace",
@@ -28,15 +30,15 @@ _SHAPE_ATTRIBUTES = {
     "beta",
     "dtype",
 }
-_GELU_ERROR = 1e-3  # largest absolute difference between the exact GELU and the tanh formula
+_GELU_ERROR = 1e-3  # maximum absolute difference between the exact GELU and the tanh formula
 
 
 class DivergencePoint:
-    """The two nodes at which runs diverge.
+    """The two nodes at which two runs diverge.
 
     Args:
-        before: matches of the first graph's nodes.
-        after: matches of the second graph's nodes.
+        before: the nodes of the first graph, with their matches in the second.
+        after: the nodes of the second graph, with their matches in the first.
         a: id of the node in the first graph; None if it has no counterpart.
         b: id of the node in the second graph.
     """
@@ -51,7 +53,7 @@ class DivergencePoint:
         self.near_b = _nearby_nodes(after, b)
 
     def kind(self) -> str:
-        """Return the sentence of the first check that finds a cause; "" if none does."""
+        """Return a sentence on the first cause that is found; "" if none is found."""
         for answer in (
             self._finite,
             self._attribute,
@@ -69,14 +71,14 @@ class DivergencePoint:
         return ""
 
     def _finite(self) -> str:
-        """Check for NaN or Inf in only one of the two results."""
+        """Return a sentence if only one of the two results contains NaN or Inf."""
         known = [value is None or is_identifying(value) for value in (self.value_a, self.value_b)]
         if known[0] == known[1]:
             return ""
         return "NaN or Inf before and not after" if known[1] else "NaN or Inf after and not before"
 
     def _attribute(self) -> str:
-        """Check for an attribute whose value differs."""
+        """Return a sentence if an attribute of the two operations differs."""
         if self.a is None or self.a.operation != self.b.operation:
             return ""
         of_a, of_b = _attributes(self.a), _attributes(self.b)
@@ -88,11 +90,12 @@ class DivergencePoint:
         return ""
 
     def _gelu(self) -> str:
-        """Return a text if one graph has the exact GELU and the other its tanh approximation."""
+        """Return a sentence if the two graphs compute GELU by different formulas."""
         formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
         if not formula_a or not formula_b or formula_a == formula_b:
             return ""
-        # The values need no comparison if only one of the runs uses the constant of a GELU formula.
+        # The values are compared as well, unless the constant of a GELU formula in only one of the
+        # graphs already proves the difference.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
         if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)
@@ -101,7 +104,7 @@ class DivergencePoint:
         return f"another approximation of GELU: {formula_a} before, {formula_b} after"
 
     def _dropout(self) -> str:
-        """Check for dropout in only one of the runs, or in both with other random numbers."""
+        """Return a sentence if dropout acts in one run only, or with different random numbers."""
         acts = [
             next(filter(None, map(_dropout_of, near)), "") for near in (self.near_a, self.near_b)
         ]
@@ -109,7 +112,7 @@ class DivergencePoint:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
             lacks = self.after if acts[0] else self.before
-            # dropout is active at another node of this run
+            # If dropout is active elsewhere in this run, the two nodes may not correspond.
             if any(map(_dropout_of, lacks.own_graph.nodes)):
                 return ""
             where = "before and not after" if acts[0] else "after and not before"
@@ -117,7 +120,7 @@ class DivergencePoint:
         return ""
 
     def _epsilon(self) -> str:
-        """Check for a norm layer whose epsilon differs."""
+        """Return a sentence if two norm layers have different epsilons."""
         readers = [self.after.own_graph.nodes[i] for i in self.after.readers(self.b.id)]
         epsilon_a = _epsilon(self.before, self.near_a)
         epsilon_b = _epsilon(self.after, [*self.near_b, *readers])
@@ -130,12 +133,12 @@ class DivergencePoint:
         return ""
 
     def _bias(self) -> str:
-        """Check for a bias that is added in only one of the runs."""
+        """Return a sentence if a bias is added in one run only."""
         leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         if self.a is None or len(leaves_a) == len(leaves_b):
             return ""
         if not all(any(word in one.operation for word in _ADDS) for one in (self.a, self.b)):
-            return ""  # the pair is a guess
+            return ""  # the two nodes may not correspond
         more, fewer, word = (leaves_a, leaves_b, "after")
         if len(leaves_b) > len(leaves_a):
             more, fewer, word = (leaves_b, leaves_a, "before")
@@ -144,7 +147,7 @@ class DivergencePoint:
         return f"a missing bias: {names[0]} is not added {word}" if names else ""
 
     def _weight(self) -> str:
-        """Check for a weight that has another value or is transposed."""
+        """Return a sentence if a weight has another value, or is transposed in one run only."""
         leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         missing = [leaf for leaf in leaves_b if self.after.states[leaf.id] == "other"]
         for leaf in missing:
@@ -164,12 +167,17 @@ class DivergencePoint:
                 )
             named = any(one.leaf and one.label == leaf.label for one in self.before.own_graph.nodes)
             if not named and (self.a is None or self.a.operation != self.b.operation):
-                return ""  # the pair is a guess
+                return ""  # the two nodes may not correspond
             return f"another weight: {leaf.label or 'a leaf'} has another value"
         return self._transposed_weight(leaves_a, leaves_b)
 
     def _transposed_weight(self, leaves_a: list[Node], leaves_b: list[Node]) -> str:
-        """Check for a square weight that is equal in both runs but transposed in only one."""
+        """Return a sentence if a square weight is equal in both runs, but transposed in one only.
+
+        Args:
+            leaves_a: leaves that the node of the first graph uses.
+            leaves_b: leaves that the node of the second graph uses.
+        """
         for leaf in leaves_b:
             for one in leaves_a:
                 if one.id != self.after.partners.get(leaf.id) or len(shape_of(leaf)) != 2:
@@ -182,11 +190,11 @@ class DivergencePoint:
         return ""
 
     def _order(self) -> str:
-        """Check for the same elements in other positions."""
+        """Return a sentence if the results have the same elements in different positions."""
         if self.value_a is None or self.value_b is None or self.a is None:
             return ""
-        # A permutation causes no rounding, so the tolerance can be small. It has to be small,
-        # because softmax with another mask returns nearly the same elements.
+        # The tolerance is small, because softmax with another mask returns nearly the same
+        # elements. A permutation causes no rounding.
         if distance(self.value_a, self.value_b, places=False) > _SAME_TOLERANCE:
             return ""
         if distance(self.value_a, self.value_b, places=True) < MOVED_DISTANCE:
@@ -194,7 +202,7 @@ class DivergencePoint:
         return order_text(self.value_a, self.value_b, self.a, self.b)
 
     def _scale(self) -> str:
-        """Check for a constant factor between the results, or a multiplication in only one run."""
+        """Return a sentence if one result is a multiple of the other, or one run multiplies."""
         if self.value_a is not None and self.value_b is not None:
             factor = scale(self.value_a, self.value_b)
             if factor is not None:
@@ -212,10 +220,7 @@ class DivergencePoint:
         return ""
 
     def _outside_cause(self) -> str:
-        """Check for a cause outside of the graph, such as a mask.
-
-        There is none if the inputs in the graph differ.
-        """
+        """Return a likely cause outside of the graph, such as a mask, if all inputs are equal."""
         if not self._inputs_equal():
             return ""
         operation = self.b.operation
@@ -238,7 +243,7 @@ class DivergencePoint:
 
 
 def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> str:
-    """Return a sentence on how two results with the same elements differ in order."""
+    """Return a text on how the order of elements differs between two results."""
     shape = shape_of(node_b)
     if any(word in node_b.operation for word in ("softmax", "masked_fill", "where")):
         return "another mask, or the same elements in another order"
@@ -269,7 +274,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """Return the constant that `a` is multiplied by to get `b`; None if there is none."""
+    """Return the constant factor from result `a` to result `b`; None if there is none."""
     if (
         not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements
@@ -298,7 +303,7 @@ def scale(a: Fingerprint, b: Fingerprint) -> float | None:
     return None
 
 
-# Attribute -> description of a difference in it.
+# Attribute -> text for two different values of the attribute.
 _NAMES = {
     "eps": "another epsilon",
     "approximate": "another approximation of GELU",
@@ -308,9 +313,9 @@ _NAMES = {
     "scale": "another scale",
     "other": "another number",
 }
-# An operation with one of these words in its name may add a bias.
+# Words in the names of operations that may add a bias.
 _ADDS = ("mm", "add", "linear", "conv", "norm", "view", "mv", "dot")
-# Words in an operation's name -> likely cause outside of the graph.
+# (words in the name of an operation, likely cause outside of the graph if its result differs).
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
     (("scaled_dot_product", "attention"), "another mask or scale"),
@@ -321,7 +326,7 @@ _OUTSIDE = (
 
 
 def _nearby_nodes(pairs: ValuePairs, node: int) -> list[Node]:
-    """Return a node, and the nodes between it and the nearest equal results upstream."""
+    """Return a node and its upstream nodes, up to the nearest results that both runs have."""
     found: dict[int, None] = {node: None}
     stack = [node]
     while stack and len(found) < 64:
@@ -340,7 +345,7 @@ def _attributes(node: Node) -> dict[str, str]:
 
 
 def _formula(near: Sequence[Node]) -> str:
-    """Return the GELU formula that these nodes compute: "tanh", "sigmoid" or "none" (exact).
+    """Return the formula by which some nodes compute GELU: "tanh", "sigmoid" or "none" (exact).
 
     Return "" if they do not compute GELU.
     """
@@ -354,7 +359,7 @@ def _formula(near: Sequence[Node]) -> str:
 
 
 def _constants(near: Sequence[Node]) -> str:
-    """Return the GELU formula ("tanh" or "sigmoid") whose constant these nodes use; "" if none."""
+    """Return "tanh" or "sigmoid" if some nodes use the constant of this GELU formula, else ""."""
     constants = {value for node in near for value in _attributes(node).values()}
     if "0.044715" in constants:
         return "tanh"
@@ -371,7 +376,10 @@ def _dropout_of(node: Node) -> str:
 
 
 def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
-    """Return the epsilon that a norm layer adds under its root; "" if these nodes have none."""
+    """Return the epsilon of a norm layer: an attribute, or the number added before the square root.
+
+    Return "" if the nodes have no epsilon.
+    """
     for node in near:
         found = _attributes(node)
         if "eps" in found:

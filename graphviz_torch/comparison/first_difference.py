@@ -21,11 +21,13 @@ from .difference_kinds import DivergencePoint, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
-_MAX_CANDIDATES = 24  # most nodes of the first graph that are compared to find the counterpart
-_UNRELATED_DISTANCE = (
-    0.5  # above this relative difference, results that were not matched by structure are unrelated
-)
-_JUMP = 8  # a result jumps if its difference is this many times that of its inputs
+# Maximum number of nodes of the first graph that are compared to find the counterpart of a node.
+_MAX_CANDIDATES = 24
+# Results that were not matched by structure are unrelated above this relative difference.
+_UNRELATED_DISTANCE = 0.5
+# A node is the cause of a difference if the difference of its result is more than this many times
+# that of its inputs.
+_JUMP = 8
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ class FirstDifference:
     b: Graph
     equal: int  # number of results before the divergence that are equal in both graphs
     equal_to: float  # largest relative difference among these equal results
-    # id in a of the node where the runs diverge; None without a counterpart
+    # id in a of the node at which the runs diverge; None if the node in b has no counterpart in a
     before: int | None = None
-    after: int | None = None  # id in b
-    # relative difference of these two results; None without a counterpart
+    after: int | None = None  # id in b of the node at which the runs diverge
+    # relative difference of the results of these two nodes; None if there is no counterpart
     relative: float | None = None
-    at_end: float | None = None  # relative difference at the first output
+    at_end: float | None = None  # relative difference of the first outputs of a and b
     kind: str = ""  # sentence on the cause of the difference; "" if unknown
     titles: tuple[str, str] = ("", "")
 
@@ -63,7 +65,7 @@ class FirstDifference:
         return self.after is not None or self.before is not None
 
     def to_text(self) -> str:
-        """Return text on where the runs diverge, the cause of the difference, and both nodes."""
+        """Return a text on the result at which the runs diverge, the cause, and both nodes."""
         lines = [self._head()]
         if self.kind:
             lines.append(f"  {self.kind}")
@@ -103,7 +105,7 @@ class FirstDifference:
 
     @cached_property
     def difference(self) -> GraphDiff:
-        """Both graphs for drawing, with the node where they diverge as the only change."""
+        """A diff of both graphs for drawing. Only the node where they diverge is changed in it."""
         found = diff(self.a, self.b, gradient_tolerance=math.inf, titles=self.titles)
         changed: tuple[Change, ...] = ()
         if self.after is not None and self.after not in found.added:
@@ -117,22 +119,22 @@ class FirstDifference:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Ids in a and b of nodes matched by structure."""
+        """(id in a, id in b) of nodes matched by structure."""
         return self.difference.pairs
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """The node where the runs diverge, in a tuple of one."""
+        """The change at the node where the runs diverge, in a tuple; () if the node was added."""
         return self.difference.changed
 
     @property
     def added_edges(self) -> tuple[Edge, ...]:
-        """Edges only in b, with ids of b."""
+        """Edges that only b has, with node ids of b."""
         return self.difference.added_edges
 
     @property
     def removed_edges(self) -> tuple[Edge, ...]:
-        """Edges only in a, with ids of a."""
+        """Edges that only a has, with node ids of a."""
         return self.difference.removed_edges
 
     @property
@@ -143,7 +145,7 @@ class FirstDifference:
     def union(self) -> Graph:
         """Return one graph that contains both graphs, for drawing.
 
-        It has a note where the runs diverge.
+        A note is at the node where the runs diverge.
         """
         graph = self.difference.union()
         notes = {
@@ -154,7 +156,7 @@ class FirstDifference:
         return graph.annotate(note=notes) if notes else graph
 
     def marks(self) -> dict[int, Mark]:
-        """Return, by id in `union()`, whether a node was "added", "removed" or "changed"."""
+        """Return id of a node in `union()` -> "added", "removed" or "changed"."""
         marks = self.difference.marks()
         if self.after is not None and not self.changed:
             gone = len([m for m in marks.values() if m == "removed"])
@@ -172,9 +174,10 @@ def first_difference(
 ) -> FirstDifference:
     """Return the first result in which two recorded runs differ, with its node in each graph.
 
-    Nodes are matched by structure, or by value if names and shapes differ, as between a port and
-    its original. A result of the second graph differs if no result of the first graph has the same
-    elements, and if all results computed from it, up to the outputs, differ as well.
+    Nodes are matched by structure or, if names and shapes differ, by value, so that a model can be
+    compared with the same model written in other code. A result of the second graph differs if no
+    result of the first graph has the same elements, and if all results computed from it, up to the
+    outputs, differ as well.
 
     Args:
         a, b: runs, recorded with `record(fingerprints=True)`.
@@ -234,7 +237,7 @@ def first_difference(
         None if partner is None else _value_distance(a.nodes[partner], b.nodes[place])
     )
     if after.pairs.get(place) != partner:
-        if partner_distance is None:  # the results have different sizes, so they cannot be compared
+        if partner_distance is None:  # results of different sizes cannot be compared
             partner = None
         elif partner_distance > _UNRELATED_DISTANCE:
             partner_distance = None
@@ -253,7 +256,10 @@ def first_difference(
 
 
 def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
-    """Return the first node whose result differs much more than its inputs, else the first node."""
+    """Return the first node whose result differs much more than its inputs.
+
+    If there is no such node, return the first differing node.
+    """
     for node in differing_nodes:
         found = pairs.distances.get(node)
         if found is None or found > _JUMP * pairs.error_before(node):
@@ -262,9 +268,9 @@ def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
 
 
 def _first_differing_result(pairs: ValuePairs) -> int | None:
-    """Return the first result that differs although later results are equal; None if there is none.
+    """Return the first node whose result differs, although the outputs are equal.
 
-    Only graphs whose nodes all match are searched.
+    Return None if there is no such node, or if not all nodes of both graphs are matched.
     """
     same_program = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
     if not same_program:
@@ -280,9 +286,10 @@ def _first_differing_result(pairs: ValuePairs) -> int | None:
 
 
 def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
-    """Return the first result upstream of `ends` whose elements moved; None if there is none.
+    """Return the first node with the same elements as its match, but in different positions.
 
-    Nodes between it and an end of `ends` have moved elements as well.
+    The search follows the nodes upstream of `ends` as long as their results are in this state.
+    Return None if there is no such node.
     """
     found: set[int] = set()
     stack, entered = [*ends], set()
@@ -298,7 +305,14 @@ def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
 
 
 def _partner(before: ValuePairs, after: ValuePairs, place: int, differing: list[int]) -> int | None:
-    """Return the counterpart, in the first graph, of the node where the runs diverge."""
+    """Return the counterpart in the first graph of the node at which the runs diverge.
+
+    Args:
+        before: the nodes of the first graph, with their matches.
+        after: the nodes of the second graph, with their matches.
+        place: id in the second graph of the node at which the runs diverge.
+        differing: ids in the first graph of the nodes with different results.
+    """
     node, other = after.own_graph.nodes[place], after.pairs.get(place)
     value = value_of(node)
     if other is not None and (other in differing or not differing):
@@ -345,7 +359,7 @@ def _norm_text(node: Node) -> str:
 
 
 def _equal(to: float) -> str:
-    """Return "equal to within 1e-6": the power of ten above the relative difference `to`."""
+    """Return a text such as "equal to within 1e-6" for a relative difference."""
     return "no difference" if to == 0 else f"equal to within 1e{math.ceil(math.log10(to))}"
 
 

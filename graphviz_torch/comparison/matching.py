@@ -1,8 +1,8 @@
 """Match the nodes of two graphs by structure, labels and modules, not by position.
 
 Unchanged parts are matched by two hashes of each node: `down` is a hash of all nodes that the node
-depends on, `up` a hash of all nodes that depend on the node. The first hashes include labels,
-modules and shapes; later hashes include fewer of these, so that changed nodes are matched too. Then
+depends on, `up` a hash of all nodes that depend on the node. At first the hashes include labels,
+modules and shapes. Later they include fewer of these, so that changed nodes are matched too. Then
 neighbors of matched nodes are matched, and the remaining nodes between two matches are aligned in
 order.
 """
@@ -16,14 +16,14 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from ..graph import Graph, Node
 from ..graph.gc import with_gc_disabled
 
-# Sequences that differ by more edits are aligned approximately, because the exact alignment takes
-# time proportional to size times edits.
+# Sequences that differ by more insertions and deletions are aligned approximately, because the time
+# of the exact alignment is proportional to the number of these times the length.
 _MAX_EDITS = 400
-LEVELS = range(3)  # levels of equality of two nodes, from strict to loose
+LEVELS = range(3)  # how strictly nodes are compared (see `_GraphIndex.keys`), from strict to loose
 
 
 class _GraphIndex:
-    """A graph that is compared with another, with the edges of each of its nodes."""
+    """One of the two graphs, with the incoming and outgoing edges of each node."""
 
     def __init__(self, graph: Graph) -> None:
         self.nodes, self.inputs, self.users = graph.nodes, graph.inputs(), graph.users()
@@ -33,10 +33,10 @@ class _GraphIndex:
             self._ends[node].append(place << 8 | output_nr)
 
     def keys(self, level: int) -> Sequence[Hashable]:
-        """Return a key for each node; two nodes are equal at this level if their keys are.
+        """Return a key for each node. Two nodes are equal at a level if their keys are equal.
 
-        Level 0 compares name, shapes, label, scope and output positions; level 1 name and shapes;
-        level 2 the name.
+        Level 0 compares name, shapes, label, scope and positions in `Graph.outputs`; level 1
+        compares name and shapes; level 2 compares the name alone.
         """
         names = [node.name for node in self.nodes]
         if level == LEVELS[2]:
@@ -77,7 +77,7 @@ class _GraphIndex:
         return up
 
     def components(self, without: Container[int]) -> list[list[int]]:
-        """Return the connected components of the graph that remain without the nodes `without`."""
+        """Return the connected components of the graph after removing the nodes in `without`."""
         found: list[list[int]] = []
         reached: set[int] = set()
         for first in range(len(self.nodes)):
@@ -85,7 +85,7 @@ class _GraphIndex:
                 continue
             part = [first]
             reached.add(first)
-            for node in part:  # the list grows during the loop
+            for node in part:  # the loop appends the neighbors
                 near = {*self.neighbors(node)} - reached
                 near = {other for other in near if other not in without}
                 reached |= near
@@ -94,7 +94,7 @@ class _GraphIndex:
         return found
 
     def neighbors(self, node: int) -> Iterator[int]:
-        """Yield the nodes with an edge to or from this one."""
+        """Yield the nodes that an edge connects to `node`."""
         yield from (e.source for e in self.inputs[node])
         yield from (e.target for e in self.users[node])
 
@@ -104,9 +104,9 @@ _Neighbours = Callable[[_GraphIndex, int], dict[Hashable, int]]
 
 @with_gc_disabled
 def match(a: Graph, b: Graph) -> dict[int, int]:
-    """Return a dict from node ids of `a` to the ids of their matches in `b`.
+    """Return id of a node in `a` -> id of its match in `b`.
 
-    No two nodes have the same match; nodes without a match are missing.
+    No two nodes have the same match. Nodes without a match are not in the dict.
     """
     return _Matching(_GraphIndex(a), _GraphIndex(b)).run()
 
@@ -121,8 +121,8 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            # Two nodes that use weights of the same name match more certainly than two nodes with
-            # equal hashes.
+            # Users of weights with the same name are matched before nodes with equal hashes,
+            # because such matches are more certain.
             if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
@@ -144,16 +144,13 @@ class _Matching:
         self._match_equal_counts(a.hash_users(down_a), b.hash_users(down_b))
         if self._complete:
             return
-        # If two nodes have equal `down` hashes, so have their inputs; if they have equal `up`
-        # hashes, so have their users.
+        # Inputs of two nodes with equal `down` hashes also have equal `down` hashes. The same is
+        # true for users and `up` hashes. So the neighbors in that direction match as well.
         self._grow(self._unique(down_a, down_b), (_sources,))
         self._grow(self._unique(a.hash_users(keys_a), b.hash_users(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
-        """Match two nodes and return True.
-
-        Return False if one is a weight and the other a bias.
-        """
+        """Match two nodes and return True; return False if one is a weight and the other a bias."""
         role, other = self.a.roles[i], self.b.roles[j]
         if role != other and role and other:
             return False
@@ -163,7 +160,7 @@ class _Matching:
     def _unmatched_by_key(
         self, left: Sequence[Hashable], right: Sequence[Hashable]
     ) -> tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]]:
-        """Return the unmatched nodes of each graph, grouped by key."""
+        """Return key -> unmatched nodes with this key, for each of the two graphs."""
         found: tuple[dict[Hashable, list[int]], dict[Hashable, list[int]]] = ({}, {})
         for groups, keys, matched in zip(found, (left, right), (self.to_b, self.to_a), strict=True):
             for node, key in enumerate(keys):
@@ -184,8 +181,8 @@ class _Matching:
     def _match_equal_counts(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
         """Match nodes whose key occurs equally often in both graphs.
 
-        Nodes with the same key are matched by their inputs first, so that two branches with equal
-        structure are not mixed up.
+        Among nodes with the same key, those with matched inputs are matched first, so that two
+        branches with equal structure are not mixed up.
         """
         lefts, rights = self._unmatched_by_key(left, right)
         waiting: dict[Hashable, deque[int]] = {}
@@ -206,7 +203,15 @@ class _Matching:
                         self._pair(i, j)
 
     def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
-        """Match neighbors of matched nodes with the same name and input or output number."""
+        """Match the neighbors of matched nodes.
+
+        Two neighbors match if they have the same name, and if the edges to them have the same
+        `output_nr` and `input_nr`.
+
+        Args:
+            seeds: the matched nodes to start from.
+            directions: functions that return the sources, or the users, of a node; () for both.
+        """
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
@@ -223,16 +228,17 @@ class _Matching:
                         queue.append((x, y))
 
     def _fill_gaps(self) -> None:
-        """Align the unmatched nodes between each two consecutive matches.
+        """Match the unmatched nodes between two consecutive matches by aligning them in order.
 
-        Only matches that are in the same order in both graphs are used.
+        Only matches that are in the same order in both graphs are considered.
         """
         if self._complete:
             return
         start = begin = 0
         ends = (len(self.a.nodes), len(self.b.nodes))
         for end, stop in [*_increasing(sorted(self.to_b.items())), ends]:
-            for by_role in (True, False):  # first by name and role, then by name alone
+            # Nodes are aligned by name and role (weight or bias) first, then by name alone.
+            for by_role in (True, False):
                 left = [i for i in range(start, end) if i not in self.to_b]
                 right = [j for j in range(begin, stop) if j not in self.to_a]
                 keys = (
@@ -244,7 +250,7 @@ class _Matching:
             start, begin = end + 1, stop + 1
 
     def _find_moved(self) -> None:
-        """Match identical unmatched components that are adjacent to the same matched node."""
+        """Match connected components that are identical and adjacent to the same matched node."""
         if self._complete:
             return
         found: tuple[dict[Hashable, list[list[int]]], ...] = ({}, {})
@@ -267,7 +273,7 @@ class _Matching:
 
 
 def _role(leaf: Node) -> str:
-    """Return the role that a leaf's label shows: "weight", "bias" or ""."""
+    """Return the role of a leaf according to its label: "weight", "bias" or ""."""
     name = leaf.label.rpartition(".")[2]
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
@@ -283,10 +289,7 @@ def _targets(side: _GraphIndex, node: int) -> dict[Hashable, int]:
 
 
 def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence of `pairs` in which both members of the pairs increase.
-
-    `pairs` is sorted.
-    """
+    """Return the longest subsequence of the sorted `pairs` in which both numbers increase."""
     tails: list[int] = []
     at: list[int] = []
     back: list[int] = []
@@ -306,7 +309,8 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
     """Return the positions in `a` and `b` of a longest common subsequence (Myers 1986).
 
-    A greedy approximation is returned if the sequences differ by more than `_MAX_EDITS` edits.
+    If the sequences differ by more than `_MAX_EDITS` insertions and deletions, a greedy
+    approximation is returned.
 
     >>> align("xabc", "abyc")
     [(1, 0), (2, 1), (3, 3)]

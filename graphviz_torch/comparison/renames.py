@@ -8,13 +8,13 @@ Path = tuple[str, ...]
 
 
 def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Return the sorted (path before, path after) of modules whose last name changed.
+    """Return the sorted (path before, path after) of modules whose own name changed.
 
     A changed number is not a rename, because inserting a module into an `nn.Sequential` renumbers
     all later modules. A module whose nodes are now in several modules is not renamed either.
 
     Args:
-        modules: for each matched node, its module in the first and in the second graph.
+        modules: (module in the first graph, module in the second graph) of each matched node.
 
     >>> renamed_modules([("enc.fc", "encoder.fc"), ("enc.norm", "encoder.norm"), ("0", "1")])
     (('enc', 'encoder'),)
@@ -33,7 +33,7 @@ def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str]
 
 
 def _levels(before: Path, after: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield the paths of the modules that contain a node, each with its counterpart in `after`."""
+    """Yield (path before, path after) of the modules that contain a matched node."""
     if len(before) == len(after):
         yield from ((before[:end], after[:end]) for end in range(1, len(before) + 1))
         return

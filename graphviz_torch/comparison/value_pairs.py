@@ -1,13 +1,13 @@
 """Match results of two graphs by value, even if names and structure differ.
 
-A node is matched by structure first, as in `diff`. If this match has a different result, the node
-is matched with any result of the other graph that has the same elements, in any order. In this way
-a model that was ported to other code is matched with its original. The state of a node is one of:
+A node is matched by structure first, as in `diff`. If its match has a different result, the node is
+matched with a node of the other graph whose result has the same elements, in any order. In this way
+a model is matched with the same model written in other code. A node has one of these states:
 
-    equal    its match has the same value
-    moved    its match has the same elements in other positions
-    other    no result of the other graph has its value
-    unknown  its value cannot identify a result
+    equal    the match's result has the same value
+    moved    the match's result has the same elements in different positions
+    other    no result of the other graph has the same value
+    unknown  the result has no fingerprint, or one that others may have by chance
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ State = Literal["equal", "moved", "other", "unknown"]
 
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
 _MIN_ELEMENTS = 16  # results with fewer elements may be equal by chance
-_EXACT_TOLERANCE = 1e-4  # relative difference up to which results are matched by value alone
-MOVED_DISTANCE = 1e-2  # relative difference by position, above which elements have moved
-# by position, elements that moved differ more than this many times the tolerance
+_EXACT_TOLERANCE = 1e-4  # maximum relative difference of results that are matched by value alone
+# The elements of two results have moved if the relative difference, position by position, exceeds
+# this number, and also this many times the tolerance.
+MOVED_DISTANCE = 1e-2
 _MOVED_FACTOR = 100
 _MAX_SUMMARY_ELEMENTS = 64  # a result with fewer elements may summarize a batch, such as a loss
 
@@ -38,8 +39,9 @@ class ValuePairs:
 
     Args:
         own_graph, other_graph: the two graphs.
-        pairs: ids in `own_graph` and `other_graph` of nodes matched by structure.
-        tolerance: relative difference of equal results; None uses the rounding error of the dtype.
+        pairs: id in `own_graph` -> id in `other_graph`, for nodes matched by structure.
+        tolerance: maximum relative difference of equal results; None uses the rounding error of
+            the dtype.
     """
 
     own_graph: Graph
@@ -47,10 +49,10 @@ class ValuePairs:
     pairs: Mapping[int, int]
     tolerance: float | None
     states: list[State] = field(default_factory=list)
-    # Node id -> id of its match, for nodes that are equal or moved.
+    # Node id -> id of the match, for nodes in the state equal or moved.
     partners: dict[int, int] = field(default_factory=dict)
-    # Node id -> distance of its result from the match's result. Without a match by value, the
-    # structural match is used.
+    # Node id -> relative difference between its result and the result of its match (by value or, if
+    # it has none, by structure).
     distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,7 @@ class ValuePairs:
         if value is None or not is_identifying(value):
             if value is None or not value.elements:
                 return "unknown"
-            # -Inf alone is not a difference, because masks contain -Inf on purpose
+            # -Inf in one graph only is not a difference, because masks contain -Inf on purpose.
             if other is None:
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
             if not is_identifying(value_of(self.other_graph.nodes[other])):
@@ -86,9 +88,9 @@ class ValuePairs:
                     return "equal"
                 unordered = distance(value, theirs, places=False)
                 if unordered <= min(tolerance, _EXACT_TOLERANCE):
-                    if found <= max(
-                        _MOVED_FACTOR * tolerance, MOVED_DISTANCE
-                    ):  # a few elements differ too little for the sums to show it
+                    # If elements had moved, the difference by position would be larger. So a few
+                    # elements have other values, which the sums over all elements hardly show.
+                    if found <= max(_MOVED_FACTOR * tolerance, MOVED_DISTANCE):
                         return "other"
                     self.partners[node.id] = other
                     self.distances[node.id] = unordered
@@ -102,7 +104,13 @@ class ValuePairs:
         return "other" if alone or node.id in self.distances else "unknown"
 
     def _match_same_elements(self, node: Node, value: Fingerprint, others: list[int]) -> State:
-        """Match a node with one of `others`, preferably with elements in the same positions."""
+        """Match a node with one of `others`, preferably with elements in the same positions.
+
+        Args:
+            node: the node.
+            value: fingerprint of the node's result.
+            others: nodes of the other graph whose results have the same elements.
+        """
         nodes, shape = self.other_graph.nodes, shape_of(node)
         same = [other for other in others if shape_of(nodes[other]) == shape]
         limit = _MOVED_FACTOR * self.tolerance_for(node.id)
@@ -110,23 +118,21 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
-        # A transpose moves elements on purpose.
+        # Moved elements are no difference in the result of a transpose.
         turns = self.own_graph.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
     def tolerance_for(self, node: int, other: int | None = None) -> float:
-        """Return the tolerance for comparing a node with `other`, or, if None, with any node."""
+        """Return the tolerance for comparing a node with `other`; if None, with any node."""
         if self.tolerance is not None:
             return self.tolerance
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
     def differing_nodes(self) -> list[int]:
-        """Return the nodes whose results differ, if all results up to an output differ too.
+        """Return the nodes with a path to an output on which all results differ, in id order.
 
-        Inputs come before their users.
-
-        A result is left out if the other graph has the results that were computed from it. Such a
-        result is an intermediate step of another way to compute the same.
+        If the results computed from a node's result are equal in the other graph, the node is left
+        out: its result is an intermediate result of a different way to compute the same.
         """
         found: set[int] = set()
         stack = [node for node, _ in self.own_graph.outputs]
@@ -147,17 +153,17 @@ class ValuePairs:
         return sorted(node for node in found if self.states[node] == "other")
 
     def error_before(self, node: int) -> float:
-        """Return the largest distance among the inputs of a node; 0.0 if none is known."""
+        """Return the largest relative difference of an input of a node; 0.0 if none is known."""
         return max(
             (self.distances[i] for i in self.known_inputs(node) if i in self.distances), default=0.0
         )
 
     def readers(self, node: int) -> list[int]:
-        """Return the nodes that use this node, once per edge."""
+        """Return the nodes that use the result of a node, once per edge."""
         return [edge.target for edge in self.own_graph.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
-        """Return the nearest upstream nodes whose state is known; leaves always count as known."""
+        """Return the nearest upstream nodes that are leaves, or whose state is not unknown."""
         found: dict[int, None] = {}
         stack = [edge.source for edge in reversed(self.inputs[node])]
         entered: set[int] = set()
@@ -179,7 +185,7 @@ class _Index:
     def __init__(self, graph: Graph) -> None:
         rows: dict[int, list[tuple[float, int]]] = {}
         self._nodes = graph.nodes
-        self.finite = True  # True if no result contains +Inf; masks contain -Inf
+        self.finite = True  # False if a result contains +Inf; masks may contain -Inf
         for node in graph.nodes:
             value = value_of(node)
             if value is not None and value.greatest == math.inf:
@@ -191,7 +197,7 @@ class _Index:
     def with_same_elements(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
         """Yield nodes whose results have the same elements in any order."""
         row = self._rows.get(value.elements, [])
-        # a constant tensor identifies nothing, since many results are all zeros or ones
+        # Constant tensors are not matched by value, since many results are all zeros or all ones.
         if value.least == value.greatest:
             return
         end = value.norm * (1 + tolerance)

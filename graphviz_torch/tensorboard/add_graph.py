@@ -26,10 +26,10 @@ def add_autograd_graph(
         output: the tensor on which you call `backward()`, or nested containers of such tensors; or
             a recording or a graph.
         writer: a `SummaryWriter`, or a directory.
-        tag: name of the graph in the tab's list.
-        step: the training step. Of each tag, the tab shows the last step.
+        tag: name of the graph in the list of the Graphs tab.
+        step: the training step. For each tag, the Graphs tab shows the last step.
         names: names of tensors, as for `trace`.
-        backward: whether to add the scope "backward", as for `to_tensorboard`.
+        backward: True to add the scope "backward", as for `to_tensorboard`.
 
     Returns:
         The graph that was written.

@@ -19,7 +19,8 @@ try:
 except ImportError:
     library = None
 
-_MASK = 0xA282EAD8  # from TensorFlow's tsl/lib/hash/crc32c.h
+# Constant that TensorFlow adds to the rotated checksum (tsl/lib/hash/crc32c.h).
+_MASK = 0xA282EAD8
 
 
 def checksum(data: bytes) -> int:

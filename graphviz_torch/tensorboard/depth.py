@@ -9,7 +9,7 @@ from ..render.dot.layout import layout
 from ..render.dot.markup import escape
 from ..render.style import palette
 
-_MAX_LAYERS = 120  # of more layers, every n-th one is shown
+_MAX_LAYERS = 120  # with more layers, only every n-th layer is shown
 _WIDTH = 320.0  # width of the longest bar in points
 
 
@@ -39,7 +39,7 @@ def depth_dot(norms: Mapping[str, float], title: str) -> str:
             width = 2 + _WIDTH * (math.log10(norm) - low) / (high - low)
             size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="10"'
             cells = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
-            # An empty cell fills the width: Graphviz centers a table in its cell.
+            # An empty cell after the bar fills the width, because Graphviz centers a narrow table.
             rest = f'FIXEDSIZE="TRUE" WIDTH="{2 + _WIDTH - width + 1:.0f}" HEIGHT="10"'
             cells += f"<TD {rest}></TD>"
             bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cells}</TR></TABLE>'

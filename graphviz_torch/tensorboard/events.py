@@ -29,24 +29,25 @@ from ..graph.json import to_json
 from ..graph.text import type_text
 from .checksum import checksum
 
-GRAPHS = "graphviz_torch"  # name of the plugin that gets the whole graph
-# Prefix of tags in the Autograd tab. A tag belongs to one plugin only: the same tag without the
-# prefix belongs to the Graphs tab.
+GRAPHS = "graphviz_torch"  # name of the plugin of the Autograd tab, whose data is a whole Graph
+# Prefix of tags in the Autograd tab. A tag can belong to one plugin only, and the tag without the
+# prefix belongs to the plugin of the Graphs tab.
 PREFIX = "autograd/"
 
-# Any is torch's SummaryWriter or an object with `add_event`; their types cannot be imported here.
+# Any is a SummaryWriter or another object with `add_event`, whose types cannot be imported here.
 Writer = str | Path | Any
 Write = Callable[[summary_pb2.Summary, int], None]
 
-_files = count()  # numbers this process's files: two in one second need two names
+_files = count()  # numbers for file names, since a process may write two files in one second
 
 
 @contextmanager
 def writing(logdir_or_writer: Writer) -> Iterator[Write]:
-    """Context manager that yields a function which writes a summary at a step.
+    """Return a context manager that yields a function `write(summary, step)`.
 
-    In a directory, a new event file is written, which appears when it is complete. A writer appends
-    to its own file, is flushed at the end of the block, and stays open.
+    For a directory, the summaries are written to a new event file, which appears when it is
+    complete. A writer appends the summaries to its own file, is flushed at the end of the block,
+    and stays open.
 
     Args:
         logdir_or_writer: a directory, a `SummaryWriter`, or another object with `add_event`.
@@ -57,7 +58,7 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
     """
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         name = _new_file(os.fspath(logdir_or_writer))
-        remote = "://" in name  # remote files appear only when they are complete
+        remote = "://" in name  # a remote file appears when it is closed, so it is written directly
         with tf.io.gfile.GFile(name, "wb") if remote else replacement(name) as file:
             _record(file, event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
             yield lambda summary, step: _record(file, _event(summary, step))
@@ -77,7 +78,7 @@ def writing(logdir_or_writer: Writer) -> Iterator[Write]:
 
 
 def directory(logdir_or_writer: Writer) -> str:
-    """Return the directory of a writer, or the writer's repr if it has no directory."""
+    """Return the directory of a writer; if it has none, the repr of the writer."""
     if isinstance(logdir_or_writer, (str, os.PathLike)):
         return os.path.abspath(os.fspath(logdir_or_writer))
     path = getattr(logdir_or_writer, "log_dir", None)
@@ -87,8 +88,8 @@ def directory(logdir_or_writer: Writer) -> str:
 def _new_file(directory: str) -> str:
     """Return a name for a new event file that no other writer uses.
 
-    TensorBoard reads the files of a directory in the order of their names. The number in the name
-    orders files that are written in the same second.
+    TensorBoard reads the files of a directory in the order of their names. A number in the name
+    keeps files of the same second in order.
     """
     tf.io.gfile.makedirs(directory)
     place = f"{socket.gethostname()}.{os.getpid()}.{next(_files):06}"

@@ -1,10 +1,10 @@
 """Convert a Graph to the protobufs of TensorBoard's Graphs tab: `GraphDef` and `RunMetadata`.
 
-The tab shows a compute time and a memory size for each node. The compute time is the measured
-duration of the node's backward. The memory is the size of the tensors that the node saves for
-backward; in the scope "backward", it is the size of the gradients that reached the node. Nothing is
-estimated. A node without measurements gets only the shapes of its outputs, so that the tab draws it
-white instead of hatched. The tab always hatches a scope without measurements.
+The Graphs tab shows a compute time and a memory size for each node. The compute time is the
+measured duration of the node's backward. The memory is the size of the tensors that the node saves
+for backward; in the scope "backward", it is the size of the gradients that reached the node.
+Nothing is estimated. A node without measurements gets only the shapes of its outputs, so that it is
+drawn white instead of hatched. A scope without measurements is always hatched.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from ..graph.text import printable, shorten
 from ..render.ranks.collectives import describe_collectives
 from .names import Names, device, names, operation
 
-# The tab merges consecutive entries of `input` with the same node: `x * x` would have one edge.
-# With this entry between the two, which names no node and is skipped, they are not merged.
+# The Graphs tab merges consecutive entries of `input` that name the same node, so that `x * x`
+# would have one edge only. This entry between two such entries prevents that. It names no node, so
+# the tab skips it.
 SEPARATOR_INPUT = "^|"
 _TYPES = {
     "float32": types_pb2.DT_FLOAT,
@@ -42,9 +43,9 @@ _TYPES = {
     "float8_e5m2": types_pb2.DT_FLOAT8_E5M2,
 }
 _LEAVES = {"parameter": "Parameter", "buffer": "Buffer", "tensor": "Input", "": "Leaf"}
-# Fields of `Node` that are written as they are declared; `_describe` writes the excluded ones.
+# Fields of `Node` that are written as text in the same way; `_describe` writes the excluded fields.
 _BESIDE = columns_except(Node, "scope", "where", "note", "saved", "seconds")
-_MAX_ATTRIBUTE_LENGTH = 1000  # number of characters; the tab's panel is narrow
+_MAX_ATTRIBUTE_LENGTH = 1000  # in characters, because the panel of the Graphs tab is narrow
 
 
 def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
@@ -52,9 +53,9 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
 
     Args:
         graph: the graph to convert.
-        backward: whether to add the scope "backward", with a node for each gradient computation.
-            Dashed edges into the scope show where saved tensors are used, and each accumulator has
-            an edge to its leaf.
+        backward: True to add the scope "backward", with a node for each gradient computation.
+            Dashed edges into the scope show where saved tensors are used, and each gradient
+            accumulator has an edge to its leaf.
 
     Raises:
         ValueError: if the graph has no nodes.
@@ -73,7 +74,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
-    # Entries without a name, which are copied for nodes that are equal except for their names.
+    # Cached entries without a name, which are copied for nodes that differ only in their names.
     alike: dict[Hashable, node_def_pb2.NodeDef] = {}
     for node in graph.nodes:
         moved = transfers.get(node.id, [])
@@ -106,7 +107,12 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
 
 
 def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
-    """Return the part of a node's entry that does not depend on the node's name and inputs."""
+    """Return an entry for a node, without the fields that depend on its name and inputs.
+
+    Args:
+        node: the node.
+        role: "forward", "output", "transfer" or "collective", by which the tab may color nodes.
+    """
     entry = node_def_pb2.NodeDef(device=device(node.device))
     leaf = node.title == "AccumulateGrad"
     entry.op = _LEAVES[node.leaf] if leaf else operation(node.title)
@@ -122,15 +128,15 @@ def run_metadata(
 ) -> config_pb2.RunMetadata:
     """Return the `RunMetadata`: `built` with the measured times and memory sizes of its nodes.
 
-    TensorBoard's Graphs tab computes the time of a scope from the first start to the last end in
-    the scope. Within each scope one node therefore starts where another ends, so that the time of a
-    scope is the sum of the times of its nodes. Times are whole microseconds, at least 1.
+    TensorBoard's Graphs tab computes the time of a scope as the last end minus the first start in
+    the scope. Therefore the nodes of a scope get consecutive times without gaps, so that the time
+    of a scope is the sum of the times of its nodes. Times are whole microseconds, at least 1.
 
     Args:
         graph: the graph.
         built: the graph as a `GraphDef`.
         paths: the names of the nodes in `built`.
-        backward: whether `built` has the scope "backward".
+        backward: True if `built` has the scope "backward".
     """
     metadata = config_pb2.RunMetadata()
     metadata.function_graphs.add().pre_optimization_graph.CopyFrom(built)
@@ -149,8 +155,9 @@ def run_metadata(
         return metadata
     mark = paths.outputs[0] if paths.outputs else paths.nodes[-1]
     devices = {}
-    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}  # serialized output shapes -> entry
-    now = 1  # the tab colors no node that starts at 0
+    # Serialized output shapes -> cached entry with these shapes.
+    alike: dict[bytes, step_stats_pb2.NodeExecStats] = {}
+    now = 1  # start of the next node; the Graphs tab does not color a node that starts at 0
     entries = {entry.name: entry for entry in built.node}
     for name in sorted(entries, key=lambda name: name.split("/")):
         entry = entries[name]
@@ -172,8 +179,8 @@ def run_metadata(
             stats.all_end_rel_micros = took
             now += took
         elif not times and name == mark:
-            # Without any time, the tab paints every node black. The tab's scale ignores this time:
-            # in JavaScript's numbers, its end equals its start.
+            # If no node had a time, the Graphs tab would paint every node black. This time is not
+            # in the scale of the tab, because its start and end are the same number in JavaScript.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
         if sizes.get(name):
@@ -206,7 +213,8 @@ def _add_backward(
         path = paths.nodes[node.id]
         entry = built.node.add(name=f"{paths.backward}/{path}", device=device(node.device))
         leaf = node.title == "AccumulateGrad"
-        # The tab draws input 0 of AssignAdd as changed in place: the accumulator changes leaf.grad.
+        # A gradient accumulator adds to the leaf's `grad`. The Graphs tab draws input 0 of an
+        # AssignAdd as changed in place.
         entry.op = "AssignAdd" if leaf else operation(node.name)
         sources = [path] if leaf else [f"^{path}"] if node.saved else []
         sources += [f"^{end}" for end in ends.get(node.id, [])]
@@ -255,7 +263,7 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
         for size in meta.shape:
             shape.dim.add(size=size)
     if known:
-        # The panel shows this text. The tab uses `_output_shapes` for edges and does not show it.
+        # The panel of the Graphs tab shows this text, but not `_output_shapes`, which is for edges.
         _text(entry, "tensor", "; ".join(map(str, known)))
         dtype = _TYPES.get(known[0].dtype)
         if dtype is not None:
@@ -263,7 +271,10 @@ def _tensors(entry: node_def_pb2.NodeDef, outputs: Iterable[TensorMeta | None]) 
 
 
 def _role(entry: node_def_pb2.NodeDef, role: str) -> None:
-    """Set the category for the tab's coloring "XLA cluster", which is otherwise unused."""
+    """Set the category by which the Graphs tab colors nodes if "XLA cluster" is selected.
+
+    Autograd graphs have no XLA clusters, so this coloring is free.
+    """
     entry.attr["_XlaCluster"].s = role.encode()
     entry.attr["role"].s = role.encode()
 
@@ -328,5 +339,6 @@ def _text(entry: node_def_pb2.NodeDef, key: str, text: str) -> None:
     if text.isascii():
         entry.attr[key].s = text.encode()
     else:
-        # The tab shows non-ASCII bytes in `s` as octal numbers; `placeholder` is Unicode text.
+        # The Graphs tab would show non-ASCII bytes of the field `s` as octal numbers. The field
+        # `placeholder` has Unicode text.
         entry.attr[key].placeholder = text

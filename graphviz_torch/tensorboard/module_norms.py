@@ -1,4 +1,4 @@
-"""Write each module's gradient norm to a logger during a training.
+"""Write each module's gradient norm to a logger during training.
 
 A step that is not measured costs no more than a counter.
 """
@@ -31,8 +31,8 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
     """Return each module's gradient norm: the Euclidean norm over the module's own parameters.
 
     Keys are paths of modules; "" is the model itself. Modules without a readable gradient are left
-    out. Of a DTensor, the local shard counts. The norms are copied from each device at once; a
-    second copy follows if a norm is too large or too small for a sum of squares.
+    out. For a DTensor, the norm is that of the local shard. The norms are copied from each device
+    in one copy. A second copy follows if a sum of squares overflows or underflows.
     """
     owners: list[str] = []
     gradients: list[torch.Tensor] = []
@@ -63,7 +63,7 @@ def gradient_norms(model: torch.nn.Module) -> dict[str, float]:
 
 
 def _fetch(numbers: list[torch.Tensor]) -> list[float]:
-    """Return the values of one-element tensors; they are copied from each device at once."""
+    """Return the values of one-element tensors, with one copy from each device."""
     values = [0.0] * len(numbers)
     positions: dict[torch.device, list[int]] = {}
     for i, number in enumerate(numbers):
@@ -77,7 +77,10 @@ def _fetch(numbers: list[torch.Tensor]) -> list[float]:
 
 
 def _scaled_norms(gradients: list[torch.Tensor]) -> list[float]:
-    """Return norms whose squares would over- or underflow: divide by the largest element first."""
+    """Return the norms of gradients whose squares would overflow or underflow.
+
+    Each gradient is divided by its largest element before its norm is computed.
+    """
     units, ratios = [], []
     for gradient in gradients:
         sizes = gradient.abs()
@@ -101,10 +104,10 @@ class ModuleNorms:
         self._writer = writer
         self._every = every
         self._tag = tag
-        self._step = 0  # number of steps; optimizers that step in turn make one step
-        # Optimizers that have stepped in this step.
+        self._step = 0  # number of training steps; one step of each optimizer makes a training step
+        # Optimizers that have stepped in this training step.
         self._stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
-        # `id` of trainable parameters whose optimizer has not stepped yet in this step.
+        # `id` of each trainable parameter whose optimizer has not stepped in this training step.
         self._missing: set[int] = set()
         self._norms: dict[str, float] = {}  # norms of this step, until they are written
         self._series = NormSeries(tag)
@@ -128,7 +131,8 @@ class ModuleNorms:
             return
         with torch.no_grad():
             norms = gradient_norms(self._model)
-        # Norms of other optimizers' modules stay as measured at the step of their own optimizer.
+        # A module's norm is measured when its own optimizer steps. Norms of modules whose optimizer
+        # has stepped already are kept.
         known = {path: norm for path, norm in self._norms.items() if path not in mine}
         self._norms = norms | known
         self._missing -= optimized
@@ -147,7 +151,7 @@ class ModuleNorms:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _write(self, norms: dict[str, float], step: int) -> None:
-        if norms and hasattr(self._writer, "add_histogram_raw"):  # TensorBoard gets charts, too
+        if norms and hasattr(self._writer, "add_histogram_raw"):  # a SummaryWriter also gets charts
             from .events import writing
 
             with writing(self._writer) as write:
@@ -165,6 +169,6 @@ def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def _min_exact_norm(dtype: torch.dtype) -> float:
-    """Return the norm below which digits are lost: squares of smaller elements underflow."""
+    """Return the smallest exact norm. For a smaller norm, squares of elements underflow."""
     info = torch.finfo(dtype)
     return math.sqrt(info.tiny / info.eps)

@@ -1,7 +1,8 @@
 """Change names so that TensorBoard's Graphs tab draws all nodes, edges and colors.
 
-The tab parses names of nodes as paths, and gives some operations and devices a special meaning. If
-a name is not in the form that the tab expects, nodes, edges or colors silently disappear.
+The Graphs tab parses names of nodes as paths, and gives some operations and devices a special
+meaning. If a name is not in the form that the tab expects, nodes, edges or colors silently
+disappear.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ..graph import Graph, Node
 from ..graph.text import printable
 from ..render.groups.groups import Group, Groups, group
 
-# Names that break the page if a path begins with them: mostly properties of JavaScript objects.
+# Names with which a path must not begin, because they break the page. Most are properties of
+# JavaScript objects.
 RESERVED = frozenset(
     [
         "__proto__",
@@ -34,8 +36,8 @@ RESERVED = frozenset(
         "__root__",
     ]
 )
-LIBRARY = "__function_library__"  # the tab uses this scope for functions
-# The tab draws input 0 of these operations as changed in place.
+LIBRARY = "__function_library__"  # scope in which the Graphs tab shows functions
+# Operations whose input 0 the Graphs tab draws as changed in place.
 REFERENCE_OPS = frozenset(
     [
         "Assign",
@@ -53,15 +55,18 @@ REFERENCE_OPS = frozenset(
         "scatter_update",
     ]
 )
-SERIES = 5  # the tab folds five or more siblings whose names differ only in a number into a node
-# Largest number of children in a scope. The tab draws 1,000 as a thin line, and 3,000 never.
+# The Graphs tab folds this many or more siblings into one node if their names differ only in a
+# number.
+SERIES = 5
+# Maximum number of children in a scope. The Graphs tab draws 1,000 as a thin line, and never
+# finishes drawing 3,000.
 LIMIT = 100
-_FEW_OUTPUTS = 10  # more outputs get a scope of their own
+_FEW_OUTPUTS = 10  # if there are more outputs, they get a scope of their own
 
 
 @lru_cache(1024)
 def segment(text: str) -> str:
-    """Return a text as part of a path, without characters that break colors, edges or selection.
+    """Return a text without characters that, in a path, break colors, edges or selection.
 
     >>> segment("it's 100%"), segment("snow ☃"), segment("")
     ('it_s_100_', 'snow__', '_')
@@ -90,7 +95,7 @@ def device(label: str) -> str:
     kind, _, index = label.partition(":")
     if not kind:
         return ""
-    # CPU is in upper case, so that it shares no first letters with "cuda": the legend drops them.
+    # The legend drops letters with which all names begin. "CPU" and "cuda" have none in common.
     kind = "CPU" if kind == "cpu" else re.sub(r"\W", "_", kind)
     return f"/device:{kind}:{index if index.isdigit() else 0}"
 
@@ -117,7 +122,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Names:
-    """The paths of a graph's nodes and outputs in the Graphs tab, and of the scope "backward"."""
+    """The paths in the Graphs tab of the nodes, of the outputs, and of the scope "backward"."""
 
     nodes: list[str]
     outputs: list[str]
@@ -158,7 +163,7 @@ def own_name(node: Node, modules: Sequence[str]) -> str:
         title = node.title.rpartition("::")[2]
         return f"{title}[{node.label}]" if node.label else title
     parts = node.label.split(".")
-    if node.module:  # the model's own variable may come first
+    if node.module:  # the label may begin with the name of the variable for the model
         parts = node.label.rpartition(f"{node.module}.")[2].split(".")
     for module in modules:
         if len(parts) > 1 and parts[0] == module:
@@ -177,7 +182,7 @@ def _scopes(groups: Groups, top: Scope) -> list[Scope]:
 def _scope_name(entry: Group) -> str:
     """Return the name of a group's scope. A number, as in `Sequential`, gets a class: "0[Linear]".
 
-    The tab shows only this name for a scope, so a number alone would say nothing.
+    The Graphs tab shows only this name for a scope, and a number alone would say nothing.
     """
     number = entry.name.partition("#")[0]
     kind = entry.module_class.partition("(")[0]
@@ -211,7 +216,7 @@ def _outputs(graph: Graph, top: Scope) -> list[tuple[Scope, str, str]]:
 
 
 def _without_series(wanted: Sequence[tuple[Scope, str, str]]) -> list[tuple[Scope, str]]:
-    """Return scopes and names, with a "_" after numbered names that the tab would fold into one.
+    """Return (scope, name) of each node, with "_" added to names that the tab would fold into one.
 
     Args:
         wanted: scope, name and operation of each node.

@@ -1,9 +1,9 @@
-"""Write the gradients and transfers of a training to TensorBoard.
+"""Write the gradients and transfers of a training run to TensorBoard.
 
-Images tab: the gradient norm of each layer, in order of depth. Custom Scalars tab: charts of the
-norms over the steps; the Scalars tab has the same numbers. Histograms tab: a ridge plot of all
-norms, where bucket i is layer i. Text tab: the copies between devices and the collectives of a
-step.
+- Images tab: the gradient norm of each layer, in order of depth.
+- Custom Scalars tab: charts of the norms over the steps. The Scalars tab has the same numbers.
+- Histograms tab: a ridge plot of all norms, in which bucket i is layer i.
+- Text tab: the copies between devices and the collectives of a step.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from .series import NormSeries
 from .tables import transfers_markdown
 from .writer import require
 
-_series: dict[tuple[str, str], NormSeries] = {}  # (directory, tag) -> series
+_series: dict[tuple[str, str], NormSeries] = {}  # (directory, tag) -> builder of its summaries
 
 
 def gradient_norms(graph: Graph) -> dict[str, float]:
     """Return the gradient norm of each layer, first layer first.
 
-    A layer consists of the own parameters of one module; a parameter outside of any module, or
-    without a name, is a layer of its own. The norm is the Euclidean norm over all parameters with a
-    recorded gradient, divided by the loss scale if there is one. It is NaN or Inf if a gradient
-    contains NaN or Inf.
+    A layer consists of the parameters of one module, without those of its submodules. A parameter
+    outside of any module, or without a name, is a layer of its own. The norm is the Euclidean norm
+    over all gradients that were recorded, divided by the loss scale if there is one. It is NaN or
+    Inf if a gradient contains NaN or Inf.
     """
     first: dict[int, int] = {}
     for edge in graph.edges:
@@ -57,16 +57,16 @@ def add_gradients(
 
     The picture is in the Images tab, and shows the norms of this step in order of depth. The charts
     are in the Custom Scalars tab: one for all layers, and for a large model further ones for its
-    parts. The ridge plot is in the Histograms tab. Charts and scalars are written from the second
-    step of a process on; the second step also writes those of the first.
+    blocks. The ridge plot is in the Histograms tab. The first call in a process writes no scalars
+    and charts; the second call writes those of both steps.
 
     Args:
         gradients: a recording, its graph, or a dict from layers to norms, first layer first.
         logdir_or_writer: a directory, or a `SummaryWriter`.
         step: the training step.
         tag: first part of all names. Scalars are named "<tag>/<layer>", the picture "<tag> of each
-            layer", the ridge plot "<tag> by depth". In the ridge plot, the bucket from i to i + 1
-            has the norm of layer i as its count; the plot's (i) lists the layers.
+            layer", the ridge plot "<tag> by depth". In the ridge plot, the count of the bucket from
+            i to i + 1 is the norm of layer i; the info button (i) of the plot lists the layers.
 
     Warns:
         RuntimeWarning: if the picture cannot be drawn because Graphviz is missing. The numbers are

@@ -1,9 +1,9 @@
-"""Build TensorBoard summaries of gradient norms over the steps of a training.
+"""Build TensorBoard summaries of gradient norms over the steps of a training run.
 
-These are scalars, charts and a ridge plot. For a single step, the Scalars tab would show a card
-with one point for each of a model's layers. Therefore the scalars of the first step are written
-together with those of the second step. The ridge plot, which shows single steps, is written at
-once.
+The summaries are scalars, charts and a ridge plot. If scalars were written after a single step, the
+Scalars tab would show a card with only one point for each layer. Therefore the scalars of the first
+step are written together with those of the second step. The ridge plot, which shows single steps,
+is written at once.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LINES = 12  # largest number of lines in the chart of all layers
-# The part of the model to which a layer belongs: its path up to the first number, such as
-# "encoder.layers.3", or without a number the first name, such as "head".
+_LINES = 12  # maximum number of lines in the chart of all layers
+# Matches the part of the model to which a layer belongs: the layer's path up to the first number,
+# such as "encoder.layers.3" or, without a number, the first name, such as "head".
 _PART = re.compile(r"[^.]+(\.[^.]+)*?\.\d+(?=\.|$)|[^.]+")
 
 
@@ -28,13 +28,13 @@ class NormSeries:
 
     def __init__(self, tag: str) -> None:
         self._tag = tag
-        self._first: tuple[int, Mapping[str, float]] | None = None  # the first step
+        self._first: tuple[int, Mapping[str, float]] | None = None  # (first step, its norms)
         self._charted: dict[str, None] = {}  # layers in the current layout of charts
 
     def summaries(self, norms: Mapping[str, float], step: int) -> list[tuple[Any, int]]:
-        """Return the summaries to write now, each with its step.
+        """Return the (summary, step) pairs to write now.
 
-        Norms of the same step as before replace the earlier norms.
+        If `norms` are of the same step as those of the previous call, they replace the latter.
 
         Args:
             norms: the gradient norm of each layer, first layer first.
@@ -61,10 +61,10 @@ class NormSeries:
 
 
 def ridge(norms: Mapping[str, float], tag: str) -> Any:
-    """Return a histogram whose bucket from i to i + 1 has the norm of layer i as its count."""
+    """Return a histogram in which the bucket from i to i + 1 has the norm of layer i as count."""
     from .events import buckets
 
-    # A histogram cannot have NaN or Inf, so that they are 0 here. The scalars have the true values.
+    # A histogram cannot contain NaN or Inf, which become 0 here. The scalars have the true values.
     rows = [
         (float(i), float(i + 1), norm if math.isfinite(norm) else 0.0)
         for i, norm in enumerate(norms.values())
@@ -74,12 +74,11 @@ def ridge(norms: Mapping[str, float], tag: str) -> Any:
 
 
 def chart_lines(layers: Iterable[str], tag: str) -> dict[str, list[str]]:
-    """Return the charts: a dict from the title of a chart to the tags that it shows.
+    """Return title of a chart -> tags of the scalars that it shows.
 
     The first chart has at most twelve layers, evenly spaced from the first to the last. If the
-    model
-    has more layers, each part of the model has a chart of its own: a block of a list, or a child of
-    the model. Parts with a single layer share a chart.
+    model has more layers, each part of the model (a block of a list, or a child of the model) has a
+    chart of its own. Parts with a single layer share a chart.
 
     >>> list(chart_lines([f"gpt.h.{i}.{j}" for i in (0, 1) for j in range(8)], "norm"))
     ['12 of 16 layers, first to last', 'gpt.h.0', 'gpt.h.1']

@@ -14,15 +14,16 @@ from ..render.ranks.collectives import merge_equal, payload_text
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")
-_ROWS = 500  # largest number of rows in a table; a line below sums up the rest
+_ROWS = 500  # maximum number of rows in a table; a line below it sums up the other rows
 
 
 def transfers_markdown(graph: Graph) -> str:
     """Return Markdown with totals for each direction, findings, and tables.
 
-    The first table has the copies between devices, the largest first. Identical copies made by the
-    same line share a row. Their time in milliseconds is measured on the device; it is empty unless
-    all copies of the row were measured. The second table has the collectives, in program order.
+    The first table has the copies between devices, the largest first. Identical copies at the same
+    source line share a row. The time of a row, in milliseconds, is measured on the device; it is
+    empty unless all copies of the row were measured. The second table has the collectives, in
+    program order.
 
     >>> from graphviz_torch.graph import Graph
     >>> transfers_markdown(Graph(()))

@@ -1,8 +1,8 @@
-"""`watch`: check every step of a training at low cost, and record the steps after a problem.
+"""`watch`: check every step of a training run at low cost, and record the steps after a problem.
 
 The gradients in `parameter.grad` are measured just before an optimizer steps: after accumulation,
-after unscaling by a GradScaler, and after clipping. Errors inside `watch` are logged and do not
-reach the training.
+after unscaling by a GradScaler, and after clipping. Errors inside `watch` are logged, and do not
+reach the training program.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from ..recording.recording import Recording, record
 from .module_norms import ModuleNorms, Writer
 
 _LOG = logging.getLogger("graphviz_torch")
-_MAX_SECONDS_KEPT = 1e-2  # seconds of a step up to which gradients of intermediate results are kept
-_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps to record after a report, and in all
+# Gradients of intermediate results are kept only if a step takes less than this many seconds.
+_MAX_SECONDS_KEPT = 1e-2
+_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # number of steps to record: after a report, in all
 
 
 class _Hooks:
@@ -71,12 +72,12 @@ class Watching:
         self._model, self._norms, self._reported = model, norms, reported
         self._health = Health(model, self._add_report)
         self._file = None if folder is None else TrainingFile(folder / "run.json.gz")
-        # The running recording, the number of its step, and the `id` of the step's optimizer.
+        # (current recording, number of its step, `id` of the optimizer whose next step ends it).
         self._recording: tuple[Recording, int, int] | None = None
         self._due = 0  # number of steps that are still to be recorded
         self._failed = False
         self._rerun = NonfiniteRerun(model)
-        # Message about an infinite loss, which is reported if an optimizer uses its gradients.
+        # Message about an infinite loss. It is reported only if an optimizer uses its gradients.
         self._infinite = ""
         self._thread = get_ident()
         with record():  # the first recording has to register hooks outside of any hook
@@ -91,7 +92,7 @@ class Watching:
 
     @property
     def step(self) -> int:
-        """Number of steps so far. Optimizers of the model that step in turn make one step."""
+        """Number of training steps so far. One step of each optimizer makes a training step."""
         return self._health.step + 1
 
     def __enter__(self) -> Watching:
@@ -121,7 +122,10 @@ class Watching:
             self._log_failure(error)
 
     def _check_loss(self, event: EngineCalled) -> None:
-        """Report a NaN loss. Keep the message for an infinite loss, as a GradScaler may skip it."""
+        """Report a NaN loss; for an infinite loss, only keep a message.
+
+        A GradScaler may skip the step after an infinite loss, which is then no problem.
+        """
         found = self._rerun.loss(event)
         self._infinite = ""
         if found is not None:
@@ -186,7 +190,7 @@ class Watching:
             report = replace(report, message=f"{report.message} {cause}".rstrip())
         if report.rule in ("nonfinite-loss", "nonfinite-gradient"):
             self._rerun.release()
-            self._rerun.model_calls.close()  # search for the cause only once
+            self._rerun.model_calls.close()  # the origin is searched for only once
         if not self._reported.includes(report):
             return
         self.reports.append(report)
@@ -194,7 +198,7 @@ class Watching:
         _LOG.warning("step %d: %s [%s]", report.step, report.message, report.rule)
 
     def _log_failure(self, error: Exception) -> None:
-        """Log the first exception of this module's code, instead of raising it in the training."""
+        """Log the first exception of this module, instead of raising it in the training program."""
         if not self._failed:
             self._failed = True
             _LOG.warning("watch() may miss problems: %s: %s", type(error).__name__, error)
@@ -210,10 +214,10 @@ def watch(
     select: Iterable[str] | None = None,
     ignore: Iterable[str] = (),
 ) -> Watching:
-    r"""Watch every step of a training from now on, and report problems.
+    r"""Watch every step of a training run from now on, and report problems.
 
     Each problem is reported once, in `reports` and in the log "graphviz_torch", with the step in
-    which it began:
+    which it began. These problems are reported:
 
     - A loss or a gradient that is not finite, before the optimizer uses it. The report names the
       origin: the first operation with its line, or the row of the data. To find the origin, the
@@ -228,23 +232,23 @@ def watch(
       replaced while an optimizer keeps the old ones.
     - Graphs of 24 steps that are still alive, with the references that keep them alive; growing
       memory.
-    - An average of the weights that is written but keeps its values, or that keeps its values for
-      1,000 steps (a target network: 20,000 steps). Averages are found by the names of variables:
-      "ema", "average", "shadow", "target".
+    - An average of the weights, such as an EMA, that is written but keeps its values, or that keeps
+      its values for 1,000 steps (a target network: 20,000 steps). Averages are found by the names
+      of their variables: "ema", "average", "shadow", "target".
 
     Consequences of a reported problem are not reported in the next 1,000 steps. The two steps after
     a report are recorded completely.
 
-    With a writer, each module's gradient norm is also written, in every `every`-th step. Optimizers
-    that step in turn make one step, and each module is measured before its own optimizer steps. If
-    a parameter belongs to no optimizer, the norms of a step are written when the next step begins.
-    If the writer fails, for example because the disk is full, there is one warning and the training
-    continues.
+    With a writer, each module's gradient norm is also written, in every `every`-th step. If the
+    model has several optimizers, one step of each makes a training step, and each module is
+    measured before its own optimizer steps. If a parameter belongs to no optimizer, the norms of a
+    step are written when the next step begins. If the writer fails, for example because the disk is
+    full, there is one warning and the training continues.
 
-    Not detected: an infinite loss whose gradients are finite, and a step that skips the optimizer,
-    as a GradScaler does on purpose. On CUDA nothing is synchronized: NaN and Inf are reported when
-    the next step begins, without their origin. The origin has no line if it is outside of the
-    model's forward, or in a call whose arguments are larger than 64 MiB or have changed since. The
+    An infinite loss whose gradients are finite is not reported, nor is one after which a GradScaler
+    skips the optimizer step. On CUDA nothing is synchronized, so NaN and Inf are reported when the
+    next step begins, without their origin. The origin has no line if it is outside of the model's
+    forward, or in a call whose arguments are larger than 64 MiB or have changed since the call. The
     arguments of calls are kept alive until the step ends.
 
     Args:
@@ -256,12 +260,12 @@ def watch(
         every: interval in steps between two measurements for the writer, from the first step.
         tag: first part of the names of scalars, such as "gradient_norm/encoder.layers.0.fc1".
         folder: folder for the file "run.json.gz" with the recorded steps. None writes no file.
-        select: ids of the rules to report. None reports all rules.
-        ignore: ids of rules that are not reported.
+        select: ids of the rules whose problems are reported. None selects all rules.
+        ignore: ids of rules whose problems are not reported.
 
     Returns:
-        A context manager with `reports`, `steps` (the recorded steps) and `remove()`. Watching has
-        begun, whether or not the context manager is entered.
+        A context manager with `reports`, `steps` (the recorded steps) and `remove()`. Watching
+        begins at once, even if the result is not used in a `with` statement.
 
     Raises:
         TypeError: if `model` is not a module, `writer` has no `add_scalar`, or `every` is not an

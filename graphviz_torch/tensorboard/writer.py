@@ -19,7 +19,7 @@ from ..graph.files.replacement import replacement
 from ..graph.gc import with_gc_disabled
 
 MIN_VERSION = (2, 20)
-_MAX_BYTES = 2**31 - 1  # of a protobuf message
+_MAX_BYTES = 2**31 - 1  # maximum size of a protobuf message
 
 
 def to_tensorboard(
@@ -40,9 +40,9 @@ def to_tensorboard(
         logdir_or_writer: a directory, in which a new event file is written, or a `SummaryWriter`,
             which is flushed and stays open. Writing a large graph to a directory takes half the
             time, because a `SummaryWriter` computes checksums in Python.
-        tag: name of the graph in the tab's list.
+        tag: name of the graph in the list of the Graphs tab.
         step: the training step.
-        backward: whether to add the scope "backward", with a node for each gradient computation.
+        backward: True to add the scope "backward", with a node for each gradient computation.
 
     Raises:
         ImportError: if TensorBoard is missing or older than 2.20.
@@ -61,7 +61,7 @@ def to_tensorboard(
     from .events import GRAPHS, PREFIX, blob, pack, writing
     from .graph_def import graph_def, run_metadata
 
-    # A garbage collection takes longer than creating these objects, which may be a million.
+    # This function may create a million objects. Garbage collections would take longer than that.
     @with_gc_disabled
     def contents() -> tuple[bytes, bytes, bool]:
         built, paths = graph_def(graph, backward=backward)
@@ -69,7 +69,7 @@ def to_tensorboard(
         return _serialize(metadata), pack(graph), bool(metadata.step_stats.dev_stats)
 
     data, packed, measured = contents()
-    # Without measurements, name the plugin with which the tab does not offer times and memory.
+    # The name of the plugin decides whether the Graphs tab offers to color by time and memory.
     plugin = "graph_run_metadata" if measured else "graph_run_metadata_graph"
     with writing(logdir_or_writer) as write:
         write(blob(tag, plugin, data), step)
@@ -111,7 +111,7 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
 
 
 def _serialize(message: Any) -> bytes:
-    """Return the bytes of a protobuf message; raise ValueError if it is too large for one."""
+    """Return the bytes of a protobuf message; raise ValueError if there are more than allowed."""
     from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
     data: bytes | None = None

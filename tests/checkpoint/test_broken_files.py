@@ -31,7 +31,7 @@ def test_a_state_whose_value_is_no_tensor_is_refused(value: Any, tmp_path: Path)
     model = torch.nn.Linear(2, 2)
     torch.save({"weight": value, "bias": torch.ones(2)}, tmp_path / "a.pt")
     before = model.bias.detach().clone()
-    with pytest.raises(ValueError, match=r"not a tensor|has no values"):
+    with pytest.raises(ValueError, match=r"not a tensor|is a meta tensor"):
         load_checkpoint(tmp_path / "a.pt", model)
     assert torch.equal(model.bias, before)
 

@@ -19,7 +19,7 @@ _PAGE = Path(__file__).parent / "static" / "index.js"
 
 
 class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
-    """The tab's plugin: the tab lists all written graphs, and shows one of them."""
+    """The plugin of the tab "Autograd", which lists all written graphs and shows one of them."""
 
     plugin_name = GRAPHS
 
@@ -31,7 +31,7 @@ class AutogradPlugin(base_plugin.TBPlugin):  # type: ignore[misc]
         return routes(index__js=self.page, view__js=self.view, graphs=self.graphs, graph=self.graph)
 
     def is_active(self) -> bool:
-        """Return False, because TensorBoard shows the tab by itself if there is data for it."""
+        """Return False. TensorBoard shows the tab anyway if there is data for it."""
         return False
 
     def frontend_metadata(self) -> base_plugin.FrontendMetadata:

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 from ...graph import Graph
 from ..events import GRAPHS, PREFIX, unpack
 
-# The data servers keep fewer graphs of a tag than this.
+# Maximum number of graphs of a tag to request; the data servers keep fewer than this.
 _MAX_PER_TAG = 1000
 # Number of graphs in the cache. Parsing 100,000 nodes takes about a second and 100 MB.
 _MAX_PARSED_GRAPHS = 8
 
 
 class Written(NamedTuple):
-    """The position of a graph in the log directory."""
+    """A graph that was written to the log directory: its step, time and key."""
 
     step: int
     wall_time: float
@@ -33,7 +33,7 @@ class Store:
         self._graphs: dict[Written, Graph] = {}
 
     def listing(self, ctx: Any, experiment: str) -> dict[str, dict[str, list[Written]]]:
-        """Return the positions of all graphs, by run and tag, in order of steps."""
+        """Return run -> tag -> written graphs, in the order of their steps."""
         found = self._provider.read_blob_sequences(
             ctx, experiment_id=experiment, plugin_name=GRAPHS, downsample=_MAX_PER_TAG
         )

@@ -11,11 +11,11 @@ from werkzeug import Request, Response
 
 
 def routes(**answers: Callable[[Request], Response]) -> dict[str, Any]:
-    """Return routes as TensorBoard needs them: a dict from a path to a WSGI application.
+    """Return path -> WSGI application, as TensorBoard expects the routes of a plugin.
 
     Args:
-        answers: functions from a request to a response. Their names are the paths; "__" in a name
-            becomes ".".
+        answers: path -> function that returns the response to a request. "__" in a path becomes
+            ".".
     """
     return {
         "/" + name.replace("__", "."): Request.application(answer)
