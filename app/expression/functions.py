@@ -1,7 +1,7 @@
 """The names of functions, operators and constants in the app's small language.
 
 `evaluation.py` looks the names up in torch. This module does not import torch, so that the page
-that explains the language is fast.
+about the language opens fast.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class _JobServer:
             with contextlib.suppress(KeyError):
                 self.selector.unregister(child.life)
             if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
-                with contextlib.suppress(OSError):  # the app has closed its end
+                with contextlib.suppress(OSError):  # raised if the app has closed its end
                     child.life.send(SPENT)
             child.life.close()
             del self.children[process]

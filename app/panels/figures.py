@@ -187,7 +187,7 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
 
     Args:
         graph: the graph.
-        ran: False if only forward has run, so that the copies of backward are predicted.
+        ran: False if only forward has run; the copies in backward are then predicted.
     """
     parts = []
     for when in ("in forward", "in backward", "after backward"):

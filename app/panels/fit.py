@@ -15,7 +15,7 @@ from .results import result
 SAMPLE = "A sample: 6.4 billion parameters"
 FILE = "My own rehearsal"
 GIB = 2**30
-_STATES = ("parameters", "gradients", "optimizer")  # sharding divides them over the ranks
+_STATES = ("parameters", "gradients", "optimizer")  # memory that sharding divides over the ranks
 COLUMNS = ("kind", "group", "count", "bytes", "module", "line")
 
 

@@ -13,8 +13,8 @@ from graphviz_torch.export import view_script
 
 from .language import view_words
 
-# Streamlit calls this with new `data` at every rerun. The view keeps its state; it is rebuilt only
-# for another graph or language.
+# Streamlit calls this function with new `data` at every rerun. The view keeps its state, and is
+# rebuilt only for a different graph or language.
 _ADAPTER = """
 const views = new WeakMap();
 const isDark = (element) => {

@@ -36,7 +36,7 @@ def show(opened: OpenedGraph, *, key: str, ran: bool = True, color_by: str | Non
     Args:
         opened: the recording.
         key: key of the selection.
-        ran: whether backward has run, so that there are gradients.
+        ran: whether backward has run; if not, there are no gradients.
         color_by: coloring of the view; None colors by gradient, if there is one.
     """
     middle, right = st.columns([1, 1], gap="medium")

@@ -1,8 +1,8 @@
 """Measure how fast copies between the CPU and a GPU are, from pageable and from pinned memory.
 
 Each time is a median of `torch.utils.benchmark` runs of one copy into memory that is already
-allocated. It is measured from the call until the device has finished, so that for a small copy it
-is mostly the cost of the call.
+allocated. It is measured from the call until the device has finished. For a small copy, it is
+mostly the cost of the call.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Mover:
         self.moved: list[Move] = []
         self.stayed: list[tuple[str, str]] = []
         self._new: dict[int, Any] = {}  # id of an original object -> the moved one
-        self._originals: list[Any] = []  # alive, so that ids are not reused
+        self._originals: list[Any] = []  # kept alive, so that their ids are not reused
         self._at_address: dict[int, list[tuple[str, torch.Tensor]]] = {}  # storage -> tensors in it
 
     def move(self, tree: Any, name: str = "") -> Any:
@@ -346,7 +346,7 @@ class Mover:
             name: name of the tensor in the report.
             old: the original leaf.
             new: the moved values.
-            shares: name of the tensor in whose copy this one is contained; "" if there is none.
+            shares: name of the tensor whose copy contains `new`; "" if `new` is a copy of its own.
             nbytes: number of copied bytes; None computes it from `new`.
         """
         if isinstance(old, torch.nn.Parameter):

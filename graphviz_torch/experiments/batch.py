@@ -2,8 +2,8 @@
 
 If the module returns its loss, the module is run again with a batch that contains each sample
 twice. If a function of `torch.nn.functional` computes the loss, that function is run again. If
-other operations compute the loss, the graph is searched for a sum over the samples. There is no
-conclusion if the loss is divided by a number that may be the number of samples or tokens.
+other operations compute the loss, the graph is searched for a sum over the samples. Nothing is
+concluded if the loss is divided by a number that may be the number of samples or tokens.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _judge_sum(term: Term | None, name: str, where: str, action: str, numbers: i
     if divisor == 1:
         message = f"{name} {action}: it is a sum"
         return _sum(message, f"{name} sums over the samples: {_SIZE}", name, where, node)
-    if divisor is not None and divisor > numbers:  # it cannot be the number of samples
+    if divisor is not None and divisor > numbers:  # the divisor cannot be the number of samples
         message = f"{name} {action}, and is divided by {divisor:g}: it is a sum"
         finding_text = f"{name} sums over the samples, and {divisor:g} is not their number: {_SIZE}"
         return _sum(message, finding_text, name, where, node)

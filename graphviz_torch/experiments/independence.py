@@ -133,7 +133,8 @@ def positions(subject: Subject) -> Iterator[Experiment]:
     """Change later positions of a sequence: outputs at earlier positions have to stay the same.
 
     The experiment applies to models whose targets are their inputs, shifted by some positions: by
-    one if the model predicts the next position. Shifts by zero or two are reported.
+    one if the model predicts the next position. Shifts by zero or two are reported as
+    `target-shift`.
     """
     found = [_shift(subject, each) for each in subject.inputs()]
     shifts = [(i, s) for i, s in zip(subject.inputs(), found, strict=True) if s is not None]

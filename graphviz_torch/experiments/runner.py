@@ -109,7 +109,7 @@ def experiment(recording: Any, *names: str) -> Experiments:
 
 
 def subject_of(recording: Any) -> Subject:
-    """Return the call that a recording kept, ready to be run again.
+    """Return the first call in a recording, ready to be run again.
 
     Raises:
         TypeError: if `recording` is not a recording.

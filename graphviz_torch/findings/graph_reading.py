@@ -224,7 +224,7 @@ class Reading:
             # A meta tensor has no values, so the model runs with other tensors.
             and p.tensor.device != "meta"
             and not (p.has_grad and p.stepped)  # the program assigned p.grad by itself
-            and not p.in_other_optimizer  # an optimizer that steps alternately trains it
+            and not p.in_other_optimizer  # an optimizer that steps in other steps trains p
             and not (self.backward_failed and (p.module_called is not False or p.node is not None))
         ]
 

@@ -16,7 +16,8 @@ class DivergedReplica:
     # Class that keeps the copies equal, such as "DistributedDataParallel"; "" if there is none.
     wrapper: str
     since: str  # "step 2"; "" if the ranks never had equal values
-    diverged_before: bool  # True if it also differed in an earlier step and was equal in between
+    # True if the ranks' values also differed in an earlier step, and were equal in between.
+    diverged_before: bool
 
 
 def find_diverged(graphs: Sequence[Graph], kind: str) -> Iterator[DivergedReplica]:

@@ -175,7 +175,7 @@ def rule(
     also: tuple[Source, ...] = (),
     advanced: bool = False,
 ) -> Callable[[Function], Function]:
-    """Add the decorated function to the table of rules, as a rule of `find`.
+    """Add the decorated function to the table of rules, as a rule that `find` checks.
 
     Args:
         severity: the severity of the most severe findings that the function yields.

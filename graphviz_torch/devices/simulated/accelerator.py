@@ -195,8 +195,9 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))
         # No mode is below this one, so the operator runs directly: PyTorch's own dispatch to
-        # SimulatedTensor would first import torch.distributed.tensor, half a second (2.13). A
-        # detach is still dispatched, because recordings notice `Variable(x)` only by its detach.
+        # SimulatedTensor would first import torch.distributed.tensor, which takes half a second
+        # (PyTorch 2.13). A detach is still dispatched, because recordings notice `Variable(x)` only
+        # by its detach.
         direct = func is not torch.ops.aten.detach.default
         if direct and types and all(kind is SimulatedTensor for kind in types):
             return run(func, args, kwargs)
@@ -237,7 +238,8 @@ class _Construction(TorchFunctionMode):
         if func in _FROM_DATA:
             return _from_data(func, args, kwargs)
         if func is torch._has_compatible_shallow_copy_type:
-            # nn.Module.to calls this to choose between `param.data = ` and a new parameter.
+            # nn.Module.to calls this function to choose between `param.data = ` and a new
+            # parameter.
             if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
                 return True
         elif func is scaled_dot_product_attention and isinstance(args[0], SimulatedTensor):

@@ -5,8 +5,8 @@ and returns the replacement. The originals are restored when the last block ends
 
 The rows of this module are functions that check the device type before they dispatch: optimizers
 and gradient clipping with `foreach=True` or `fused=True` (the CPU's kernels run), and pinned memory
-in a DataLoader. `capturable=True` is refused, because it is for CUDA graphs. Other modules have the
-rows for `torch.cuda`, `nn.DataParallel`, autocast and files.
+in a DataLoader. `capturable=True` is refused, because it is for CUDA graphs. Other modules of this
+folder contain the rows for `torch.cuda`, `nn.DataParallel`, autocast and files.
 
 The names in the table are private API of PyTorch 2.11 to 2.14.
 """
@@ -70,7 +70,7 @@ def _has_foreach_support(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fused_devices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the device type of simulated devices to those with fused optimizer kernels."""
+    """Add the simulated devices' type to the device types with fused optimizer kernels."""
     return lambda: [*original(), "meta"] if simulated_devices() else original()
 
 

@@ -1,8 +1,8 @@
 """`explain`: the path of the gradient from the loss to one parameter or node.
 
 If several paths reach the target, the strongest is shown. The search starts at the target. From
-each node it continues with one of the node's users, the one whose gradient has the largest norm, up
-to the loss.
+each node the search continues with the user of this node whose gradient has the largest norm, until
+it reaches the loss.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class GradientPath:
     whole: Graph = field(repr=False)
     target: str
     points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
-    path_count: int  # number of paths to the target; `points` are those of the strongest path
+    path_count: int  # number of paths to the target; `points` shows the strongest one
     end: str  # a sentence: where the gradient ended
 
     @property

@@ -62,7 +62,7 @@ class LossTable:
 
     networks: tuple[str, ...]
     rows: tuple[LossRow, ...]
-    # By network: True if an optimizer stepped it; None if no step was recorded.
+    # For each network: True if an optimizer updated it; None if no step was recorded.
     stepped: tuple[bool | None, ...]
 
     def to_text(self, *, wide: bool = False) -> str:

@@ -18,7 +18,7 @@ from ..words import at, group_by_key, names_of, nodes_of
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "switched_off")
 PLAIN = ("detach", "detach_", "data", *_MODES)
 _DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
-# Operations that return a weight in another shape, layout or dtype.
+# Operations that return a weight in a different shape, layout or dtype.
 _VIEWS = ("t", "transpose", "permute", "view", "expand", "to_copy", "unsqueeze", "slice", "select")
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
@@ -166,7 +166,7 @@ def cause_text(cut: Cut) -> str:
 def to_learn(reading: Reading) -> list[Parameter]:
     """Return the parameters without a gradient that this step is meant to train.
 
-    Parameters that the step's optimizer does not hold are left out, such as those of a target
+    Parameters that are not in the step's optimizer are left out, such as the parameters of a target
     network, or of the generator while the discriminator is trained.
     """
     return [
@@ -383,8 +383,8 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
     """Return the paths of modules with these parameters in which no parameter got a gradient.
 
     If no parameter got a gradient in the innermost module that contains all these parameters, only
-    its path is returned. Otherwise, the paths are those of the outermost such module around each
-    parameter.
+    its path is returned. Otherwise, the path of the outermost module without a gradient around each
+    parameter is returned.
     """
     paths = [_common_module(parameters)]
     inside = "" if paths == ["the model"] else f"{paths[0]}."

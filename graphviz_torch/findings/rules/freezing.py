@@ -244,7 +244,7 @@ def frozen(reading: Reading) -> Iterator[Finding]:
         for p in reading.graph.parameters
         if not p.requires_grad
         and (p.stepped is None or p.stepped or p.in_optimizer)
-        and not p.got_gradient  # another step trains it
+        and not p.got_gradient  # another step trains this parameter
         and p.module_called is not False
         and p.name.rpartition(".")[0] not in evaluated
     ]

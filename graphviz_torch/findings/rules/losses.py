@@ -30,7 +30,7 @@ _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
 
 
 class _Loss(NamedTuple):
-    """The kind of input that a loss takes, and the operations that return another kind."""
+    """The kind of input that a loss takes, and the operations that return a wrong kind."""
 
     takes: str
     mistakes: dict[str, str]  # operation -> kind of values that it returns

@@ -214,7 +214,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     ]
     if not zeros:
         return
-    # Id of a node -> id of the flat operation that its output passes through.
+    # Id of a node -> id of the operation with derivative 0 through which the node's output passes.
     step: dict[int, int] = {}
     for node in reversed(nodes):  # users before inputs
         for edge in reading.users[node.id]:

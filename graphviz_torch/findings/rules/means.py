@@ -1,4 +1,4 @@
-"""Rules about losses that are averaged over another number of values than intended."""
+"""Rules about losses that are averaged over the wrong number of values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def undivided_accumulation(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The sum of the gradients of k batches is k times as large as the gradient of their mean. The
-    training differs from one with a batch that is k times as large: SGD takes steps that are k
-    times as long, and clipping bounds nearly all gradients.
+    The sum of the gradients of k batches is k times as large as their mean, which is the gradient
+    of one batch of the total size. With the sum, SGD takes steps that are k times as long, and
+    clipping bounds nearly all gradients.
 
     ## Example
 
@@ -73,12 +73,12 @@ def undivided_accumulation(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The learning rate may have been chosen for the sum. The losses of several tasks, each with a
-    backward of its own, are usually added without a division.
+    The learning rate may have been chosen for the sum. If several tasks have a backward each, their
+    gradients are usually added without a division.
 
     ## Not detected
 
-    A loss that is divided by any number, or multiplied with a tensor, is not reported. Neither is a
+    A loss that is divided by any number, or multiplied by a tensor, is not reported. Neither is a
     step before which the program read the gradients, because it may have divided them.
 
     ## See also
@@ -105,7 +105,7 @@ def undivided_accumulation(reading: Reading) -> Iterator[Finding]:
 
 
 def _undivided_mean(reading: Reading, root: int, count: int) -> Node | None:
-    """Return a mean that the loss adds without a division.
+    """Return a mean that is added to the loss undivided.
 
     Return None if there is none, or if the loss may be divided by `count`.
     """
@@ -119,7 +119,7 @@ def _undivided_mean(reading: Reading, root: int, count: int) -> Node | None:
         elif node.operation == "mul":
             with suppress(ValueError):
                 factor = float(attribute(node, "other"))
-                if abs(factor * count - 1) > 1e-3:  # otherwise the loss is divided by `count`
+                if abs(factor * count - 1) > 1e-3:  # the loss is not divided by `count`
                     stack += [edge.source for edge in reading.inputs[node.id]]
                     continue
             return None
@@ -147,9 +147,9 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The gradients are too small by the size of the batch, and they depend on it: the last, smaller
-    batch of an epoch counts more. Adam hides the small scale, but weight decay, clipping and other
-    terms of the loss are then out of proportion.
+    The gradients are too small by a factor of the batch size, so the last, smaller batch of an
+    epoch counts more. Adam hides the small scale, but weight decay, clipping and other terms of the
+    loss are out of proportion.
 
     ## Example
 
@@ -218,7 +218,7 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
 
 
 def _passed(reading: Reading, node: Node) -> Node | None:
-    """Return the node that computed the value that a scalar's node scales."""
+    """Return the node of the value that a node scales by a number."""
     while True:
         edges = reading.inputs[node.id]
         if len(edges) != 1:
@@ -235,7 +235,7 @@ def mean_over_masked_values(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The loss is smaller by the share of masked values. A batch with much padding gets small
+    The loss is too small by the fraction of masked values. A batch with much padding gets small
     gradients, and the weight of a token depends on the lengths of the other samples.
 
     ## Example
@@ -272,12 +272,12 @@ def mean_over_masked_values(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A fixed divisor keeps the weight of a token independent of the other samples, as in some policy
-    losses. Divide by a constant that does not depend on the padding.
+    Some policy losses use a fixed divisor, so that the weight of a token does not depend on the
+    other samples. Divide by a constant that does not depend on the padding.
 
     ## Not detected
 
-    Masks that are applied with `masked_fill`, `where` or an assignment, and masks with other values
+    Masks that are applied with `masked_fill`, `where` or an assignment, and masks with values other
     than 0 and 1, are not reported.
 
     ## See also
@@ -306,8 +306,8 @@ def mean_of_unequal_means(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     Each batch has the same weight, so a target in a small batch weighs more than one in a large
-    batch. With gradient accumulation over sequences of different lengths, the training differs from
-    one with a single large batch.
+    batch. With gradient accumulation over sequences of different lengths, the result differs from
+    training with a single large batch.
 
     ## Example
 
@@ -347,7 +347,7 @@ def mean_of_unequal_means(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Each sequence may be meant to weigh the same, whatever its length.
+    All sequences may be meant to have the same weight, regardless of their lengths.
 
     ## Not detected
 

@@ -1,4 +1,4 @@
-"""Rules about memory that a step keeps without need: retained graphs, float64, views."""
+"""Rules about memory that a step keeps needlessly: retained graphs, float64, views."""
 
 from __future__ import annotations
 

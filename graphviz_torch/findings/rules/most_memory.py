@@ -26,9 +26,9 @@ def most_memory(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Activations often need more memory than parameters, gradients and optimizer states together, so
-    that they limit the batch size. The report names the modules with the largest activations, and
-    the blocks that are worth a checkpoint.
+    Activations often need more memory than parameters, gradients and optimizer states together, and
+    limit the batch size. The report names the modules with the largest activations, and the blocks
+    that are worth a checkpoint.
 
     ## Example
 

@@ -14,13 +14,13 @@ from ..words import at, times
 @rule("info", reads="end", of=(OverwrittenWeights,))
 def overwritten_weights(reading: Reading) -> Iterator[Finding]:
     """Trained parameters are overwritten with other values between two optimizer steps, so the
-    updates of the steps before are lost.
+    earlier updates are lost.
 
     ## Why it matters
 
     A program that evaluates an average of the weights, or a saved state, may copy it into the model
-    that it trains. The training then continues from the copied weights, while the optimizer still
-    has the moments of the lost ones.
+    that it trains. Training then continues from the copied weights, while the optimizer still has
+    the moments of the lost weights.
 
     ## Example
 
@@ -58,8 +58,8 @@ def overwritten_weights(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Lookahead and Reptile set the weights back to slow ones, and a training may return to its best
-    weights.
+    Lookahead and Reptile set the weights back to slow weights, and a program may return to the best
+    weights so far.
 
     ## Not detected
 
@@ -85,14 +85,14 @@ def overwritten_weights(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(SelfCopy,))
 def copy_onto_itself(reading: Reading) -> Iterator[Finding]:
-    """A trained parameter is copied onto itself, which changes nothing: the state that was saved
+    """A trained parameter is copied onto itself, which changes nothing, because the saved state
     shares the memory of the parameters.
 
     ## Why it matters
 
     `state_dict()` returns the parameters themselves, not copies. A state that is kept without a
-    copy changes with each step, so that loading it does not bring back the best weights. In the
-    same way, a target network that is the model itself never differs from the model.
+    copy changes with each step, so loading it does not bring back the best weights. Likewise, a
+    target network that is the model itself never differs from the model.
 
     ## Example
 

@@ -158,7 +158,8 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):
-        unused = [p for p in unused if p.node is not None]  # data-assignment may explain the rest
+        # The rule data-assignment may explain the parameters without a node.
+        unused = [p for p in unused if p.node is not None]
     if not unused or reading.copied_parameters is not None:
         return  # step-without-gradients reports that copies have the gradients
     learning = _modules_around(
@@ -294,7 +295,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         and not p.in_optimizer
     ]
     if idle:
-        targets = untrained_targets(reading)  # the rule target-not-detached reports them
+        targets = untrained_targets(reading)  # the rule target-not-detached reports these targets
         idle = [p for p in idle if p.node not in targets]
     if not idle or reading.graph.failure is not None:
         return

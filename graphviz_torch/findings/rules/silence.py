@@ -33,10 +33,10 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The optimizer steps, but no weight changes. The report names the first node, from the loss
-    backwards, that received a gradient and passed only zeros. Common causes are a factor of zero,
-    an empty tensor and a saturated function. If one module ran twice on the same values, the
-    gradients of the two runs may also cancel.
+    The optimizer steps, but no weight changes. The report names the first node in the order of
+    backward that received a gradient and passed only zeros. Common causes are a factor of zero, an
+    empty tensor and a saturated function. If one module ran twice on the same values, the gradients
+    of the two runs may also cancel.
 
     ## Example
 

@@ -79,7 +79,7 @@ def device_sync(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Logging now and then, early stopping, and a check for NaN before the step need the value.
+    Occasional logging, early stopping, and a check for NaN before the step need the value.
 
     ## Not detected
 

@@ -361,7 +361,7 @@ def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     if any(node.leaf and node.order is not None for node in nodes):
-        return  # a backward reached the parameters, such as that of a gradient penalty
+        return  # a backward, such as that of a gradient penalty, reached the parameters
     activations = [
         node for node in nodes if node.name.startswith(_PIECEWISE_LINEAR) and _norm(node)
     ]

@@ -115,7 +115,7 @@ def dead_relu(reading: Reading) -> Iterator[Finding]:
             continue
         edge = reading.inputs[node.id][0]
         if len(reading.users[edge.source]) > 1:
-            continue  # the input's gradient also contains those of its other users
+            continue  # other users of the input also contribute to its gradient
         after, before = reading.stats(node.id), reading.stats(edge.source, edge.output_nr)
         meta = reading.meta(node.id)
         if after is None or before is None or meta is None or after.zero_fraction == 1:

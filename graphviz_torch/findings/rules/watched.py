@@ -70,7 +70,7 @@ def nonfinite_loss() -> None:
 
 @external_rule("warning", "watch")
 def no_gradient() -> None:
-    """A parameter that an optimizer holds had no gradient, or only zeros, in 20 steps in a row.
+    """A parameter in an optimizer had no gradient, or a gradient of zeros, in 20 consecutive steps.
 
     ## Why it matters
 
@@ -118,7 +118,7 @@ def no_gradient() -> None:
 
     ## Not detected
 
-    Parameters that no optimizer holds are not checked; in a recorded step, `not-in-optimizer`
+    Parameters that are in no optimizer are not checked; in a recorded step, `not-in-optimizer`
     reports them. Gradients that are small but not zero are not reported.
 
     ## See also

@@ -109,7 +109,7 @@ def epsilon_underflow(reading: Reading) -> Iterator[Finding]:
             continue
         if not 0 < number <= _ROUNDS_TO_ZERO[meta.dtype]:
             continue
-        # The divisor may be an expand of this node.
+        # The divisor may be the result of an expand after this node.
         users = {edge.target for edge in reading.users[node.id]}
         users |= {edge.target for user in users for edge in reading.users[user]}
         yield finding(

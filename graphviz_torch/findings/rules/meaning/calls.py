@@ -1,4 +1,4 @@
-"""Rules about calls with another effect than intended, and about repeated batches."""
+"""Rules about calls that do not have the intended effect, and about repeated batches."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
 def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
-    """The bound of gradient clipping is far below all gradient norms, so all gradients have
-    the same norm, or far above all norms, so it has no effect.
+    """The bound of gradient clipping is far below all gradient norms, so all clipped gradients have
+    the same norm, or it is far above all norms and has no effect.
 
     ## Why it matters
 
@@ -374,7 +374,7 @@ def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
 @rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
     """A batch is used more than once: the workers of a DataLoader return the same batches, each
-    step takes the first batch of a new iterator, a shuffled pass repeats the pass before, or all
+    step takes the first batch of a new iterator, a shuffled pass repeats the previous pass, or all
     ranks have the same batch.
 
     ## Why it matters

@@ -1,4 +1,4 @@
-"""Rules about targets: ignored, constant and padding ones, and those out of a loss's range."""
+"""Rules about targets that are ignored, constant, padding, or out of a loss's range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...words import at
 
 _CLASS_LOSSES = ("cross_entropy", "nll_loss")
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
-# Loss -> the targets that it takes, and advice on other targets.
+# Loss -> the targets that the loss takes, and advice if it gets other targets.
 _TAKES = {
     "cosine_embedding_loss": _SIGNS,
     "margin_ranking_loss": _SIGNS,
@@ -156,7 +156,7 @@ def ignored_targets(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A batch without a target can occur now and then, for example if a prompt fills the whole
+    A batch without a target can occur occasionally, for example if a prompt fills the whole
     context. Skip such a batch before the loss is computed.
 
     ## Not detected
@@ -298,14 +298,14 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    If the token that ends a sequence is also used as padding, the first one of each row must be
-    counted. One such target per row is not reported.
+    If the token that ends a sequence is also used as padding, its first occurrence in each row must
+    be counted. Nothing is reported if each row has at most one such target.
 
     ## Not detected
 
-    A token is known as padding if it is the `padding_idx` of the embedding, or if at least two rows
-    end with a run of it and it occurs nowhere else. Losses with weights, and losses with
-    `reduction="none"`, are not reported, because the program may mask them.
+    A token is recognized as padding if it is the embedding's `padding_idx`, or if at least two rows
+    end with repetitions of the token and it occurs nowhere else. Losses with weights, and losses
+    with `reduction="none"`, are not reported, because the program may mask them.
 
     ## See also
 
@@ -327,7 +327,7 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
 @rule("info", reads="end", of=(UsedPadding,))
 def attention_to_padding(reading: Reading) -> Iterator[Finding]:
-    """An attention without a mask attends to padding.
+    """An attention layer or function without a mask attends to padding.
 
     ## Why it matters
 

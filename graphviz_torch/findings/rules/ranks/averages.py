@@ -245,7 +245,7 @@ def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 @rule("warning", reads="end", of=(Collective,))
 def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
-    """The ranks average gradients more often than a step needs, in each of several backwards, or by
+    """The ranks average gradients more often than a step needs: in each of several backwards, or by
     hand after DistributedDataParallel has already averaged them.
 
     ## Why it matters

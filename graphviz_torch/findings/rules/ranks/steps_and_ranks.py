@@ -167,7 +167,7 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## Not detected
 
     A group is not compared if the graph of one of its ranks is missing. Collectives of other
-    threads are not seen.
+    threads are not detected.
 
     ## See also
 
