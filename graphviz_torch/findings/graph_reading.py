@@ -44,7 +44,7 @@ def averages(graph: Graph) -> dict[str, Collective]:
 
 
 def largest_unnamed_average(graph: Graph) -> int:
-    """Return the bytes of the largest reduction whose parameters are unknown; 0 if none."""
+    """Return the bytes of the largest gradient reduction with unknown parameters; 0 if none."""
     return max(
         (
             each.nbytes

@@ -4,9 +4,9 @@ PyTorch's C++ code casts the arguments of an operator only if they are CUDA tens
 recognize simulated tensors as such. Therefore simulated tensors have the dispatch key of CUDA's
 autocast, and while CUDA is simulated, the functions below replace the kernels of this key. The
 functions cast as PyTorch's kernels do, but test for simulated tensors. The lists of operators are
-PyTorch's (`ATen/autocast_mode.h`, 2.8 to 2.14). Only operators that the installed PyTorch casts are
-replaced. After the cast, the CPU's kernel runs; if the CPU has no kernel for float16, PyTorch
-raises.
+those of `ATen/autocast_mode.h` of PyTorch 2.8 to 2.14. Only operators that the installed PyTorch
+casts are replaced. After the cast, the CPU's kernel runs; if the CPU has no kernel for float16,
+PyTorch raises.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A program may update a parameter by hand in this way. Write `with torch.no_grad(): x.copy_(h)`
-    instead: autograd then detects that a saved tensor is overwritten.
+    instead: autograd then raises an error if a saved tensor is overwritten.
 
     ## Not detected
 

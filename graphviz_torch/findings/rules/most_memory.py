@@ -278,7 +278,8 @@ def _bytes_of_checkpoints(reading: Reading, home: Sequence[str | None]) -> int:
         home: the block of each node; None for nodes outside of the blocks.
     """
     nodes = reading.graph.nodes
-    # (node whose saved bytes include the tensor, or node and output that computed it; tensor)
+    # Tensors that are still saved, each with the node whose saved bytes include it, or with the
+    # node and output that computed it.
     staying: set[tuple[object, TensorMeta]] = set()
     for node in [node for node, block in zip(nodes, home, strict=True) if block is None]:
         for saved in node.saved:

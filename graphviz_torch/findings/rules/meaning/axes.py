@@ -50,7 +50,7 @@ _BETWEEN_PRODUCTS |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
 _SOFTMAX = ("softmax", "safe_softmax")  # scaled_dot_product_attention calls safe_softmax
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
-_STEPWISE = ("GRU", "RNN")  # computed step by step, unless by cuDNN or MIOpen
+_STEPWISE = ("GRU", "RNN")  # computed step by step, if not by cuDNN or MIOpen
 _TRANSPOSING = (*_STEPWISE, "LSTM", "MultiheadAttention")
 _PROJECTION = "in_proj_weight"  # a parameter of PyTorch's attention
 # `batch_first` of a layer that mixes samples -> the dimension along which it mixes, and advice.
@@ -497,7 +497,7 @@ def _torch_class(reading: Reading, node: Node) -> str:
 def _mixing_axes(
     reading: Reading, axes: list[Axes], node: int
 ) -> tuple[Dimension, Dimension] | None:
-    """Return the axis along which a layer mixes, and its batch axis; None if unknown."""
+    """Return the axis along which a layer mixes values, and the batch axis; None if unknown."""
     own, operation = axes[node], reading.graph.nodes[node].operation
     if operation == "stack":  # stacks the results of all time steps
         return (own[0], own[1]) if len(own) == 3 and own[0] and own[1] else None

@@ -137,7 +137,7 @@ class _Comparison(NamedTuple):
     node: Node
     sides: tuple[int, int]  # nodes of the two compared results
     leaves: tuple[set[int], set[int]]  # nodes of the parameters behind each side
-    # Index of the side whose parameters this step does not train; None if there is none.
+    # Index of the side whose parameters are not trained by this step; None if there is none.
     target: int | None
 
     @property

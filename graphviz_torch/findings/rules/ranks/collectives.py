@@ -287,8 +287,8 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Both redistributions are collectives in the forward, and again in backward. All of this traffic
-    is superfluous.
+    Both redistributions are collectives, which run in the forward and again in backward. All of
+    this traffic is superfluous.
 
     ## Example
 

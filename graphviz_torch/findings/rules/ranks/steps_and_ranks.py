@@ -52,7 +52,7 @@ def growing_graph(graphs: Sequence[Graph]) -> Iterator[Finding]:
     added = set(created - before)
     newest = graphs[-1].nodes
     new = [n for n in newest if (n.title, n.where, n.module) in added]
-    # The carried result is a sum, or the first new node.
+    # The result that is kept is a sum outside of modules or, without one, the first new node.
     kept = next((n for n in new if n.title == "add" and not n.module), new[0] if new else None)
     where = kept.where if kept is not None else ""
     sizes = listing(map(str, counts[-STEPS:]))
