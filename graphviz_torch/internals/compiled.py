@@ -1,8 +1,8 @@
-"""Find the backward graph that AOTAutograd wrote for a region compiled by `torch.compile`.
+"""Find the backward graph that AOTAutograd created for a region compiled by `torch.compile`.
 
-The graph is reached from the class of the region's autograd node, through private PyTorch API (2.11
-to 2.14). When Inductor compiles the graph, in the first backward, it removes source lines and
-module names from it. A graph that was loaded from a cache on disk never had them.
+The class of the region's autograd node has a private attribute that refers to the graph (2.11 to
+2.14). When Inductor compiles the graph, in the first backward, it removes source lines and module
+names from it. A graph that was loaded from a cache on disk never had them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 
 
 def is_region(kind: type) -> bool:
-    """Return True if nodes of class `kind` are backwards of regions compiled by `torch.compile`."""
+    """Return True if `kind` is the node class of a region compiled by `torch.compile`."""
     forward: Any = getattr(kind, "_forward_cls", None)
     return (
         kind.__name__ == "CompiledFunctionBackward"

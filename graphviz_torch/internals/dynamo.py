@@ -37,7 +37,7 @@ def not_compiled_itself(function: _Function) -> _Function:
 def not_compiled_hook(function: _Function) -> _Function:
     """Mark a hook that compiled code may call, and return it.
 
-    Dynamo breaks the graph at such a hook without a message.
+    Dynamo then breaks the graph at the hook without logging a message.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     return not_compiled(function)
@@ -49,7 +49,7 @@ def compiles_backward() -> bool:
     return module is not None and bool(module.compiled_autograd_enabled)
 
 
-_marks: dict[CodeType, Any] = {}  # the strategy of every marked function, for `restore_marks`
+_marks: dict[CodeType, Any] = {}  # code of a marked function -> its mark, for `restore_marks`
 
 
 def restore_marks() -> None:
@@ -70,6 +70,10 @@ is_jit_tracing: Any = torch._C._is_tracing
 
 
 def is_trial() -> bool:
-    """Return True inside a torch.func transform, or while Dynamo runs on fake tensors."""
+    """Return True if the program is not really running, but is being transformed or traced.
+
+    This is the case inside a torch.func transform, and while Dynamo runs the program on fake
+    tensors.
+    """
     transformed = torch._C._functorch.maybe_current_level() is not None
     return transformed or TracingContext.try_get() is not None

@@ -12,8 +12,8 @@ named without us. Filters by module and by line then apply, and the warning is s
 A filter that hides the warning everywhere except in one module still hides it.
 
 Uses private API: `warnings._showwarnmsg`, which Python calls for each warning that passed the
-filters (3.10 to 3.14), and PyTorch's function between a torch function and a mode (2.13). If other
-code replaces `_showwarnmsg` after us, its replacement is kept.
+filters (3.10 to 3.14), and `handle_torch_function`, through which PyTorch's functions call a mode
+(2.13). If other code replaces `_showwarnmsg` after us, its replacement is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
 _VMAP = TORCH + os.path.join("_functorch", "vmap.py")
-_MAX_FRAMES = 20  # most user frames that are returned
+_MAX_FRAMES = 20  # `user_frames` returns at most this many frames
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib")),
@@ -58,7 +58,7 @@ _OTHER_PATHS = (
     "<eval_with_key>",
     "<__array_function__",
 )
-# Modules of PyTorch that copy tensors or read values on their own account.
+# Modules of PyTorch that copy tensors or read values without being asked to by the program.
 _OF_TORCH = (
     "torch.amp",
     "torch.distributed",
@@ -102,7 +102,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def library_of(frame: FrameType | None) -> str:
-    """Return the library whose code runs between `frame` and the user's code, as "transformers".
+    """Return the library on the stack between `frame` and the user's code, as "transformers".
 
     A few modules of PyTorch count as libraries, such as "torch.amp.grad_scaler". Returns "" if no
     library runs, or if there is no user code on the stack.
@@ -176,24 +176,21 @@ def clipping_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def clipping_function(frame: FrameType | None) -> str:
-    """Return the name of the outermost running PyTorch function that clips gradients.
-
-    Return "" if there is none.
-    """
+    """Return the name of the function of `clipping_frame`, or "" if there is none."""
     found = clipping_frame(frame)
-    # The code of clip_grads_with_norm_ has a name that begins with "_".
+    # The code object of `clip_grads_with_norm_` is named "_clip_grads_with_norm_".
     return "" if found is None else found.f_code.co_name.lstrip("_")
 
 
 def caller_of_vmap(frame: FrameType | None) -> FrameType | None:
-    """Return the user's frame that called torch.vmap around a call; None if there is none."""
+    """Return the user's frame that called the torch.vmap around `frame`, or None."""
     while frame is not None and frame.f_code.co_filename != _VMAP:
         frame = frame.f_back
     return user_frame(frame)
 
 
 def user_frames(frame: FrameType | None, last: FrameType | None = None) -> list[FrameType]:
-    """Return `frame` and the user's own frames that called it, innermost first, up to `last`."""
+    """Return `frame` and its callers in the user's own code, innermost first, up to `last`."""
     found: list[FrameType] = []
     while frame is not None and len(found) < _MAX_FRAMES:
         found.append(frame)
@@ -237,7 +234,7 @@ def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) ->
 
 
 def frame_variables(frame: FrameType, *names: str) -> list[Any]:
-    """Return the values of some variables of a frame, with None for each that does not exist."""
+    """Return the values of named variables of a frame, with None for a missing variable."""
     values = _copy_variables(frame)
     return [values.get(name) for name in names]
 
@@ -307,11 +304,11 @@ def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
-    """Return the frame that made the call that the mode running in `frame` handles."""
+    """Return the frame that made a call, given the `frame` of the mode that handles the call."""
     while frame is not None and frame.f_code in codes:
         frame = frame.f_back
         if frame is not None and frame.f_code is overrides.handle_torch_function.__code__:
-            frame = frame.f_back and frame.f_back.f_back  # skip the torch function itself
+            frame = frame.f_back and frame.f_back.f_back  # skip the called torch function
     return frame
 
 
@@ -330,7 +327,7 @@ def enter_program(program: object) -> None:
 
 
 def leave_program(program: object) -> None:
-    """End the mark that `enter_program` set: this context no longer belongs to `program`."""
+    """Undo `enter_program`: this context does not belong to `program` any more."""
     _programs.set(active_programs() - {program})
     if (aside := _suspended.get()) is not None:
         _suspended.set(aside - {program})

@@ -22,13 +22,13 @@ from torch.nn.modules.dropout import _DropoutNd
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
 # Called by `GradScaler.update`, unless the program passes a new scale.
 UPDATE_SCALE: Any = torch._amp_update_scale_
-# A function mode sees reads and writes of an attribute under these names.
+# A function mode sees a read or a write of an attribute as a call of one of these functions.
 _grad: Any = Tensor.grad
 _requires_grad: Any = Tensor.requires_grad
 _data: Any = Tensor.data
 READ_GRAD, SET_GRAD = _grad.__get__, _grad.__set__
 SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
-# Compute norms and largest elements of many tensors in one call.
+# `foreach_norm` and `foreach_max` compute the norm and the maximum of each of many tensors.
 foreach_norm: Any = torch._foreach_norm
 FOREACH_CLAMP_MIN: Any = torch._foreach_clamp_min_  # the first function called by clip_grad_value_
 foreach_max: Any = torch._foreach_max

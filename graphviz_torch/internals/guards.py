@@ -13,11 +13,11 @@ import torch
 no_functions: Any = torch._C.DisableTorchFunction  # hides calls from function modes and subclasses
 no_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
 # Returns the number of active dispatch modes.
-watched_operators: Any = torch._C._len_torch_dispatch_stack
+dispatch_mode_count: Any = torch._C._len_torch_dispatch_stack
 # In this context no autograd nodes are created, and no sequence number advances.
 no_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
 no_autocast: Any = torch._C._DisableAutocast  # autocast changes no dtype in this context
 
-# Does the same as `torch.set_grad_enabled`; function modes see its calls under this name.
+# Does what `torch.set_grad_enabled` does; a function mode sees a call of it as this function.
 set_grad_enabled: Any = torch._C._set_grad_enabled

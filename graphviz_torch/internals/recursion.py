@@ -23,7 +23,7 @@ _raised = 0  # the limit that we set last
 class RecursionRoom:
     """A raised recursion limit, from `open` to `close`, unless the program sets a limit itself.
 
-    Each open room raises the limit by one frame for each module call.
+    Each open room raises the limit by the number of module calls that fit into the program's limit.
 
     >>> before, room = sys.getrecursionlimit(), RecursionRoom()
     >>> room.open()
@@ -51,7 +51,7 @@ class RecursionRoom:
 def _note_own_limit() -> None:
     """Store the program's limit before the first room opens."""
     global _limit, _raised
-    # If the current limit is ours, it could not be lowered when the last room was closed.
+    # If the current limit is one that we set, lowering it failed when the last room was closed.
     if not _open and sys.getrecursionlimit() != _raised:
         _limit = _raised = sys.getrecursionlimit()
 

@@ -27,11 +27,11 @@ def is_set_up(device: int) -> bool:
     return bool(cuda._cuda_hasPrimaryContext(device))
 
 
-def fetch(tensor: Tensor, device: int) -> None:
+def wait_for_tensor(tensor: Tensor, device: int) -> None:
     """Make the current stream of `device` wait until a tensor of the current device is computed.
 
-    This is needed for a gradient on another device than the current one: the engine makes the
-    stream of the gradient's node current, on the first device among the node's outputs.
+    For each node, the engine sets the current device to that of the node's first output. The node's
+    other gradients may be on other devices.
     """
     stream = torch.cuda.current_stream(device)
     stream.wait_stream(torch.cuda.current_stream())

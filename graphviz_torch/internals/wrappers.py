@@ -21,7 +21,7 @@ _WRAPPED_CHILDREN = (
     "_forward_module",
 )
 _NAMES = frozenset((*_WRAPPED_CHILDREN, "module"))
-_PARALLEL = (DataParallel, DistributedDataParallel)  # these keep the wrapped module in `module`
+_PARALLEL = (DataParallel, DistributedDataParallel)  # their wrapped module is the child `module`
 
 
 def is_wrapped_child(module: Module, child: str) -> bool:

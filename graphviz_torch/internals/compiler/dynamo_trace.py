@@ -4,8 +4,8 @@ Dynamo runs every operation that it adds to a graph once, on tensors that have s
 nodes, but no values. Autograd therefore builds the same graph as for the uncompiled program.
 
 Uses private API (2.11 to 2.14): the function that runs an operation, the method that applies a
-custom Function, and the method that gives the graph to the compiler, with the reason why the graph
-ended. They are replaced only while something is compiled.
+custom Function, the method that gives the graph to the compiler, and the reason why the graph
+ended. These functions are replaced only while something is compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..hooks.watch import Replacement, Row
 
 
 class Break(NamedTuple):
-    """The graph break at which a graph ended."""
+    """A graph break, which ended a graph."""
 
     reason: str  # Dynamo's message: the cause in the first line, then explanations, hints, a URL
     lines: tuple[tuple[str, int], ...]  # (file, line) in the program, outermost first
@@ -43,10 +43,10 @@ class Trace(Protocol):
     """Callbacks invoked while Dynamo traces one graph."""
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
-        """Receive an operation before it runs."""
+        """Receive the tensor arguments of an operation before it runs."""
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Receive an operation after it ran: its function, Dynamo's metadata and its outputs."""
+        """Receive the function, Dynamo's metadata and the outputs of an operation that has run."""
 
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
@@ -56,10 +56,13 @@ class Trace(Protocol):
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Receive a custom `autograd.Function` that was applied as one operation."""
+        """Receive a custom `autograd.Function` that the graph applies as one operation."""
 
     def on_operand_order(self, order: list[int]) -> None:
-        """Receive the argument position of each operand in the program, after `on_apply`."""
+        """Receive the index of each operand of a custom Function among the program's arguments.
+
+        Called after `on_apply`. Only tensor arguments count.
+        """
 
     def on_graph_complete(
         self,
@@ -78,22 +81,22 @@ class Trace(Protocol):
         """
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Receive the classes of nodes that the compiler created for the graph."""
+        """Receive the autograd node classes that the compiler created for the graph."""
 
 
 class TraceComplete(Exception):
-    """Exception that stops Dynamo when a graph that is traced again is complete."""
+    """Exception that stops Dynamo after it has traced a graph again, before it compiles it."""
 
 
 class _TraceState(local):
     """The trace of the graph that a thread is compiling."""
 
-    new_callbacks: Callable[[], Trace]  # creates the trace of a graph
+    new_callbacks: Callable[[], Trace]  # creates the callbacks for a graph
     output: Any = None  # Dynamo's OutputGraph of the current graph
     trace: Trace | None = None  # None also after a callback has raised
-    again: bool = False  # True if Dynamo is stopped before it compiles the graph
+    again: bool = False  # True to trace the graph again, without compiling it
     recompiled: Recompiled | None = None  # the recompilation since the last graph
-    new: Any = None, None  # code and trace of the last compiled graph, until this graph runs
+    new: Any = None, None  # code and trace of the last compiled graph, until `new_trace` returns it
 
 
 _thread_state = _TraceState()
@@ -104,7 +107,7 @@ def begin_compilation(new: Callable[[], Trace], *, again: bool = False) -> None:
 
     Args:
         new: creates the callbacks for a graph.
-        again: raise `TraceComplete` when the graph is complete, before it is compiled.
+        again: True to raise `TraceComplete` when the graph is complete, before it is compiled.
     """
     _thread_state.new_callbacks, _thread_state.again = new, again
     _PATCH.replace()
@@ -189,7 +192,7 @@ def _completed_graph(output: Any, gm: Any) -> tuple[Any, ...]:
     ]
     again, _thread_state.recompiled = _thread_state.recompiled, None
     if again is not None and again.code is not output.root_tx.f_code:
-        again = None  # it was the recompilation of another function, which has no graph
+        again = None  # another function was recompiled, and produced no graph
     return _example_values(inputs), results, _broken(output), again
 
 
@@ -212,7 +215,7 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return the trace of this code, if it was the code that this thread compiled last.
+    """Return the trace of `code`, if `code` is what this thread compiled last.
 
     The trace is returned once; a second call returns None.
     """
@@ -244,7 +247,7 @@ def _last_applied(tx: Any) -> Any:
 
 
 def _operand_positions(node: Any, args: Any) -> list[int]:
-    """Return the position of each operand of a custom Function among its tensor arguments."""
+    """Return the index of each operand of a custom Function among its tensor arguments."""
     proxies = [arg.as_proxy() for arg in args]
     given = [proxy.node for proxy in proxies if isinstance(proxy, torch.fx.Proxy)]
     return [given.index(one) for one in node.args[2:] if _example_values([one])]

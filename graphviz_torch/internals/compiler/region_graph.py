@@ -1,8 +1,8 @@
 """Compare each operation inside a compiled module with the same operation run eagerly.
 
-The module's forward is traced again as a separate function, and the compiler gets a graph that also
-returns the result of each operation. Afterwards Dynamo's counters are restored, and the names that
-Dynamo added to the program's globals are removed. The program's own compiled code is not touched.
+A copy of the module's forward is compiled. In this compilation, the graph also returns the result
+of each operation. Afterwards Dynamo's counters are restored, and the names that Dynamo added to the
+program's globals are removed. The program's own compiled code is not touched.
 
 Uses private API (2.13): the compiler of a module, Dynamo's counters, and the metadata of operations
 in its graphs.
@@ -25,10 +25,10 @@ from .retrace import restored_counters
 class CompiledOperation(NamedTuple):
     """An operation of a compiled region, with its results."""
 
-    name: str  # "layer_norm"
-    lines: tuple[tuple[str, int], ...]  # file and line of each call on its stack, outermost first
-    eager: Tensor
-    compiled: Tensor
+    name: str  # such as "layer_norm"
+    lines: tuple[tuple[str, int], ...]  # (file, line) of each call on its stack, outermost first
+    eager: Tensor  # result of the operation run eagerly
+    compiled: Tensor  # result of the compiled operation
 
 
 def compiler_of(module: Module) -> Any:
@@ -44,7 +44,7 @@ def compiler_of(module: Module) -> Any:
 
 
 def compare_operations(
-    module: Module, args: Any, kwargs: Any, see: Callable[[CompiledOperation], None]
+    module: Module, args: Any, kwargs: Any, on_operation: Callable[[CompiledOperation], None]
 ) -> None:
     """Run a compiled module's forward, and report each operation of its graphs.
 
@@ -52,7 +52,7 @@ def compare_operations(
         module: the result of `torch.compile`, or a module that was compiled in place.
         args: arguments of its forward; they may be mutated.
         kwargs: keyword arguments of its forward.
-        see: called in order with each operation that returns a floating-point tensor.
+        on_operation: called in order with each operation that returns a floating-point tensor.
     """
     compiler, inner = compiler_of(module), getattr(module, "_orig_mod", module)
     forward = inner.forward
@@ -69,21 +69,21 @@ def compare_operations(
     copy.__kwdefaults__ = function.__kwdefaults__
 
     def compile_both(graph: Any, inputs: Any) -> Any:
-        return _compile_both(graph, inputs, compiler, see)
+        return _compile_both(graph, inputs, compiler, on_operation)
 
     frames = import_module("torch._dynamo.eval_frame")
     with restored_counters(), torch.compiler.set_stance("default"):
         try:
             torch.compile(MethodType(copy, inner), backend=compile_both)(*args, **kwargs)
         finally:
-            # This drops the compiled code and the global names that the code uses.
+            # This removes the compiled code and the globals that the code uses.
             frames.reset_code(copy.__code__)
 
 
 def _compile_both(
-    graph: Any, inputs: Any, compiler: Any, see: Callable[[CompiledOperation], None]
+    graph: Any, inputs: Any, compiler: Any, on_operation: Callable[[CompiledOperation], None]
 ) -> Any:
-    """Return a function that runs a graph eagerly and compiled, and reports results to `see`."""
+    """Return a function that runs a graph both eagerly and compiled, and reports the results."""
     plain, nodes = _with_results(graph)
     compiled = compiler(_with_results(graph)[0], inputs)
     count = len(plain.graph.output_node().args[0]) - len(nodes)
@@ -93,7 +93,9 @@ def _compile_both(
         results = compiled(*others)[count:]
         expected = plain(*args)
         for node, eager, other in zip(nodes, expected[count:], results, strict=True):
-            see(CompiledOperation(_name(node), _lines(node), eager.detach(), other.detach()))
+            on_operation(
+                CompiledOperation(_name(node), _lines(node), eager.detach(), other.detach())
+            )
         return expected[:count]
 
     return run_both

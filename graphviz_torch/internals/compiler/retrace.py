@@ -1,11 +1,11 @@
-"""Trace the graph behind a compiled function again, on fake tensors.
+"""Trace a function that is already compiled again, on fake tensors, to get its graph.
 
 Dynamo keeps the code that it generated, which calls the compiled graph, but not the traced graph.
 When the generated code runs, Dynamo can trace the original function again with the same arguments.
 Nothing is compiled, and Dynamo's counters, the random state and the program's globals are restored.
 
-Uses private API (2.13): the original of Dynamo's code, the function that traces a frame, and the
-state which that function needs.
+Uses private API (2.13): the table from Dynamo's code to the user's code, the function that traces a
+frame, and the state that this function needs.
 """
 
 from __future__ import annotations
@@ -26,17 +26,14 @@ from ..frames import frame_variables
 from ..hooks.modules import ModuleWatch
 from . import dynamo_trace
 
-# Names of globals that Dynamo adds to the program.
+# Names of the globals that Dynamo adds to a module of the program.
 _OF_DYNAMO = re.compile(r"__(builtins_dict|compiled_fn|import|resume)_.*|_.*_c\d+")
-# The trace of each generated code object that has run while recording, by id() of the code.
+# id() of a generated code object that has run while recording -> the code object, its trace.
 _traces: dict[int, tuple[weakref.ref[CodeType], dynamo_trace.Trace | None]] = {}
 
 
 def original_code(frame: FrameType) -> CodeType | None:
-    """Return the user's code object from which Dynamo generated the code of a frame.
-
-    Return None if Dynamo did not generate it.
-    """
+    """Return the user's code from which Dynamo generated a frame's code; None for other code."""
     code: CodeType | None = _dynamo().orig_code_map.get(frame.f_code)
     return code
 
@@ -44,18 +41,18 @@ def original_code(frame: FrameType) -> CodeType | None:
 def trace_again(
     frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Return the trace of the graph that a frame calls; the graph is traced if there is no trace.
+    """Return the trace of the graph that a frame calls; the graph is traced once.
 
-    Our global module hooks are removed afterwards.
+    Our global module hooks are removed for the trace, and remain removed.
 
     Args:
         frame: a frame of Dynamo's generated code that is about to call a compiled graph.
-        new: creates an empty trace.
+        new: creates the callbacks for a graph.
     """
     code, key = original_code(frame), id(frame.f_code)
     if key not in _traces:
         if code is None or torch._C._len_torch_dispatch_stack():
-            return None  # the program's dispatch modes would see the tracing
+            return None  # the program's dispatch modes would see the traced operations
         trace = dynamo_trace.new_trace(code) or _trace(code, frame, new)
         _traces[key] = weakref.ref(frame.f_code, lambda _: _traces.pop(key, None)), trace
     return _traces[key][1]
@@ -64,7 +61,7 @@ def trace_again(
 def _trace(
     code: CodeType, frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Trace the user's code `code` with the arguments in `frame`; None if Dynamo cannot do so."""
+    """Trace `code` with the arguments in `frame`; return None if Dynamo cannot trace it."""
     found = list[dynamo_trace.Trace]()
 
     def new_trace() -> dynamo_trace.Trace:  # called again if Dynamo restarts a graph
@@ -103,7 +100,12 @@ def restored_counters() -> Iterator[None]:
 
 
 def _run(code: CodeType, frame: FrameType) -> None:
-    """Make Dynamo trace `code` with the arguments in `frame`, which runs its generated code."""
+    """Make Dynamo trace `code` with the arguments in `frame`.
+
+    Args:
+        code: code object of the user's function.
+        frame: the frame that runs the code that Dynamo generated from `code`.
+    """
     dynamo, guards = _dynamo(), import_module("torch._guards")
     metrics = import_module("torch._dynamo.utils").get_metrics_context
     count = code.co_argcount + code.co_kwonlyargcount

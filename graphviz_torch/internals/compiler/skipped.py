@@ -1,9 +1,9 @@
 """Find functions that Dynamo skips, so that Python runs them uncompiled.
 
-If Dynamo can neither compile a function nor resume after a graph break, as in a loop, it skips the
-whole function from then on. It also skips PyTorch's own modules unless compiled code calls them.
-Dynamo reports a skipped function once. Later, a skipped function can only be recognized because
-Dynamo has seen its code and has no compiled code for it.
+If Dynamo meets code that it cannot compile, and cannot resume after this code because it is inside
+a loop, for example, it skips the whole function from then on. It also skips PyTorch's own modules
+unless compiled code calls them. Dynamo reports a skipped function once. Later, a skipped function
+can only be recognized because Dynamo has seen its code and has no compiled code for it.
 
 Uses private API (2.11 to 2.14): the code that Dynamo has seen, the compiled code for it, and the
 rules that decide which code to skip.
@@ -80,8 +80,8 @@ def is_skipped_entirely(function: Any) -> bool:
 def keeps_module_hooks(function: Any) -> bool:
     """Return True if global module hooks need not be removed while a compiled function runs.
 
-    This is so if Dynamo has skipped the forward of the function's module and no module inside has
-    hooks of its own. No compiled code then checks for hooks.
+    Hooks may stay if Dynamo has skipped the forward of the function's module and no module inside
+    has hooks of its own, because no compiled code then checks for hooks.
     """
     module: Any = getattr(function, "__self__", None)
     return skipped_before(function) is not None and not any(map(_has_hooks, module.modules()))
@@ -104,5 +104,5 @@ def _forward(module: Any) -> CodeType | None:
 
 
 def _is_in_skip_rules(code: CodeType) -> bool:
-    """Return True if Dynamo compiles this code only when it inlines it into other code."""
+    """Return True if Dynamo compiles `code` only as part of other code, by inlining."""
     return bool(import_module("torch._dynamo.trace_rules").check(code))

@@ -48,7 +48,7 @@ def is_forced_eager() -> bool:
     return getattr(stance, "stance", None) == "force_eager"
 
 
-_stances: list[Any] = []  # our stance, while it is set
+_stances: list[Any] = []  # contains our stance while it is set
 
 
 def _install() -> None:
@@ -60,7 +60,7 @@ def _remove() -> None:
     while _stances:
         ours = _stances.pop()
         if import_module("torch._dynamo.eval_frame")._stance is ours.stance:
-            # If it is not ours, the program has set another stance since, which is kept.
+            # If the program has set another stance since, that stance is kept.
             ours.__exit__(None, None, None)
 
 

@@ -1,10 +1,11 @@
-"""Simulate a CUDA device for programs under fake tensors; tensors on the device stay on the CPU.
+"""Simulate a CUDA device for a program that runs on fake tensors.
 
-Modes replace "cuda" by "cpu" wherever PyTorch takes a device, and the functions of `torch.cuda`
-return values as if there were a device. Kernels and autocast lists are therefore those of the CPU,
-while optimizers choose their multi-tensor versions as on CUDA. A move between host and device
-copies the tensor, as on a real machine. In Python, a tensor on the device reports a CUDA device. In
-PyTorch's C++ code it is a CPU tensor.
+A tensor on the simulated device is a CPU tensor. Our modes replace "cuda" by "cpu" wherever PyTorch
+takes a device, and the functions of `torch.cuda` return values as if there were a device. PyTorch
+therefore uses the CPU's kernels and the CPU's lists of operators for autocast, while optimizers
+choose their multi-tensor versions as on CUDA. A move between host and device copies the tensor, as
+on a real machine. In Python, a tensor on the device reports a CUDA device. In PyTorch's C++ code it
+is a CPU tensor.
 
 Uses private API (2.13): the devices for which optimizers use multi-tensor kernels, the accelerator
 that fully_shard queries, the engine's function as in `hooks/engine.py`, and `FakeTensor.device`.
@@ -42,7 +43,7 @@ _foreach_utils: Any = torch.utils._foreach_utils
 
 
 class Placement(Protocol):
-    """A record of which tensors are on the simulated device."""
+    """Interface of an object that records which tensors are on the simulated device."""
 
     def put(self, given: Any) -> None:
         """Mark the tensors in `given` as being on the device."""
@@ -57,7 +58,7 @@ class Placement(Protocol):
         """Return the peak of allocated bytes in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
-        """Return a context manager in which results are not put on the device of their inputs."""
+        """Return a context manager for a copy, whose result is not put on its input's device."""
 
 
 class FakeAccelerator:
@@ -134,8 +135,8 @@ class FakeAccelerator:
         yield _TENSOR, "cpu", lambda tensor, *_, **__: self._move_tensor(tensor, ("cpu",), {})
 
     def _move_tensor(self, tensor: Any, given: Any, kwargs: Any) -> Any:
-        """Run `tensor.to(...)`; between host and device, the tensor is copied."""
-        if self._moving:  # a mode has called the method again
+        """Run `tensor.to(...)`, which copies the tensor if it moves between host and device."""
+        if self._moving:  # this call comes from a mode that handles the outer call
             return _move(tensor, *given, **kwargs)
         self._moving = True
         try:
@@ -158,7 +159,7 @@ class FakeAccelerator:
         named = {name: self.replace_cuda(each) for name, each in kwargs.items()}
         if (
             onto is self.placement.has(tensor) or type(tensor) is torch.Tensor
-        ):  # a plain tensor is a real one, such as a seed
+        ):  # a tensor that is not fake, such as a seed, is not moved
             return _move(tensor, *new, **named)
         with self.placement.crossing():
             result = _move(tensor, *new, **{**named, "copy": True})
@@ -257,12 +258,12 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         accelerator = self._accelerator
-        if func is torch.device:  # the program may read the device's type
+        if func is torch.device:  # stays "cuda", because the program may read the device's type
             numbered = args and type(args[0]) is int
             device = func("cuda", *args) if numbered else func(*args, **kwargs)
             accelerator.replace_cuda(device)
             return device
-        if func is _parse:  # used by `Module.to`, which then moves each tensor
+        if func is _parse:  # called by `Module.to`, which afterwards moves each tensor
             return func(*args, **kwargs)
         if func is _TENSOR.pin_memory:
             return args[0]
@@ -279,9 +280,9 @@ class _Functions(TorchFunctionMode):
         return result
 
     def wrap_engine(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the engine's function `run`, wrapped to keep this mode active.
+        """Wrap the engine's function `run` so that this mode is active in the code that it calls.
 
-        It is then active in hooks and in recomputed segments.
+        A backward calls hooks and recomputes checkpointed segments.
         """
 
         def run_inside(*args: Any, **kwargs: Any) -> Any:
@@ -347,7 +348,7 @@ class Stream:
 
 
 class Event(Stream):
-    """A simulated event of such a stream."""
+    """A simulated event of a simulated stream."""
 
     def elapsed_time(self, other: Any) -> float:
         """Return 0.0; a simulated device has no clock."""
@@ -360,7 +361,7 @@ def _on_stream(*_: Any) -> Iterator[None]:
 
 
 def _wrap_module_to(to: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `Module.to` to accept a device index, which it would parse without calling a mode."""
+    """Wrap `Module.to` to accept a device index, because PyTorch parses an index in C++."""
 
     def to_device(self: Any, *args: Any, **kwargs: Any) -> Any:
         if args and type(args[0]) is int:

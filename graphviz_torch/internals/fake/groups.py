@@ -2,7 +2,8 @@
 
 The environment variables of torchrun are set. A group of any backend becomes PyTorch's fake group,
 which completes each collective immediately and leaves the output buffers unchanged. Rank numbers in
-device meshes are real tensors, not fake ones. If ranks exchange objects, this rank gets its own.
+device meshes are real tensors, not fake ones. If ranks exchange Python objects, this rank receives
+its own object from every rank.
 
 Uses private API (2.13): `_new_process_group_helper`, which creates every group;
 `_get_default_timeout`; the fake group of PyTorch's tests; DDP's comparison of shapes between ranks.
@@ -78,7 +79,8 @@ class FakeGroups:
             for owner, name, new in self._replacements():
                 opened.enter_context(patch.object(owner, name, new))
             opened.enter_context(patch.dict(os.environ, self._environment()))
-            # The first group installs an excepthook that shows the rank. It is removed here.
+            # The first process group replaces the excepthook by one that prints the rank. The
+            # original is restored on exit.
             opened.enter_context(patch.object(sys, "excepthook", sys.excepthook))
             opened.callback(_destroy)
             self._open = opened.pop_all()
@@ -167,12 +169,12 @@ class FakeGroups:
 
 
 def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
-    """Wrap `DeviceMesh.__init__` so that rank numbers are real tensors, whose values it reads."""
+    """Wrap `DeviceMesh.__init__`, which reads rank numbers, so that these are real tensors."""
 
     @wraps(init)
     def __init__(this: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         with real_tensors():
-            # The given tensor may be fake. It contains each rank once, in order.
+            # The tensor passed by the program may be fake. It contains each rank once, in order.
             if kwargs.get("_rank_map") is not None:
                 kwargs["_rank_map"] = torch.arange(len(kwargs["_rank_map"]), dtype=torch.int)
             init(this, device_type, *args, **kwargs)
@@ -216,7 +218,7 @@ def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(forward)
     def with_hook(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._comm_hooks:
-            # DDP checks the annotations of a hook; a lambda has none.
+            # A lambda is passed, because DDP checks annotations, and a lambda has none.
             self.register_comm_hook(
                 self.process_group, lambda group, bucket: _reduce(group, bucket)
             )

@@ -1,8 +1,8 @@
-"""Create the chunks of a parameter given to fully_shard on access, one at a time.
+"""Create the chunks of a parameter given to fully_shard only when they are used.
 
 PyTorch splits a parameter into one chunk per rank and keeps one of them. With a thousand ranks,
-that takes longer than the training step. `LazyChunks` replaces the list of chunks and returns equal
-chunks.
+this takes longer than the training step. A `LazyChunks` takes the place of the list of chunks, and
+creates a chunk when it is indexed.
 
 It replaces the private function `_chunk_with_empty`, which pads with empty chunks (2.13).
 """

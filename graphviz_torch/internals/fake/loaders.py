@@ -1,4 +1,4 @@
-"""Run DataLoaders and thread pools in the calling thread, since fake tensors are set per thread.
+"""Run DataLoaders and thread pools in the calling thread, the only one with fake tensors.
 
 A DataLoader starts no worker process, and a `ThreadPoolExecutor` runs a submitted function
 immediately. The order of the program's operations is kept.
@@ -32,7 +32,7 @@ _NO_WORKERS = {
 class SingleThreadedLoaders:
     """Context manager in which loaders and pools run in this thread.
 
-    The order of a sampler is computed on real tensors.
+    A sampler computes its order on real tensors, since the order decides which data is loaded.
     """
 
     def __init__(self) -> None:

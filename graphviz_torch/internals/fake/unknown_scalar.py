@@ -1,8 +1,8 @@
 """Represent the result of `.item()` in a rehearsal, a number that can be printed but not compared.
 
 A rehearsal has no values. An `UnknownScalar` is printed as 0, and arithmetic with it returns an
-`UnknownScalar`. A comparison or a conversion makes the rest of the program depend on the value. It
-therefore calls a function that decides whether the program may continue. `math` and C code read 0.
+`UnknownScalar`. A comparison or a conversion makes the rest of the program depend on the value.
+Both therefore call a function, which returns the value to use or raises. `math` and C code read 0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class UnknownScalar(float):
         return made
 
     def __reduce__(self) -> Any:
-        return float, (0.0,)  # used when it is copied, or saved in a checkpoint
+        return float, (0.0,)  # a copy, or a scalar loaded from a checkpoint, is a plain 0.0
 
     __hash__ = float.__hash__
 

@@ -35,8 +35,9 @@ from .unknown_scalar import UnknownScalar
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _OURS = (_TORCH, os.path.join(str(Path(__file__).parents[2]), ""))
-# Values that modules of PyTorch read: the number of a step; 0, since all gradients are finite; a
-# seed; 0, since no random number is out of bounds; 1, since all stages know their shapes.
+# Path of PyTorch's code -> the value that a read there returns. `optim` reads the number of a step;
+# `amp` reads 0 if all gradients are finite; `utils.data` reads a seed; `nn.init` reads 0 if no
+# random number is out of bounds; `pipelining` reads 1 if all stages know their shapes.
 _TORCH_ANSWERS = {
     os.path.join(_TORCH, *path): value
     for path, value in {
@@ -48,8 +49,8 @@ _TORCH_ANSWERS = {
         ("distributed", "pipelining", ""): 1,
     }.items()
 }
-# Values that libraries read, by the end of the file's path: a seed; 0, since the loss is finite;
-# the number of tokens by which a sum is divided.
+# End of the path of a library's file -> the value that a read there returns. accelerate reads a
+# seed, transformers 0 if the loss is finite, torchtitan a number of tokens, which divides a sum.
 _LIBRARY_ANSWERS = {
     os.path.join(*path): value
     for path, value in {
@@ -60,8 +61,8 @@ _LIBRARY_ANSWERS = {
     }.items()
 }
 _RANDOM = torch.ops.aten.randint.default, torch.ops.aten.randint.low
-_MAX_RANDOM_INTEGERS = 1024  # random integer tensors up to this size have values
-# A line reads 0 at most this often, because a loop may run until it reads another value.
+_MAX_RANDOM_INTEGERS = 1024  # vectors of at most this many random integers have values
+# Reads per line that may return 0; without a limit, a loop could wait forever for another value.
 _MAX_ZERO_READS = 100
 _real: Any = fake_tensor.unset_fake_temporarily
 _impls: Any = fake_impls
@@ -75,7 +76,7 @@ _UNKNOWN = (
 
 
 class UnknownValue(RuntimeError):
-    """Exception for a program that needs a value, which fake tensors do not have."""
+    """Exception for a program that depends on a tensor's value, since fake tensors have none."""
 
 
 class FakeTensors:
@@ -88,10 +89,10 @@ class FakeTensors:
 
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
-        self.printed: set[str] = set()  # lines that only print a value and read 0
-        # How often each line read 0 and decided something by it.
+        self.printed: set[str] = set()  # lines that read 0 and only print it
+        # Line -> how often it read 0 and used it to decide something.
         self._asked: Counter[str] = Counter()
-        self._writes = False  # True while a value is being formatted
+        self._is_formatting = False  # True while `Tensor.__format__` runs
         # For each running `.item()`, the line to which its `UnknownScalar` belongs.
         self._items: list[str] = []
         self.mode: Any = _Mode(allow_non_fake_inputs=True)
@@ -111,7 +112,7 @@ class FakeTensors:
             opened.enter_context(patch.object(torch.Tensor, "__format__", written))
             table = _impls.op_implementations_dict
             opened.enter_context(patch.dict(table, {_ASKS: self._value}))
-            opened.enter_context(patch.dict(table, dict.fromkeys(_RANDOM, self._places)))
+            opened.enter_context(patch.dict(table, dict.fromkeys(_RANDOM, self._random_integers)))
             for owner in (import_module("torch.optim.optimizer"), torch.utils._foreach_utils):
                 plain = [*owner._foreach_supported_types, fake_tensor.FakeTensor]
                 opened.enter_context(patch.object(owner, "_foreach_supported_types", plain))
@@ -139,14 +140,14 @@ class FakeTensors:
                 return kind(self.values[name])
         if frame is not None and only_printed(frame):
             self.printed.add(line_of(frame))
-        elif self._items and (kind is float or self._writes):
+        elif self._items and (kind is float or self._is_formatting):
             self._items[-1] = line_of(frame)
         else:
             self._ask(line_of(frame))
         return kind(0)
 
-    def _places(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return random integers, with values if there are few: a program may slice by them."""
+    def _random_integers(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return random integers; few integers have values, because they may be indices."""
         with real_tensors():
             made = operator(*args, **kwargs)
         convert = mode.fake_tensor_converter.from_real_tensor
@@ -178,11 +179,11 @@ class FakeTensors:
         def __format__(tensor: Any, spec: str) -> str:
             if tensor.dim() or not isinstance(tensor, fake_tensor.FakeTensor):
                 return written(tensor, spec)
-            self._writes = True
+            self._is_formatting = True
             try:
                 return format(tensor.detach().item(), spec)  # as for a real tensor
             finally:
-                self._writes = False
+                self._is_formatting = False
 
         return __format__
 
@@ -201,7 +202,7 @@ class FakeTensors:
 
     @property
     def needs_values(self) -> bool:
-        """True if the program has read values that decide something."""
+        """True if the program has read values that it does not only print."""
         return bool(self._asked)
 
     def unknown_values_error(self) -> UnknownValue:
@@ -223,7 +224,7 @@ def real_tensors() -> Any:
 
 
 def as_unknown_value(error: BaseException) -> UnknownValue | None:
-    """Return an `UnknownValue` that explains an exception of fake tensors, or None for others."""
+    """Return an `UnknownValue` that explains an exception of fake tensors; None for others."""
     if isinstance(error, UnknownValue):
         return error
     if not isinstance(error, _UNKNOWN):
@@ -259,7 +260,7 @@ def _line_names(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _known_answer() -> float | None:
-    """Return the value for a read by PyTorch or a library; None if the program itself reads."""
+    """Return the value that PyTorch or a library reads; None if the program itself reads it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         for path, value in _TORCH_ANSWERS.items():

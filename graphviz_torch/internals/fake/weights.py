@@ -1,8 +1,8 @@
 """Read safetensors files as names and shapes, without reading the tensors.
 
-`torch.load` reads no tensors under fake tensors anyway. `safe_open`, with which other libraries
-open safetensors files, is replaced here. A module that is imported within the context may keep the
-replacement, which outside of the context opens files as the original does.
+While fake tensors are active, `torch.load` reads no tensors anyway. Other libraries open
+safetensors files with `safe_open`, which is replaced here. A module that is imported within the
+context may keep the replacement. After the context, the replacement calls the original.
 
 Uses safetensors' private table of dtypes (0.8).
 """
@@ -62,7 +62,7 @@ class _FakeWeightFile:
         self._file.__exit__(*raised)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)  # such as keys, metadata, offset_keys
+        return getattr(self._file, name)  # methods such as `keys` and `metadata`
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """Return an uninitialized tensor of the stored shape and dtype."""
@@ -84,7 +84,7 @@ class _FakeSlice:
         self._file, self._name, self._part = file, name, part
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)  # get_shape and get_dtype
+        return getattr(self._part, name)  # methods such as `get_shape` and `get_dtype`
 
     def __getitem__(self, index: Any) -> torch.Tensor:
         return self._file.get_tensor(self._name)[index].clone()

@@ -2,10 +2,12 @@
 
 A listener's `on_call_start` runs before a call, `on_call_end` after it, and `on_call_error` if it
 raises.
-A listener's `functions` is a set of functions and keyword names, which selects the calls. None
-selects every call that computes something: half of the calls of a training step only read metadata
-(`x.shape`), and only listeners that name such functions receive their calls. In the same way,
-`before` selects which of these calls are passed to `on_call_start`; None selects all of them.
+
+A listener's attribute `functions` selects its calls. It is a set of functions, and of names of
+keyword arguments. None selects every call that computes something. Half of the calls of a training
+step only read metadata (`x.shape`), and are passed only to listeners that name these functions. In
+the same way, the attribute `before` selects which of the listener's calls are passed to
+`on_call_start`; None selects all of them.
 
 Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """
@@ -32,19 +34,19 @@ from .grad_mode import GradModeSwitches
 from .modes import FUNCTIONS, leave
 from .watch import Callbacks, OnError, listener_methods, notify
 
-# Methods that torch.compile supports only if they are called on a tensor.
+# Methods that torch.compile supports as `tensor.method()`, but not as `Tensor.method(tensor)`.
 _METHODS: tuple[Any, ...] = (
     Tensor.backward,
     Tensor.dim_order,
     Tensor.register_post_accumulate_grad_hook,
     Tensor.share_memory_,
-    Tensor.split,  # 2.8
+    Tensor.split,  # in torch 2.8
     Tensor.unflatten,
 )
 _PLAIN = (Tensor, Parameter)
 # Calls that read metadata and create neither a node nor a copy.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
-_MAX_CACHED_KINDS = 10_000  # the cache is bounded, because a program may create functions forever
+_MAX_CACHED_KINDS = 10_000  # a limit, because a program may create any number of functions
 
 
 _ACCESSES = (READ_GRAD, SET_GRAD)
@@ -97,7 +99,7 @@ class _Listening(NamedTuple):
     before: Callbacks
     after: Callbacks
     computes: bool  # False for calls that only read metadata
-    own: Any  # PyTorch's method, if the program replaced it by the called function; else None
+    own: Any  # PyTorch's method that the program replaced by the called function; None for others
 
 
 class _ListenerCache(dict[Any, _Listening]):
@@ -152,12 +154,13 @@ class CallWatch(TorchFunctionMode):
         every = [one for one in listeners if selects(one, None, True)]
         self._every = listener_methods(every, "on_call_end")
         self._raised = listener_methods(listeners, "on_call_error")
-        # True if a listener gets each access to `.grad` by `zero_grad`.
+        # True if a listener needs each access of `zero_grad` to `.grad`.
         accesses = [one for one in listeners if any(selects(one, f, False) for f in _ACCESSES)]
         self.sees_zero_grad = any(getattr(one, "sees_zero_grad", True) for one in accesses)
         self.program = program
         self._miss = miss
-        # Sequence number when listeners last received a call that computes.
+        # Sequence number of the next node after the last call that this mode saw. If it has grown
+        # by the next call, a call that this mode did not see has created nodes.
         self._end = sequence_number()
 
     def __enter__(self) -> CallWatch:
@@ -166,7 +169,7 @@ class CallWatch(TorchFunctionMode):
         return self
 
     def __exit__(self, *_: object) -> None:
-        leave(self, FUNCTIONS)  # if recordings overlap, another one's mode may be on top
+        leave(self, FUNCTIONS)  # another recording's mode may be above this one in the stack
 
     def notify(self, called: Called) -> None:
         """Notify listeners of a call that the mode did not see."""
@@ -176,7 +179,7 @@ class CallWatch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        # This returns immediately, because an interrupt in our code would leave a wrong grad mode.
+        # Nothing else is done for this call, as an interrupt would then leave a wrong grad mode.
         if func is set_grad_enabled:
             if self._switches is not None and self.program in active_programs():
                 self._switches.note(args[0], _program_frame(sys._getframe(1)))
@@ -201,8 +204,8 @@ class CallWatch(TorchFunctionMode):
         try:
             result = func(*args, **kwargs) if kwargs else func(*args)
         except BaseException as error:
-            # The event is not stored in a variable: it refers to the error, whose traceback refers
-            # to this frame, which would be a reference cycle.
+            # The event is not stored in a variable, to avoid a reference cycle: it refers to the
+            # error, and the error's traceback refers to this frame.
             notify(
                 self._raised,
                 Raised(error, func, args, kwargs, _program_frame(sys._getframe(1))),
@@ -215,7 +218,7 @@ class CallWatch(TorchFunctionMode):
             start = end
             if end == self._end and not after:
                 return result
-            if end != self._end:  # a call that our mode did not see has created nodes
+            if end != self._end:  # a call that this mode did not see has created nodes
                 after = (*self._every, *after)
         self._end = end
         if after:
@@ -239,7 +242,7 @@ def running_function() -> Any:
 
 
 def _program_frame(frame: FrameType) -> FrameType:
-    """Return the innermost frame, from `frame` outwards, that is not of a call watch."""
+    """Return the innermost frame, from `frame` outwards, that does not run a call watch."""
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame
@@ -248,8 +251,8 @@ def _program_frame(frame: FrameType) -> FrameType:
 def original_method(function: Any) -> Any:
     """Return PyTorch's own tensor method if the program has replaced it by `function`.
 
-    A function mode looks up methods implemented in C++ as attributes of `torch.Tensor`, so it
-    receives the program's replacement instead.
+    For a method that is implemented in C++, PyTorch looks up the attribute of `torch.Tensor` and
+    passes it to the function mode, which thus receives the program's replacement instead.
 
     Returns:
         `function` itself if it replaces no method, or more than one.
@@ -264,10 +267,10 @@ def original_method(function: Any) -> Any:
 
 
 def _is_called_by_itself(method: Any, caller: FrameType) -> bool:
-    """Return True if PyTorch's own method, not the program's replacement, called the mode.
+    """Return True if PyTorch's own method was called, not the program's replacement.
 
     Args:
-        method: the result of `original_method`.
+        method: PyTorch's own method, as `original_method` returns it.
         caller: the frame that called the mode.
     """
     if caller.f_code is not handle_torch_function.__code__:  # called from C++

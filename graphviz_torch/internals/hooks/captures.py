@@ -2,8 +2,8 @@
 
 Nothing may be recorded during a capture: our own device work would become part of the graph, and
 reading a value would abort the capture. From `capture_begin` to `capture_end`, all watches of the
-capturing thread are therefore suspended. Graphs that PyTorch captures on its own account, in
-`torch.compile` and `make_graphed_callables`, are ignored, and no watch is suspended for them.
+capturing thread are therefore suspended. Graphs that `torch.compile` and `make_graphed_callables`
+capture are ignored, and no watch is suspended for them.
 
 Uses private API: `torch.cuda.graph` calls the methods of `torch.cuda.CUDAGraph` by name (2.8 to
 2.13). The methods are replaced while a watch is open.
@@ -26,11 +26,12 @@ from .watch import Replacement, Row, Watch
 # Methods of torch.cuda.graph, which call the methods of a CUDAGraph.
 _CONTEXT = ("__enter__", "__exit__")
 _NO_GRAPHS: frozenset[int] = frozenset()
-# The ids of the graphs being captured in this context, and the value of `_watched` at that time.
+# The value of `_watched` when the captures began, and id() of each graph being captured.
 _captured: ContextVar[tuple[object, frozenset[int]]] = ContextVar(
     "graphviz_torch_captured", default=(None, _NO_GRAPHS)
 )
-_watched = object()  # replaced when the last watch closes, which may happen during a capture
+# Replaced when the last watch closes, which makes the ids of captures that have not ended invalid.
+_watched = object()
 
 
 class CaptureWatch(Watch):
@@ -101,7 +102,7 @@ def _wrap_replay(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watches(frame: FrameType | None) -> list[CaptureWatch]:
-    """Return the watches to notify of a method that `frame` calls; none if PyTorch calls it."""
+    """Return the watches to notify of a call made in `frame`; none for a call by PyTorch."""
     if frame is not None and frame.f_code.co_name in _CONTEXT:
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith(TORCH):

@@ -4,11 +4,12 @@ In a checkpointed segment, autograd saves a `_Holder` instead of each tensor. Th
 `_CheckpointFrame` refers to the arguments of its forward. Each holder keeps the frame alive, but
 does not show to which frame it belongs.
 
-Uses private API: a frame's `saved_args`, `weak_holders` and `recomp_counter`, two variables of its
-function, two variables of the functions that run this function again, and the storage of a
-selective-checkpoint policy (2.13). In 2.11, a frame has `input_saver` instead, which is the output
-of a node: this node saves the tensors among the arguments, and refers to the other arguments in a
-closure. With `use_reentrant=True` the segment is a node of the graph, which needs no watch.
+Uses private API of 2.13: attributes of a `_CheckpointFrame` (`saved_args`, `weak_holders`,
+`recomp_counter`, `recompute_fn`), variables of the functions that recompute a segment, and the
+storage of a selective-checkpoint policy. In 2.11, a `_CheckpointFrame` has `input_saver` instead of
+`saved_args`. It is the output of a node that saves the tensors among the arguments, and whose
+`get_args` refers to the other arguments. With `use_reentrant=True` the segment is a node of the
+graph, and needs no watch.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class CheckpointWatch(Watch):
     """A watch that lists the checkpointed segments of its thread, by weak references."""
 
     def __init__(self) -> None:
-        # The sequence number of each segment's first node; outer segments come before inner ones.
+        # Segment -> sequence number of its first node; outer segments come before inner ones.
         self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
     def add_segment(self, frame: Frame) -> None:
@@ -47,7 +48,7 @@ class CheckpointWatch(Watch):
             self._frames[frame] = sequence_number()
 
     def frames(self) -> list[tuple[Frame, int]]:
-        """Return the live segments with their first sequence numbers, inner before outer."""
+        """Return (segment, sequence number of its first node) for live segments, inner first."""
         return [*self._frames.items()][::-1]
 
 
@@ -55,17 +56,17 @@ _POSITIONS: WeakKeyDictionary[Frame, CodePosition] = WeakKeyDictionary()
 
 
 def calling_position(frame: Frame) -> CodePosition | None:
-    """Return the user's line that called `checkpoint` for a segment; None if it was not watched."""
+    """Return the position of the user's call of `checkpoint`; None for an unwatched segment."""
     return _POSITIONS.get(frame)
 
 
 def redrawing_segment(frame: FrameType | None) -> Frame | None:
-    """Return the segment that is being recomputed without the random state of its forward.
+    """Return the segment that is being recomputed with other random numbers, or None.
 
-    Return None if there is none.
+    This happens with `preserve_rng_state=False`.
 
     Args:
-        frame: the frame of a call inside the second run of the segment.
+        frame: the frame of a call inside the recomputation.
     """
     preserves = True
     while frame is not None:
@@ -84,7 +85,7 @@ def is_holder(data: Any) -> bool:
 
 
 def holders_of(frame: Frame) -> list[Any]:
-    """Return a segment's placeholders in the order of its forward, with None for freed ones."""
+    """Return a segment's placeholders in the order of its forward; None for a freed one."""
     return [reference() for reference in frame.weak_holders]
 
 
@@ -98,17 +99,14 @@ def contents_of(frame: Frame) -> list[Any]:
         given, others = frame.saved_args, _variable(frame.recompute_fn, "kwargs")
     else:
         node = older.grad_fn
-        given = node._raw_saved_tensors[1:]  # the first one belongs to the node itself
+        given = node._raw_saved_tensors[1:]  # the first saved tensor is not an argument
         others = _variable(node.get_args, "args")
     values = [each.data if isinstance(each, _Saved) else each for each in given]
     return [*values, others, cache_of(frame)]
 
 
 def cache_of(frame: Frame) -> list[Any] | None:
-    """Return the results that the policy of `create_selective_checkpoint_contexts` keeps.
-
-    Return None without a policy.
-    """
+    """Return the results that a selective-checkpoint policy keeps; None without a policy."""
     context = _variable(frame.recompute_fn, "recompute_context")
     storage = getattr(context, "storage", None)
     return None if storage is None else [getattr(e, "val", None) for e in tree_leaves(storage)]

@@ -1,11 +1,11 @@
 """Watch a few operators as PyTorch dispatches them, at no cost to the others.
 
 A `TorchDispatchMode` routes every operator of forward and backward through Python, which doubles
-the time of a small step. Here only the watched operators run Python code: a dispatch key that no
-device uses any more is enabled for the thread, all operators fall through it, and the watched
-operators have a kernel for it. The key is above autograd and above all modes. The kernel therefore
-sees the caller's own tensors, whichever modes are entered before or after, and also in the engine's
-threads.
+the time of a small step. Here only the watched operators run Python code. A dispatch key that no
+device uses any more is enabled for the thread. The watched operators have a kernel for this key,
+and all other operators fall through it. The key is above autograd and above all modes. The kernel
+therefore sees the caller's own tensors, whichever modes are entered before or after, and also in
+the engine's threads.
 
 In a process with only a CPU, nothing can be copied between devices, so a watch on copies installs
 no kernels. This saves time, because other operators call the copy operators hundreds of times in a
@@ -58,7 +58,7 @@ class Dispatched(NamedTuple):
 
 
 def watch_devices() -> None:
-    """Install kernels for open watches after a device other than the CPU has become available."""
+    """Install the kernels of open watches, after the first device other than the CPU appeared."""
     _KERNELS.refresh()
 
 
@@ -121,7 +121,7 @@ class OperatorWatch:
                 self._state.forget()
         finally:
             _KERNELS.discard(self)
-            # An interrupt may have occurred just after an operator of this watch ran.
+            # An interrupt just after an operator may have left this watch in the tuple.
             _thread_state.inside = tuple(
                 [watch for watch in _thread_state.inside if watch is not self]
             )
@@ -148,7 +148,7 @@ def _install_kernels() -> None:
     for name in {name: None for watch in watches for name in watch.operators}:
         if name not in _libraries:
             namespace, _, operator = name.partition("::")
-            # Stored before it is used, since an interrupt may occur in between.
+            # Stored before a kernel is added, so that it is removed also after an interrupt.
             library = _libraries[name] = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             library.impl(  # type: ignore[no-untyped-call]
                 operator, _kernel(name), _NAME, with_keyset=True
@@ -194,8 +194,8 @@ class _Key:
         if self._before is None or self._thread != threading.get_ident():
             return
         if _state() != (True, True):  # both are True inside a watched operator
-            # If an interrupt occurs between the next two lines, the state still differs from that
-            # inside an operator.
+            # In this order, because after an interrupt between the two lines, the state must not be
+            # (True, True), as it is inside an operator.
             torch._C._dispatch_tls_set_dispatch_key_included(_KEY, self._before[0])
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
 
@@ -217,7 +217,7 @@ class _DispatchState(threading.local):
 
 
 def _state() -> tuple[bool, bool]:
-    """Return whether the key is included and whether it is excluded in this thread."""
+    """Return (is included, is excluded): the state of the dispatch key in this thread."""
     return (
         torch._C._dispatch_tls_is_dispatch_key_included(_KEY),
         torch._C._dispatch_tls_is_dispatch_key_excluded(_KEY),
@@ -230,10 +230,10 @@ _REGISTERING = threading.Lock()
 
 @cache
 def _fall_through() -> Library:
-    """Register the key's fallthrough for every operator, once; it takes 4 ms and has no effect."""
+    """Let every operator without a kernel for the key fall through it; done once, in 4 ms."""
     everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
-    # Higher-order operators such as `torch.cond` read a list in Python when they are created.
+    # Higher-order operators such as `torch.cond` read this list when they are created.
     higher_order: Any = torch._ops
     higher_order._HIGHER_ORDER_OP_DEFAULT_FALLTHROUGH_DISPATCH_KEYS.append(_KEY)
     for operator in tuple(higher_order._higher_order_ops.values()):
@@ -252,7 +252,7 @@ def _kernel(watched: str) -> Callable[..., Any]:
     run = operator._op  # private: called by the operator's __call__ (2.13)
 
     def kernel(keys: torch._C.DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        # Most calls come from inside kernels and end here or at the lookup below.
+        # Most calls have a number as first argument. They come from inside other kernels.
         if args and type(args[0]) in _NUMBERS:
             with exclude(this):
                 return _run_on_number(name, run, args, kwargs)

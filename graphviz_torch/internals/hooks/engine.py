@@ -41,7 +41,7 @@ class EngineReturned(NamedTuple):
     error: BaseException | None
 
 
-_thread_state = threading.local()  # .outputs: argument of the backward that this thread reported
+_thread_state = threading.local()  # .outputs: outputs of the innermost reported backward
 running_node: Callable[[], Any] = torch._C._current_autograd_node  # private (2.13)
 # Calls a function at the end of the backward, if called inside a node. Private (2.13).
 queue_callback: Any = torch.autograd.Variable._execution_engine.queue_callback
@@ -85,7 +85,7 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return _run(original, outputs, args, kwargs, sys._getframe(1))
         except BaseException as error:
-            # An interrupt may have occurred while we had disabled one of the two.
+            # An interrupt may have occurred while a watch had disabled gradients or the collector.
             torch._C._set_grad_enabled(enabled)
             if collects:
                 gc.enable()
@@ -105,7 +105,7 @@ def _run(
     accumulates = kwargs.get("accumulate_grad", True)
     began = EngineCalled(outputs, given, inputs, bool(keeps), bool(creates), accumulates, frame)
     outer = getattr(_thread_state, "outputs", None)
-    # Callbacks for the end, each with the result of its `on_begin`.
+    # (`on_end` of a watch, result of its `on_begin`)
     pending: list[tuple[Callable[[EngineReturned], object], Any]] = []
     result, failure = None, None
     try:
@@ -125,7 +125,7 @@ def _run(
         try:
             _notify_end(pending, result or (), failure)  # `backward` returns None
         finally:
-            del failure  # the error's traceback refers to this frame, which would be a cycle
+            del failure  # avoids a reference cycle, since the traceback refers to this frame
 
 
 def _notify_end(

@@ -32,7 +32,7 @@ _ENTER: dict[CodeType, GradSwitch] = {
 }
 _EXIT = {_code(each.__exit__) for each in (torch.no_grad, torch.enable_grad)}
 _EXIT.add(_code(torch.set_grad_enabled.__exit__))
-_BLOCK = _code(torch.set_grad_enabled.__enter__)  # this switches a second time, after __init__
+_BLOCK = _code(torch.set_grad_enabled.__enter__)  # repeats the switch that `__init__` made
 _DECORATORS = _contextlib.__file__
 _MAX_NESTED = 64
 
@@ -52,18 +52,18 @@ class GradModeSwitches:
 
     @property
     def innermost(self) -> Switch | None:
-        """The innermost active switch; None if there is none, or if it was not observed."""
+        """The innermost active switch that was observed, or None."""
         return self._in_force[-1] if self._in_force else None
 
     def note(self, enabled: bool, frame: FrameType) -> None:
-        """Record that gradients are about to be switched.
+        """Record that gradients are about to be switched on or off.
 
         Args:
             enabled: the argument of `torch._C._set_grad_enabled`.
             frame: the frame that calls it.
         """
         code = frame.f_code
-        if code is _CALL and frame.f_back is not None:  # `no_grad` calls set_grad_enabled, too
+        if code is _CALL and frame.f_back is not None:  # `no_grad` uses set_grad_enabled
             outer = frame.f_back
             if outer.f_code in _ENTER or outer.f_code in _EXIT:
                 frame, code = outer, outer.f_code
@@ -79,7 +79,7 @@ class GradModeSwitches:
             self._call(enabled, frame.f_back)
 
     def _call(self, enabled: bool, frame: FrameType | None) -> None:
-        """Record `set_grad_enabled(enabled)`, the start of a block or a plain call."""
+        """Record `set_grad_enabled(enabled)`, either a plain call or the start of a block."""
         if frame is None or code_owner(frame.f_code.co_filename) == OTHER:
             return  # an optimizer made the call, and restores the mode afterwards
         last = self.innermost

@@ -85,9 +85,9 @@ def enter_below(mode: Any, stack: Stack) -> None:
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Exit `mode` at any position of the stack.
+    """Exit `mode`, wherever it is in the stack.
 
-    If the stack does not contain it, it becomes a pass-through mode.
+    If the stack does not contain `mode`, it becomes a pass-through mode.
     """
     others = (other for other in movable(stack) if type(other) is not stack.ended)
     rest = [other for other in others if other is not mode]
@@ -117,7 +117,7 @@ def movable(stack: Stack) -> list[Any]:
 
 
 def arrange(stack: Stack, modes: list[Any]) -> None:
-    """Set the order of the movable modes. If an interrupt occurs, this is tried a second time."""
+    """Set the order of the movable modes; after an interrupt, set it again."""
     try:
         _restack(stack, modes)
     except BaseException:

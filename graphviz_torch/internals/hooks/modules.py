@@ -29,7 +29,7 @@ _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
-_ROOM = RecursionRoom()  # the call of a module with a hook has one frame more
+_ROOM = RecursionRoom()  # a module's call has one frame more while a watch is open
 _new: Any = tuple.__new__  # creates an event without a Python-level call
 
 
@@ -91,9 +91,9 @@ def _any_other_hook() -> bool:
 
 
 class _Compiler(ModuleType):
-    """Class of the module `torch.compiler` while a watch is open.
+    """Class of the module object `torch.compiler` while a watch is open.
 
-    It notices when an export starts or ends.
+    Its `__setattr__` notices when an export starts or ends.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -102,7 +102,7 @@ class _Compiler(ModuleType):
             _INSTALLATION.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The module is pickled by its name, because this class may be gone when it is loaded.
+        # Pickled by name, because the module has its original class when no watch is open.
         return import_module, (self.__name__,)
 
 

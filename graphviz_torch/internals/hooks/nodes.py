@@ -1,9 +1,9 @@
 """Register hooks on many live autograd nodes, and remove them together.
 
 To register a hook, a node calls the private `torch.autograd.Function._register_hook`, which returns
-the node's dictionary of hooks (2.11 to 2.15). PyTorch's version also creates a handle with a weak
+the node's dictionary of hooks (2.11 to 2.15). This function also creates a handle with a weak
 reference, which takes most of the time if there are a thousand nodes. While this thread registers
-hooks, the function is replaced by one that returns only the dictionary.
+hooks, it is replaced by a function that returns only the dictionary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class Hooks:
     """Hooks on autograd nodes, registered by `put` and removed by `remove`."""
 
     def __init__(self) -> None:
-        self._dictionaries: list[OrderedDict[Any, Any]] = []  # each contains one of our hooks
+        # Dictionaries of nodes, each of which contains one of these hooks.
+        self._dictionaries: list[OrderedDict[Any, Any]] = []
         self._handles: list[Any] = []
 
     def put(self, hooks: Iterable[tuple[Callable[[Any], Any], Callable[..., Any]]]) -> None:
@@ -38,8 +39,7 @@ class Hooks:
                 return original(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            # The dictionary is stored before the hook is added, since an interrupt may occur in
-            # between.
+            # Stored before the hook is added, so that `remove` also works after an interrupt.
             dictionaries.append(known)
             known[self] = hook
             return known, None
@@ -71,7 +71,7 @@ class Hooks:
 
 
 def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
-    """Return for each node the dictionary of its hooks; a dictionary is created if there is none.
+    """Return each node's dictionary of hooks, and create it if the node has none.
 
     No hook is added. A dictionary lives as long as its node.
     """

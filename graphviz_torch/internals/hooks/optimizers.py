@@ -52,7 +52,7 @@ class BatchCame(NamedTuple):
     """A batch that a DataLoader has returned."""
 
     batch: Any
-    loader: int  # an id of the loader, equal in all passes over its data
+    loader: int  # identifies the loader; equal in all passes over its data
     number: int  # index of the batch in this pass over the data
     left: int  # number of batches left in this pass; 0 if unknown
     workers: int  # number of worker processes
@@ -66,7 +66,7 @@ class BatchWatch(Watch):
 
     Args:
         on_batch: called with the event after the loader has returned a batch.
-        on_request: called before the loader computes a batch.
+        on_request: called before the program gets a batch from the loader.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     event = Stepped(optimizer)
     watchers = () if is_captured() else _INSTALLATION.watchers
-    # In reverse order, so that a recording sees the step before another watch closes the recording.
+    # The last watch may close a recording, which must see the step first: hence reverse order.
     for watch in reversed(watchers):
         watch.on_step_end(event)
 

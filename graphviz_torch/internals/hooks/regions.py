@@ -1,15 +1,15 @@
 """Disable our modes, dispatch keys and hooks while a compiled region runs, to avoid recompiles.
 
-Code compiled by `torch.compile` is guarded on the function modes and dispatch keys that were active
-when it was compiled. A call under other modes or keys recompiles it, which takes seconds to
+Code compiled by `torch.compile` is valid only under the function modes and dispatch keys that were
+active when it was compiled. A call under other modes or keys recompiles it, which takes seconds to
 minutes. The watches on calls and operators of a thread are therefore disabled when a region starts.
 They are enabled again when the region ends, and in each uncompiled function inside, such as the
 function that runs a compiled graph. Python code between two graphs of a region is not seen.
 
 Global module hooks are removed as well, because compiled code of a module that has hooks of its own
-checks for global hooks. For a module compiled in place they are removed only during compilation:
-Python runs the module's `_call_impl`, and that of its layers if it is one of PyTorch's containers,
-and calls the hooks there. The same holds if Dynamo skips the forward of a module.
+checks for global hooks. There are two exceptions. If a module is compiled in place, Python calls
+the module (and its layers, if it is one of PyTorch's containers) and therefore the hooks, which are
+removed only during compilation. The same is true if Dynamo skips the forward of a module.
 
 If Dynamo skips everything that a region runs, as with an LSTM, nothing is removed: Python runs the
 region, and no compiled code checks guards.
@@ -20,11 +20,15 @@ of the program. Our check therefore makes Dynamo skip all frames of this package
 The mark of `not_compiled` does not suffice, because Dynamo's `reset()` removes it from a function
 that Dynamo has reached.
 
-Uses private API (2.11 to 2.15): three functions called by every compiled callable and by every
-disabled function (both named "_fn"); the caller of those functions, and the name of a graph in
-Dynamo's code; the flag that a compilation is running and the callbacks at its start and end; the
-check whether to skip a frame; the reasons of a recompilation; the conversion of a frame. Dynamo may
-be imported while a watch is open.
+Uses private API (2.11 to 2.15):
+
+    calls           three functions of Dynamo that compiled callables and disabled functions call,
+                    the local variables of their callers, and the code name "_fn" of the latter
+    graphs          the name of a graph in Dynamo's code
+    compilations    the flag that one is running, the callbacks at its start and end, the check
+                    whether to skip a frame, the reasons of a recompilation, a frame's conversion
+
+Dynamo may be imported while a watch is open.
 """
 
 from __future__ import annotations
@@ -66,9 +70,9 @@ from .zero_grad import ZeroGradWatch
 
 _DYNAMO = "torch._dynamo.eval_frame"
 _RULES = "torch._dynamo.trace_rules"
-_CONVERT_FRAME = "torch._dynamo.convert_frame"  # the last of the three to be imported
+_CONVERT_FRAME = "torch._dynamo.convert_frame"  # the last of these three modules to be imported
 _FINALIZERS = weakref.finalize.__call__.__code__.co_filename
-# File of the context managers that PyTorch enters when a mode sees a call.
+# File of `contextmanager`, which PyTorch uses when it passes a call to a mode.
 _CONTEXTS = contextmanager.__code__.co_filename
 _TUPLES = "<string>", "<lambda>"  # file and name of the function that creates a NamedTuple
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
@@ -105,8 +109,8 @@ class RegionWatch:
 
     Args:
         trace: returns the callbacks for each graph that is compiled.
-        graphs: returns the callbacks for all compiled callables; it is called when one of them is
-            called for the first time.
+        graphs: returns the callbacks for all compiled callables; called once, when a compiled
+            callable is called for the first time.
         skipped: called with each function that Dynamo skips.
     """
 
@@ -145,11 +149,11 @@ class _Region(NamedTuple):
 class _RegionState(threading.local):
     """The compiled regions that a thread is running, and the modes switched off for them."""
 
-    modes: tuple[Any, ...] = ()  # the function modes before ours were removed
+    modes: tuple[Any, ...] = ()  # the stack of function modes before ours were removed
     away: bool = False  # True while our modes are off
     regions: tuple[_Region, ...] = ()  # the running regions, innermost last
     begins: bool = False  # True while a region is starting
-    cell: CellType | None = None  # cell of the graph being called
+    cell: CellType | None = None  # closure cell with the graph that Dynamo's code is calling
     graph: Any = None  # the original content of the cell
 
 
@@ -176,7 +180,7 @@ def _enable_watches() -> None:
         return
     _thread_state.away = False
     modes, _thread_state.modes = _thread_state.modes, ()
-    # A mode that has ended since has another class.
+    # A mode that has ended in the region has another class.
     ours = [mode for mode in modes if isinstance(mode, CallWatch)]
     if ours:
         others = movable(FUNCTIONS)
@@ -188,7 +192,7 @@ def _enable_watches() -> None:
 
 
 def _forget_ended(frame: FrameType | None) -> None:
-    """Drop regions whose end was not reported: with compiled autograd, or after an interrupt."""
+    """Remove regions whose end was not reported (compiled autograd, or an interrupt)."""
     if _thread_state.regions:
         around = set()
         while frame is not None:
@@ -203,10 +207,14 @@ def _forget_ended(frame: FrameType | None) -> None:
         _enable_watches()
 
 
-# The next three functions wrap functions of Dynamo. A compiled callable calls the first one before
-# it records the dispatch keys. Then it calls the second one with its compiler, and at its end again
-# with the previous callback, which is None outside of any region. A function that is not compiled
-# calls the third one at its start and the second one at its end. Dynamo is off in between.
+# The next three functions wrap functions of Dynamo. Compiled callables and disabled functions call
+# these functions in this order:
+#
+#   compiled callable    1. `_is_skip_guard_eval_unsafe_stance`, before it reads the dispatch keys
+#                        2. `_maybe_set_eval_frame` with its compiler; then the region runs
+#                        3. `_maybe_set_eval_frame` with the earlier callback (None if outermost)
+#   disabled function    1. `set_eval_frame`; then the function runs, and Dynamo is off
+#                        2. `_maybe_set_eval_frame` with the earlier callback
 
 
 def _wrap_region_start(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -289,9 +297,11 @@ def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Return the cell that contains the graph that the generated code in `frame` calls now.
+    """Return the cell of the graph that Dynamo's code calls in `frame`; None for other calls.
 
-    Return None if it calls none.
+    Args:
+        frame: the frame that calls `function`.
+        function: a function that Dynamo does not compile, which may be a graph.
     """
     for name in frame.f_code.co_names:
         if name.startswith("__compiled_fn"):
@@ -327,7 +337,7 @@ def _restore_graph() -> None:
 
 def _wrap_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
     def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-        # Dynamo compiles a frame, although all frames of this region were skipped so far.
+        # Dynamo is about to compile a frame of a region whose frames it has all skipped so far.
         if _thread_state.regions and _thread_state.regions[-1].in_python:
             region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
             _thread_state.regions = (*_thread_state.regions[:-1], region)
@@ -355,7 +365,7 @@ def _notify_skipped(skipped: Skipped | None) -> None:
 def _answer_or_false(question: Callable[[Any], bool], function: Any) -> bool:
     try:
         return question(function)
-    except Exception:  # our hooks are then removed, as for any region
+    except Exception:  # with the answer False, our hooks are removed
         return False
 
 

@@ -3,9 +3,9 @@
 An `Installation` patches something in PyTorch while it has watchers, and restores it afterwards. A
 `Replacement` is an installation that replaces functions.
 
-Watchers may be added and removed in any order and from any thread. The garbage collector may remove
-a watcher, too. The first watcher installs the patch, and the last one removes it. Both steps are
-idempotent: after an interrupt in the middle of a step, the step is undone or repeated.
+Watchers may be added and removed in any order and from any thread, also by the garbage collector.
+The patch is installed for the first watcher, and removed after the last one. Installing and
+removing can be repeated, as is done after an interrupt.
 
 `notify` passes an event to all listeners in order. A listener is any object with methods that have
 the names of events, such as `on_call_end` and `on_module_start`. An exception in a listener reaches
@@ -31,8 +31,8 @@ class Installation(Generic[Watcher]):
     """A patch that is installed while it has watchers.
 
     Args:
-        install: called when a watcher is added; does nothing if the patch is complete.
-        remove: called when no watcher is left; does nothing if nothing is patched.
+        install: installs the patch, unless it is installed; called when a watcher is added.
+        remove: removes the patch, if it is installed; called when no watcher is left.
 
     >>> switched = []
     >>> light = Installation[str](lambda: switched.append("on"), lambda: switched.append("off"))
@@ -51,7 +51,7 @@ class Installation(Generic[Watcher]):
         self._lock = threading.RLock()
 
     def add(self, watcher: Watcher, *, first: bool = False) -> None:
-        """Add a watcher, at the front if `first`. If installing raises, no watcher is added."""
+        """Add a watcher, before the others if `first`. If installing raises, none is added."""
         with self._lock:
             try:
                 before, after = ((), self.watchers) if first else (self.watchers, ())
@@ -71,7 +71,7 @@ class Installation(Generic[Watcher]):
                 raise
 
     def refresh(self) -> None:
-        """Install again if there are watchers, after the content of the patch has changed."""
+        """Install the patch again if there are watchers, since it has to patch something else."""
         with self._lock:
             if self.watchers:
                 self._install()
@@ -87,8 +87,8 @@ class Installation(Generic[Watcher]):
             self._remove()
 
 
-# An attribute to replace: its owner (a module or a class), its name, and a function from the
-# original to the replacement. The function gets None if the owner has no such attribute.
+# An attribute to replace: its owner (a module or a class), its name, and a function that returns
+# the replacement, given the original. The original is None if the owner has no such attribute.
 Row = tuple[Any, str, Callable[[Any], Any]]
 _INHERITED: Any = object()  # used as the original of an attribute that the owner inherits
 
@@ -115,13 +115,13 @@ class _Replaced(NamedTuple):
 class Replacement(Installation[Watcher]):
     """An installation that replaces functions while it has watchers.
 
-    If other code replaces one of our functions, its replacement is kept. It calls our function,
-    which then only calls the original. Our function is removed once the other code has restored it.
+    If other code replaces one of our functions, its replacement is kept, and calls our function.
+    Without watchers, our function only calls the original. It is removed once it is visible again.
 
     Args:
         rows: returns the attributes to replace; called at each installation.
-        install: called after the attributes are replaced; does nothing if the patch is complete.
-        remove: called before the attributes are restored; does nothing if nothing is patched.
+        install: patches something else, after the attributes are replaced.
+        remove: undoes `install`, before the attributes are restored.
 
     >>> import math
     >>> doubled = lambda original: lambda x: 2 * original(x)
@@ -130,7 +130,7 @@ class Replacement(Installation[Watcher]):
     (None, 6.0, None, 3.0)
     """
 
-    _hidden: ClassVar[list[_Replaced]] = []  # replacements that other code has wrapped since
+    _hidden: ClassVar[list[_Replaced]] = []  # our functions that other code has replaced
     _table_lock = threading.RLock()  # guards `_hidden` and the attributes
 
     def __init__(
@@ -154,7 +154,7 @@ class Replacement(Installation[Watcher]):
                     continue
                 new = wrap(getattr(owner, name, None))
                 new = staticmethod(new) if isinstance(original, staticmethod) else new
-                # The row is stored before it is used, since an interrupt may occur in between.
+                # Stored before the attribute is set, so that it is restored after an interrupt.
                 self._replaced.append(_Replaced(owner, name, original, new))
                 setattr(owner, name, new)
         self._also_install()
@@ -168,9 +168,9 @@ class Replacement(Installation[Watcher]):
             self._restore_visible()
 
     def _restore_visible(self) -> None:
-        """Restore all originals that other code does not hide.
+        """Restore each original whose replacement no other code has replaced.
 
-        This is repeated, because a restored function may make another one of ours visible.
+        This is repeated, because a restored function may be another one of our replacements.
         """
         before = -1
         while before != len(self._hidden):
@@ -216,14 +216,14 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
     ['SUM']
     """
     found = (getattr(listener, event, None) for listener in listeners)
-    # The tuple is made from a list, because a tuple that grows fails if another thread calls
-    # `gc.get_objects` meanwhile.
+    # The tuple is made from a list. A tuple made from a generator is built in steps, and fails if
+    # another thread calls `gc.get_objects` between two steps.
     return tuple([method for method in found if method is not None])
 
 
 @not_compiled
 def notify(listening: Callbacks, event: object, miss: OnError) -> None:
-    """Call each method with the event, and `miss` with each exception."""
+    """Call each method with the event, and `miss` with each exception that a method raises."""
     with unseen_calls():
         for method in listening:
             try:

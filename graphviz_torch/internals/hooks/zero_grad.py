@@ -2,8 +2,8 @@
 
 `zero_grad` accesses `.grad` several times for each parameter, and a function mode sees each access.
 The modes of a recording are therefore removed while `zero_grad` runs, if there are no other modes
-and no listener needs the accesses. `torch.compile` does not meet the replaced functions: PyTorch's
-own are restored inside compiled regions.
+and no listener needs the accesses. Inside compiled regions, PyTorch's own functions are restored,
+so that `torch.compile` compiles them and not ours.
 """
 
 from __future__ import annotations

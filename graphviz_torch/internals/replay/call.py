@@ -65,7 +65,7 @@ def _numpy_state() -> Any:
 
 
 class PythonDraws:
-    """An object that is true once `random` or numpy has drawn numbers since it was created."""
+    """A check: true if `random` or numpy has drawn numbers since this object was created."""
 
     def __init__(self) -> None:
         self._before = random.getstate(), _numpy_state()
@@ -121,7 +121,7 @@ class ModuleCall:
     autocast: dict[str, tuple[bool, torch.dtype]]  # (enabled, dtype) by device type
     dtype: torch.dtype  # the default dtype
     contents: Snapshot  # state of objects among the arguments
-    # Each function restores the state of a random generator that a module has.
+    # Functions, each of which restores a random generator that is an attribute of a module.
     generators: tuple[Callable[[], object], ...]
     start: int = -1  # sequence number of the thread's next node at the start of the call
 
@@ -191,8 +191,8 @@ class ModuleCall:
         try:
             _cast(self.autocast)
             torch.set_default_dtype(self.dtype)
-            # If the compiler is not loaded, the program has compiled nothing. Loading it would take
-            # seconds.
+            # If Dynamo is not loaded, the program has compiled nothing, and loading Dynamo would
+            # take seconds.
             with _eagerly() if eager and "torch._dynamo" in sys.modules else nullcontext():
                 yield
         finally:

@@ -29,16 +29,16 @@ from .modules import RunningModules, code_positions
 from .operators import operator_properties, written_by
 from .sandbox import Sandbox
 
-# Parts of the names of calls whose results are uninitialized.
+# A call whose name contains one of these has an uninitialized result.
 _UNSET = ("empty", "resize", "set_")
-_MAX_COMPILED_CALLS = 16  # most calls of compiled modules that are inspected
+_MAX_COMPILED_CALLS = 16  # at most this many calls of compiled modules are inspected
 
 
 class CallResult(NamedTuple):
     """The result of a call into torch."""
 
-    name: str  # "layer_norm"
-    tensors: tuple[Tensor, ...]  # the results themselves, which may be mutated later
+    name: str  # such as "layer_norm"
+    tensors: tuple[Tensor, ...]  # the results themselves, not copies; they may be mutated later
     is_random: bool  # True if the call drew random numbers
     module: str  # path of the running module
     place: CodePosition | None  # innermost position outside of PyTorch and the standard library
@@ -49,7 +49,7 @@ class ForwardResult(NamedTuple):
     """The result of a forward that was run again."""
 
     output: Any
-    modules: tuple[tuple[str, Tensor, int], ...]  # path, result and the result's version
+    modules: tuple[tuple[str, Tensor, int], ...]  # (path, result, version counter of the result)
     error: BaseException | None
 
 
@@ -69,11 +69,11 @@ def run_forward(
         call: the module, its arguments, and the state in which it was called.
         change: called with copies of the arguments; returns replacements of tensors, by id() of the
             copy.
-        training: returns the training mode of a module during the run; None: the modes are kept.
+        training: returns the training mode of a module during the run; None to keep the modes.
         eager: True to run compiled functions eagerly.
         each: called with the result of each call into torch.
         inside: called with the compiled and the eager result of each operation in compiled modules.
-        budget: most bytes of collected module results.
+        budget: at most this many bytes of module results are collected.
     """
     return copy_context().run(_run_forward, call, change, training, eager, each, inside, budget)
 
@@ -107,13 +107,12 @@ def _run_forward(
         if not eager or inside is not None:
             for parameter in call.module.parameters():
                 sandbox.protect(parameter)
-        if not eager:  # compiled regions would be recompiled under a mode
+        if not eager:  # under a mode, compiled regions would be recompiled
             watch = nullcontext()
         for tensor in tensors(args, kwargs):
             sandbox.mark_created(tensor)
         calls: Any = nullcontext() if each is None else _CallObserver(results, each)
-        # Compiled code is guarded on the grad mode, and would be recompiled under another grad
-        # mode.
+        # Compiled code is valid for one grad mode, and would be recompiled under another one.
         gradients = torch.set_grad_enabled(not eager)
         regions = None if inside is None else _CompiledCalls(call.module)
         try:
@@ -122,7 +121,7 @@ def _run_forward(
             if regions is not None and inside is not None:
                 call.restore_buffers()
                 with call.context(eager=False), torch.enable_grad():
-                    regions.look(inside)
+                    regions.compare(inside)
         except Exception as raised:
             error = raised
     return ForwardResult(output, tuple(results.found), sandbox.refused or error)
@@ -143,8 +142,8 @@ class _CompiledCalls:
         if len(self._calls) < _MAX_COMPILED_CALLS:
             self._calls.append((module, *copy_nested((args, kwargs)), RandomState.current()))
 
-    def look(self, inside: Callable[[CompiledOperation], None]) -> None:
-        """Inspect each of the modules with its recorded arguments."""
+    def compare(self, inside: Callable[[CompiledOperation], None]) -> None:
+        """Repeat each call, and pass its operations to `inside`, compiled and eager."""
         for module, args, kwargs, state in self._calls:
             state.restore()
             compare_operations(module, args, kwargs, inside)
@@ -162,7 +161,8 @@ class _CallObserver(TorchFunctionMode):
     ) -> Any:
         before = GeneratorStates.save((), {}, [])
         result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "").partition(".")[0]  # without ".default" of custom ops
+        # The name of a custom operator ends with the overload, such as ".default".
+        name = getattr(func, "__name__", "").partition(".")[0]
         made = tuple(t for _, t in flatten(result, ask=False))
         if made and not any(word in name for word in _UNSET):
             place, user_place, _ = code_positions(sys._getframe(1), _run_forward.__code__)
@@ -192,7 +192,7 @@ class _ProtectWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
-            return NotImplemented  # its local tensors are dispatched in turn
+            return NotImplemented  # DTensor then dispatches operators on its local tensors
         kind, kwargs = operator_properties(func), kwargs or {}
         for tensor in written_by(kind, func, args, kwargs):
             self._sandbox.protect(tensor)
@@ -204,7 +204,7 @@ class _ProtectWrites(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _ModuleResults(RunningModules):
-    """A collector of modules' results, up to a number of bytes."""
+    """The results of modules, collected up to `budget` bytes."""
 
     def __init__(self, root: Module, budget: int) -> None:
         super().__init__(root)

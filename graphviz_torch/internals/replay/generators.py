@@ -33,7 +33,7 @@ class GeneratorStates:
         return found
 
     def current(self) -> GeneratorStates:
-        """Return the current states of the same generators."""
+        """Return the states that the same generators have now."""
         found = GeneratorStates()
         found._states = [(g, g.get_state()) for g, _ in self._states]
         return found

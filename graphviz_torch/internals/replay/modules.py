@@ -14,7 +14,11 @@ _FUNCTIONAL = "nn/functional.py"
 
 
 class RunningModules:
-    """A context manager that knows which module of this thread is running."""
+    """Context manager that tracks which module is running.
+
+    Args:
+        root: the module whose submodules are given by their paths.
+    """
 
     def __init__(self, root: Module) -> None:
         self._names = {id(module): name for name, module in root.named_modules()}
@@ -29,7 +33,10 @@ class RunningModules:
         self._watch.close()
 
     def current(self) -> tuple[str, str]:
-        """Return path and classes of the running module, such as ("1.fc", "Net/Block/Linear")."""
+        """Return (path, classes) of the running module, such as ("1.fc", "Net/Block/Linear").
+
+        The classes are those of all running modules, outermost first.
+        """
         return self._running[-1][:2] if self._running else ("", "")
 
     def _on_begin(self, event: ModuleBegan) -> None:
@@ -48,7 +55,7 @@ class RunningModules:
 def code_positions(
     frame: FrameType | None, last: CodeType
 ) -> tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]:
-    """Return code positions in the stack, from `frame` outwards up to the frame that runs `last`.
+    """Return the code positions of a call; only frames inside the one that runs `last` count.
 
     Returns:
         The innermost position outside of PyTorch and the standard library; the innermost position

@@ -23,12 +23,12 @@ _RUNNING = {"running_mean", "running_var"}
 class OperatorProperties(NamedTuple):
     """Properties of an operator."""
 
-    name: str  # "aten::_softmax"
-    writes: tuple[tuple[int, str], ...]  # position and name of each argument that is mutated
+    name: str  # such as "aten::_softmax"
+    writes: tuple[tuple[int, str], ...]  # (index, name) of each argument that is mutated
     is_view: bool
     is_random: bool
-    is_unset: bool
-    has_workspace: bool  # True if a uint8 result is a buffer of the kernel, in undefined order
+    is_unset: bool  # True if the result is uninitialized
+    has_workspace: bool  # True if a uint8 result is a kernel's buffer, whose content is undefined
 
 
 @lru_cache(1024)
@@ -65,7 +65,7 @@ def written_by(
 
 
 def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments with each dtype replaced by the double-precision dtype of its kind."""
+    """Return the arguments with each dtype widened to double precision."""
 
     def wide(value: Any) -> Any:
         return DOUBLE.get(value, value) if isinstance(value, torch.dtype) else value
@@ -74,7 +74,7 @@ def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def with_the_same_numbers(func: Any, args: Any, result: Any) -> Any:
-    """Return the float64 result of a random operator, for the random numbers of `result`.
+    """Return a random operator's result in float64, for the same random numbers as `result`.
 
     Args:
         func: the operator.

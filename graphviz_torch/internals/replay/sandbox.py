@@ -44,7 +44,7 @@ class Sandbox:
         self.refused: SideEffectError | None = None  # the side effect that stopped the forward
         self._module, self._given = module, given
         self._made: dict[int, Any] = {}  # storages created by the second run
-        # Tensor, copy of its storage, and version, by storage id.
+        # `storage_id` -> (tensor, copy of its storage, version counter)
         self._before: dict[int, tuple[Tensor, Tensor, int | None]] = {}
 
     def mark_created(self, tensor: Tensor) -> None:

@@ -7,7 +7,7 @@ own.
 
     shadows.get(tensor)         the value in the changed run, or None if it is the same
     shadows.set(tensor, other)  set the value in the changed run
-    shadows.part(tensor)        create an equal shadow, before the tensor is mutated
+    shadows.part(tensor)        give the tensor a shadow with its own value, before it is mutated
     shadows.maker(tensor)       the number of the operator that wrote to the tensor last
 """
 
@@ -31,8 +31,8 @@ class _Entry(NamedTuple):
     """The shadow of a storage."""
 
     ref: Any  # weak reference to the storage
-    dtype: torch.dtype  # dtype of the tensors that use the storage
-    flat: Tensor  # content of the whole storage in the changed run, in this dtype or a wider one
+    dtype: torch.dtype  # dtype of the tensor for which the shadow was created
+    flat: Tensor  # content of the whole storage in the changed run, in `dtype` or a wider dtype
     maker: int  # number of the operator that wrote to the storage last
 
 
@@ -69,7 +69,7 @@ class Shadows:
         return shadow.conj() if tensor.is_conj() else shadow
 
     def makers(self, tensors: Sequence[Tensor]) -> dict[int, int]:
-        """Return the number of the last operator that wrote to a tensor, by id().
+        """Return id() of a tensor -> number of the last operator that wrote to it.
 
         Tensors without a shadow are left out.
         """
@@ -88,7 +88,7 @@ class Shadows:
     def _flat(self, tensor: Tensor, entry: _Entry) -> Tensor | None:
         """Return the shadow of a tensor's whole storage in the tensor's dtype.
 
-        Return None if the shadow cannot be viewed in this dtype.
+        Returns None if the shadow cannot be viewed in this dtype.
         """
         if tensor.is_meta:
             return None
@@ -130,7 +130,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Create a shadow that is equal to the tensor, if it has none, before it is mutated."""
+        """Give a tensor without a shadow a shadow with the tensor's value, before it is mutated."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widen(tensor.detach().clone()), -1)
@@ -159,7 +159,7 @@ class Shadows:
         self._others.clear()
 
     def widen(self, tensor: Tensor) -> Tensor:
-        """Return the value of a tensor without a shadow in the changed run.
+        """Return the value in the changed run of a tensor without a shadow.
 
         This is the tensor itself, or a float64 copy if `double`.
         """
@@ -176,7 +176,7 @@ class Shadows:
         return entry
 
     def _purge(self) -> None:
-        """Drop shadows of freed storages, from time to time."""
+        """Drop the shadows of freed storages, whenever the number of shadows has doubled."""
         if len(self._entries) >= self._purge_at:
             with suppress(RuntimeError):
                 self._entries = {k: e for k, e in self._entries.items() if not e.ref.expired()}
@@ -184,9 +184,9 @@ class Shadows:
 
 
 def has_storage(tensor: Tensor) -> bool:
-    """Return True if the tensor is strided and has one storage.
+    """Return True if the tensor is strided and has one storage of its own.
 
-    Its class must have no `__torch_dispatch__`.
+    A subclass with `__torch_dispatch__` counts as having none.
     """
     if is_dense(tensor):
         return True
@@ -200,9 +200,9 @@ def _local(tensor: Tensor) -> Tensor:
 
 
 def _fitting(tensor: Tensor, other: Tensor) -> Tensor | None:
-    """Return the whole storage of `other` as a tensor, if both tensors have the same layout.
+    """Return the whole storage of `other` as a tensor, or None.
 
-    Return None otherwise, or if their storages have different sizes.
+    Returns None unless both tensors have the same layout in storages of the same size.
     """
     if not has_storage(other) or other.is_conj() or tensor.is_conj() or other.is_neg():
         return None

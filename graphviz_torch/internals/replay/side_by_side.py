@@ -1,13 +1,13 @@
 """Run a forward again and compare each operator with the same operator on changed values.
 
-The user's code runs once and computes both versions. An operator whose operands differ in the
-changed version runs twice, on the first and on the changed values, and the two results are compared
-immediately. Only the changed values of live tensors are stored. The control flow is that of the
-first version. If it depends on values that differ, this is reported, and the comparison ends there.
+The user's code runs once and computes both the first run and the changed run. An operator whose
+operands differ in the changed run is called twice, on the first and on the changed values, and the
+two results are compared immediately. Only the changed values of live tensors are stored. The
+control flow is that of the first run. If it depends on values that differ, this is reported, and
+the comparison ends there.
 
-Random operators draw the same numbers for both versions. With `other_seed`, the changed version
-draws other numbers. These are then the only difference, and operators that use them do not run
-twice.
+Random operators draw the same numbers in both runs. With `other_seed`, they draw other numbers in
+the changed run. These are then the only difference, and operators that use them are called once.
 
 `numpy`, `tolist` and `data_ptr` take values out of PyTorch, where they cannot be followed. If one
 of them is called on values that differ, the control flow is taken to depend on these values.
@@ -46,15 +46,15 @@ from .operators import (
 from .sandbox import Sandbox
 from .shadows import DOUBLE, Shadows, has_storage
 
-_MAX_OPERATORS = 100_000  # most operators that are compared
+_MAX_OPERATORS = 100_000  # at most this many operators are compared
 _VALUE_READS = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
 class OperatorPair(NamedTuple):
     """An operator with its results in both runs, which may differ."""
 
-    number: int  # position in the run
-    name: str  # "aten::_softmax"
+    number: int  # number of the operator, counted from 1 over the compared operators
+    name: str  # such as "aten::_softmax"
     first: Tensor  # result in the first run
     other: Tensor  # result in the changed run
     makers: frozenset[int]  # numbers of the operators that made differing operands; -1: an input
@@ -67,7 +67,7 @@ class OperatorPair(NamedTuple):
     # position in the user's own code, and the running functions of torch.nn.functional. It can only
     # be called within the callback.
     lines: Callable[[], tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]]
-    node: int  # index of the operator's autograd node in the run; -1 for none
+    node: int  # index of its autograd node among the nodes of the run; -1 for none
 
 
 class ComparisonRun(NamedTuple):
@@ -77,8 +77,9 @@ class ComparisonRun(NamedTuple):
     shadows: Shadows
     nodes: int  # number of autograd nodes that the forward created
     error: BaseException | None  # exception that the forward raised
-    depends: CodePosition | None  # first position whose control flow depends on values that differ
-    dependent: bool  # True if there is such a position
+    # The user's line at which the control flow first depends on values that differ, if known.
+    depends: CodePosition | None
+    dependent: bool  # True if the control flow depends on values that differ
     # Function that takes values out of PyTorch at that position, such as "numpy"; "" if none.
     leaves: str
     at: int  # number of the operator at that position, or else of the last operator
@@ -96,7 +97,7 @@ def run_side_by_side(
     other_seed: int | None = None,
     views: bool = False,
 ) -> ComparisonRun:
-    """Run a module's forward again, next to a version in which something is changed.
+    """Run a module's forward again, side by side with a run in which something is changed.
 
     Args:
         call: the module, its arguments, and the state in which it was called.
@@ -104,9 +105,9 @@ def run_side_by_side(
             the copy.
         compare: called with each operator whose operands differ; returns True if the operator's
             results differ.
-        training: returns the training mode of a module during the run; None: the modes are kept.
-        double: True to compute the changed version in float64.
-        other_seed: seed of the changed version's random numbers; None: the same numbers are drawn.
+        training: returns the training mode of a module during the run; None to keep the modes.
+        double: True to compute the changed run in float64.
+        other_seed: seed of the changed run's random numbers; None to draw the same numbers.
         views: True to call `compare` for views as well.
     """
     return copy_context().run(
@@ -204,7 +205,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if any(each.__name__ == "DTensor" for each in types):
-            return NotImplemented  # its local operators are dispatched in turn
+            return NotImplemented  # DTensor then dispatches operators on its local tensors
         self.is_inside = True
         try:
             return self._run_both(func, args, kwargs or {})
@@ -212,7 +213,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.is_inside = False
 
     def _run_both(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator, and again on the values that differ."""
+        """Run an operator on the first values, and again on the changed ones if they differ."""
         kind = operator_properties(func)
         number = sequence_number() - 1  # autograd creates the node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1
@@ -239,8 +240,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = func(*args, **kwargs)
             others: Any = map_tensors(shadows.get, result)
         else:
-            # The changed operands are taken before the operator runs, because it may mutate the
-            # operands.
+            # Looked up before the operator runs, because the operator may mutate its operands.
             taken = (
                 map_tensors(self._changed_operand, args),
                 map_tensors(self._changed_operand, kwargs),
@@ -349,7 +349,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if any(tensor is each for each in written):
                 self.shadows.wrote(tensor, self.at)
             elif differs or not has_storage(tensor):
-                # For a view with a shadow of its own, the operator that made the base is recorded.
+                # A view that has a shadow of its own gets the number of its base's operator.
                 self.shadows.set(
                     tensor, changed, max(makers, default=self.at) if kind.is_view else self.at
                 )
@@ -362,14 +362,14 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.depends = code_positions(sys._getframe(2), _run_both_versions.__code__)[1]
 
     def _note_dependence(self) -> None:
-        """Record that the control flow may differ from here on."""
+        """Record that the control flow of the changed run may differ from here on."""
         if not self.dependent:
             self.dependent = True
             self.depends = code_positions(sys._getframe(3), _run_both_versions.__code__)[1]
 
 
 class _ValueReads(TorchFunctionMode):
-    """Function mode that reports functions which take values out of PyTorch."""
+    """Function mode that reports calls which take values out of PyTorch, such as `numpy`."""
 
     def __init__(self, mode: SideBySide) -> None:
         super().__init__()

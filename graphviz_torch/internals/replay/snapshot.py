@@ -35,8 +35,8 @@ class Snapshot:
     """The saved state of some objects and of all objects that they refer to."""
 
     def __init__(self, *values: Any) -> None:
-        self._inside: list[tuple[Any, Any]] = []  # each container, and a copy of it
-        # The `__dict__` of each object, and a copy of it.
+        self._inside: list[tuple[Any, Any]] = []  # (container, copy of it)
+        # (`__dict__` of an object, copy of it)
         self._attributes: list[tuple[dict[str, Any], dict[str, Any]]] = []
         # Functions that each restore the state of a random generator.
         self.generators: list[Callable[[], object]] = []

@@ -65,7 +65,7 @@ def _subclass_accumulator(leaf: Tensor) -> Any:
 
 
 def _is_subclass(leaf: Tensor) -> bool:
-    # PyTorch's function also returns True for meta and nested tensors. These count as plain, unless
-    # they have a class of their own.
+    # This function of PyTorch also returns True for meta and nested tensors, which are plain
+    # tensors unless they have a class of their own.
     like: bool = torch._C._dispatch_isTensorSubclassLike(leaf)
     return like and not leaf.is_meta and type(leaf) not in (Tensor, torch.nn.Parameter)

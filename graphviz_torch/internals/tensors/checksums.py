@@ -18,7 +18,7 @@ from ..probes import Probe, fetch, unobserved
 from .memory import elements, may_be_read
 
 _WORD = 8  # bytes of a 64-bit integer
-# This is 2 ** 64 divided by the golden ratio. A product with it separates close sums (Knuth).
+# 2 ** 64 divided by the golden ratio: multiplied by it, close sums become very different (Knuth).
 _ODD = 0x9E3779B97F4A7C15
 _NARROW = {4: torch.int32, 2: torch.int16, 1: torch.int8}
 
@@ -50,7 +50,10 @@ class Checksums:
 
 
 def _words(tensor: Tensor) -> list[Tensor]:
-    """Return views of the tensor's memory as 64-bit integers, with narrower ones at the end."""
+    """Return views of the tensor's memory as integers.
+
+    The integers have 64 bits. The last bytes, if any, are viewed as narrower integers.
+    """
     size, count = tensor.element_size(), tensor.numel()
     spans = ((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     if not count or sum(spans) + 1 != count:

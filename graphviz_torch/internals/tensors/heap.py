@@ -33,16 +33,15 @@ def subclasses_of(kind: type) -> list[Any]:
 def instances_of(kind: type) -> list[Any]:
     """Return the objects tracked by the garbage collector whose type is `kind` or a subclass.
 
-    The scan is a single call into C, so that no other thread runs during it. If this function had a
-    reference to a tuple that another thread is building, that thread would fail with a SystemError
-    (3.11).
+    The scan is a single call into C, during which no other thread runs. Otherwise another thread
+    could be building a tuple to which the scan refers, and would fail with a SystemError (3.11).
     """
     is_kind = set(subclasses_of(kind)).__contains__
     objects: list[Any] = []
-    fill = map(objects.extend, map(gc.get_objects, (None,)))  # runs when `list` is called below
+    fill = map(objects.extend, map(gc.get_objects, (None,)))  # lazy: runs inside `list` below
     found = compress(objects, map(is_kind, map(type, objects)))
     empty = map(list.clear, (objects,))
-    return list(chain(fill, found, empty))[1:-1]  # without the results of `extend` and `clear`
+    return list(chain(fill, found, empty))[1:-1]  # drops the None of `extend` and of `clear`
 
 
 def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:

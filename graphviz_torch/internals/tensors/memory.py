@@ -48,7 +48,7 @@ class Elements(NamedTuple):
 
     tensors: list[Tensor]  # dense tensors with memory
     numel: int  # number of elements, including those that a sparse layout omits
-    extent: Extent = ""  # which part of the elements the tensors contain
+    extent: Extent = ""  # the part of the elements that the tensors contain; "" for all
 
 
 _NO_ELEMENTS = Elements([], 0)
@@ -126,7 +126,7 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def readable(tensor: Any) -> list[Tensor]:
-    """Return a list with the values of a floating-point tensor, as a tensor without history.
+    """Return [detached dense tensor] for a floating-point tensor.
 
     The list is empty if the tensor cannot be read as a single dense tensor.
     """
@@ -138,7 +138,7 @@ def readable(tensor: Any) -> list[Tensor]:
 
 
 def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return the values of many tensors, without a Python call for each plain tensor."""
+    """Return `readable` of many tensors in one list, without a Python call for a plain tensor."""
     floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
     plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
     others = [one for t in floats if type(t) is not Tensor for one in readable(t)]
@@ -244,7 +244,7 @@ def _elements(tensor: Tensor) -> Elements:
         )
     if tensor.is_nested:
         return _elements(TensorBase.values(tensor))
-    if tensor.layout is torch.strided:  # of a subclass that owns its memory, an alias is read
+    if tensor.layout is torch.strided:  # a subclass that owns its memory is read as a plain alias
         return _NO_ELEMENTS if kind in PLAIN else _elements(TensorBase.detach(tensor))
     if tensor.layout is torch.sparse_coo:
         tensor = TensorBase.coalesce(tensor)
@@ -282,8 +282,8 @@ def _read_dtensor(tensor: Any) -> tuple[list[Tensor], Extent]:
     return [tensor._local_tensor], "" if whole else "local part"
 
 
-# Functions that return the inner tensors of wrapper subclasses. The keys are module and name of the
-# class, since most of these classes are not imported. Wrappers of this package have a method
+# (module, name) of a wrapper subclass -> function that returns its inner tensors. Names are used
+# because most of these classes are not imported. Wrappers of this package have a method
 # `inner_tensors` instead.
 _READERS: dict[tuple[str, str], Reader] = {
     ("torch.distributed.tensor", "DTensor"): _read_dtensor,

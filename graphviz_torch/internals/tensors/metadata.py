@@ -82,7 +82,7 @@ def without_new_capsules(tensor: torch.Tensor) -> Iterator[None]:
 
 
 class _Known(dict[Any, Outputs]):
-    """A cache of the outputs of nodes with one output, by the output's shape, dtype and device."""
+    """A cache: (shape, dtype, device) -> the outputs of a node with one such output."""
 
     def __missing__(self, key: Any) -> Outputs:
         sizes, dtype, device = key
@@ -99,7 +99,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
     found: list[Outputs] = []
     several: list[int] = []
     for i, entries in enumerate(map(_entries, fns)):
-        # Symbolic and ragged shapes raise an exception, or cannot be hashed.
+        # A symbolic or ragged shape raises an exception, or cannot be hashed.
         try:
             if len(entries) == 1:
                 sizes, dtype, device = _shape_dtype_device(entries[0])  # sizes are a list
@@ -114,7 +114,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
         found.append(outputs)
     if not several:
         return found, several
-    # Autograd gives an undefined output this metadata.
+    # The metadata that autograd gives to an undefined output.
     undefined = _meta((), torch.get_default_dtype(), torch.device("cpu"))
     return found, [i for i in several if undefined in found[i]]
 
@@ -202,7 +202,7 @@ class _Members(NamedTuple):
 
 _NOTHING = _Members([], None)
 _LEFT_OUT = ("sizes", "size", "numel", "strides", "options", "scalar_type", "sizes_opt")
-_members: dict[type, _Members] = {}  # by class of PyTorch's nodes; such classes are never freed
+_members: dict[type, _Members] = {}  # class of C++ nodes, which is never freed -> its attributes
 _UNSIGNED = 1 << 63  # larger numbers are negative dimensions, stored as unsigned 64-bit numbers
 
 

@@ -25,7 +25,7 @@ _new: Any = tuple.__new__  # creates a Norm without a Python-level call
 
 
 class Norm(NamedTuple):
-    """A Euclidean norm, and the part of the tensor's elements that it covers."""
+    """A Euclidean norm, and the part of the tensor's elements that it covers ("" for all)."""
 
     norm: float
     extent: Extent = ""
@@ -102,8 +102,8 @@ def _norms(
         alike: dict[Any, list[tuple[int, Tensor]]] = defaultdict(list)
         for pair in group:
             plain = pair[1]
-            # A tensor that is not contiguous is not stacked, because its norm is summed in memory
-            # order.
+            # A tensor that is not contiguous is not stacked: stacking would change the order in
+            # which its elements are summed.
             alike[plain.shape if TensorBase.is_contiguous(plain) else None].append(pair)
         rest = []
         for shape, part in alike.items():

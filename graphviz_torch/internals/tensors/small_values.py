@@ -1,8 +1,8 @@
 """Read the values of small tensors: at once on the CPU, by a later copy from other devices.
 
-A tensor's current values are taken, because the program may change the tensor afterwards. On
-another device than the CPU, the tensor is copied on the device, and all such copies are fetched
-together later. Tensors with more than `MOST_ELEMENTS` elements, tensors without memory of their own
+The values are saved at once, because the program may change the tensor afterwards. On a device
+other than the CPU, the tensor is copied on the device, and all such copies are fetched together
+later. Tensors with more than `MOST_ELEMENTS` elements, tensors without memory of their own
 (meta, fake, batched, sparse, nested), local shards of DTensors, and tensors inside a CUDA graph
 capture are not read.
 """
@@ -28,9 +28,9 @@ Values = tuple[Any, ...]  # the elements of a tensor in row-major order
 
 
 class _Shapes(dict[tuple[int, ...], bool]):
-    """A cache: True for shapes with at most `MOST_ELEMENTS` elements.
+    """A cache: shape -> True if it has at most `MOST_ELEMENTS` elements.
 
-    No Python code runs for a known shape.
+    The lookup of a known shape runs no Python code.
     """
 
     def __missing__(self, shape: tuple[int, ...]) -> bool:
@@ -59,14 +59,14 @@ class SmallValues(Generic[Key]):
 
     def __init__(self) -> None:
         self._found: dict[Key, Values] = {}
-        self._copies: dict[Key, Probe] = {}  # of tensors that are not on the CPU
+        self._copies: dict[Key, Probe] = {}  # copies of tensors that are not on the CPU
 
     def see(self, key: Key, tensor: Tensor) -> None:
-        """Take the current values of a tensor with at most `MOST_ELEMENTS` elements."""
+        """Save the current values of a tensor with at most `MOST_ELEMENTS` elements."""
         self.see_all([key], [tensor])
 
     def see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:
-        """Take the current values of several tensors with at most `MOST_ELEMENTS` elements each."""
+        """Save the current values of several tensors with at most `MOST_ELEMENTS` elements each."""
         run_unobserved(self._see_all, keys, tensors)
 
     def _see_all(self, keys: Sequence[Key], tensors: Sequence[Tensor]) -> None:

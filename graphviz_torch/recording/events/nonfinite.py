@@ -27,10 +27,10 @@ from ...graph import Graph
 from ...graph.events import NonfiniteValue
 from ...internals.functions import TensorBase
 from ...internals.guards import (
+    dispatch_mode_count,
     no_autograd,
     no_operators,
     set_grad_enabled,
-    watched_operators,
 )
 from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
@@ -170,7 +170,7 @@ class FiniteResults(Listener):
         enabled = torch.is_grad_enabled()
         set_grad_enabled(False)  # the sum below must not create a node
         try:
-            if type(result) is Tensor and not watched_operators():  # the usual case
+            if type(result) is Tensor and not dispatch_mode_count():  # the usual case
                 self._look(end - 1, result)
             else:
                 with no_operators():

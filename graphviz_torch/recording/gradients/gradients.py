@@ -23,7 +23,7 @@ from ...graph import GradientStats, TensorMeta
 from ...graph.gc import with_gc_disabled
 from ...graph.nodes import CHANGED
 from ...internals.functions import TensorBase
-from ...internals.guards import watched_operators
+from ...internals.guards import dispatch_mode_count
 from ...internals.hooks.engine import queue_callback
 from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.nodes import Hooks
@@ -160,7 +160,7 @@ class GradientHooks:
             ):
                 return slow(node, (kind,), leaf, False, given)
             if leaf:
-                seen = function_mode_count() or watched_operators()
+                seen = function_mode_count() or dispatch_mode_count()
                 gradient = alias(gradient) if seen else TensorBase.detach(gradient)
             try:
                 version = gradient._version

@@ -29,10 +29,10 @@ from torch import Tensor
 from ...graph import Extent, GradientStats, TensorMeta
 from ...graph.gc import with_gc_disabled
 from ...internals.functions import TensorBase
-from ...internals.guards import set_grad_enabled, watched_operators
+from ...internals.guards import dispatch_mode_count, set_grad_enabled
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
-from ...internals.streams import current_stream, fetch, on_stream, wait_for
+from ...internals.streams import current_stream, on_stream, wait_for, wait_for_tensor
 from ...internals.tensors.memory import (
     PLAIN,
     Elements,
@@ -213,7 +213,7 @@ class Descriptions:
     def fetch(self, gradient: Tensor, device: int) -> None:
         """Make the current stream of a CUDA device wait for a gradient from another device."""
         with _hide_operators():
-            fetch(gradient, device)
+            wait_for_tensor(gradient, device)
 
     def describe_all(self) -> None:
         """Describe the queued gradients of all batches."""
@@ -371,7 +371,7 @@ def alias(gradient: Tensor) -> Tensor:
     with unseen_calls():
         if not is_dense(gradient):
             return gradient
-        if not watched_operators():  # the usual case
+        if not dispatch_mode_count():  # the usual case
             return TensorBase.detach(gradient)
         with unseen_operators():
             return TensorBase.detach(gradient)

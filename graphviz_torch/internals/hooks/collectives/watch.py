@@ -62,9 +62,9 @@ class CollectiveIssued(NamedTuple):
     call: int  # number of the collective in this process
     kind: CollectiveKind
     group: Group
-    given: list[Tensor]  # this rank's inputs; its output for a rank that only receives
-    made: list[Tensor]  # outputs of a functional collective, valid after a wait
-    filled: list[Tensor]  # output buffers passed to a collective that is not functional
+    given: list[Tensor]  # this rank's inputs; for a rank that only receives, its outputs
+    made: list[Tensor]  # outputs of a functional collective, which may be read after a wait
+    filled: list[Tensor]  # output buffers, for a collective that is not functional
     asynchronous: bool
     peer: int | None  # the global rank of the root, source or destination
     number: int  # sequence number of this thread's next node
@@ -73,7 +73,7 @@ class CollectiveIssued(NamedTuple):
 
 
 class CollectiveAwaited(NamedTuple):
-    """A wait for a collective that has ended."""
+    """A wait for a collective; the wait has ended."""
 
     tensor: Tensor | None  # the output, for a functional collective
     call: int | None = None  # number of a collective that is not functional, if known
@@ -107,7 +107,7 @@ class CollectiveWatch(Watch):
 
 
 _libraries: list[Library] = []
-# .inside: True while an operator runs; .call: number of the last collective
+# .inside: True while an operator runs; .call: number of this thread's last collective
 _thread_state = threading.local()
 _calls = count(1)
 _groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
@@ -123,7 +123,7 @@ def _install() -> None:
     if dist.is_available() and dist.is_initialized() and not _libraries:
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
-            # The library is stored before it is used, since an interrupt may occur in between.
+            # Stored before a kernel is added, so that `_remove` also runs after an interrupt.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
             kernel = _kernel(name)
@@ -228,7 +228,7 @@ def _sent_event(
     root = None if at.peer is None else args[at.peer]
     # The operator gets the root as a rank within the group.
     peer = None if root is None or not 0 <= root < len(group.ranks) else group.ranks[root]
-    # A rank that only receives in a scatter has no inputs; its output is taken instead.
+    # A rank that only receives in a scatter has no inputs; `given` is its output instead.
     given = tensors(args[at.inputs]) or tensors(args[0])
     made, filled = (
         ([], tensors(args[0])) if operator.startswith("c10d::") else (tensors(result), [])

@@ -30,7 +30,7 @@ class Wait(NamedTuple):
     """A wait for a `Work`."""
 
     call: int | None  # number of the collective that created the `Work`, if known
-    at_once: bool  # True if the torch.distributed function that started the collective waits
+    at_once: bool  # True if the torch.distributed function that started the collective also waits
 
 
 class WorkMethods:
