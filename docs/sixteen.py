@@ -453,6 +453,19 @@ PROGRAMS: dict[str, Callable[[], Recording]] = {
 }
 
 
+def size_and_text(svg: str) -> tuple[float, float, float]:
+    """Return width and height of a picture, and the height of its smallest text on a page.
+
+    All are in pixels. The size is that of the picture before Graphviz scaled it.
+    """
+    points = re.search(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"', svg)
+    scale = re.search(r'transform="scale\(([\d.]+)', svg)
+    assert points is not None
+    factor = 4 / 3 / (float(scale[1]) if scale else 1)
+    width, height = float(points[1]) * factor, float(points[2]) * factor
+    return width, height, min(1, WIDTH / width, HEIGHT / height) * _SMALL_PRINT
+
+
 def main(folder: Path, names: list[str]) -> None:
     """Write a picture of each program, and print the sizes of the picture and of its text."""
     folder.mkdir(exist_ok=True, parents=True)
@@ -460,12 +473,7 @@ def main(folder: Path, names: list[str]) -> None:
     for name in names or PROGRAMS:
         torch.manual_seed(0)
         dot = draw_graph(PROGRAMS[name]()).source
-        svg = layout(dot, "svg").decode()
-        points = re.search(r'<svg width="(\d+)pt" height="(\d+)pt"', svg)
-        assert points is not None
-        width, height = (int(points[i]) * 4 / 3 for i in (1, 2))
-        share = min(1, WIDTH / width, HEIGHT / height)
-        text = share * _SMALL_PRINT
+        width, height, text = size_and_text(layout(dot, "svg").decode())
         fits += text >= SMALLEST
         print(f"{name:15} {width:5.0f} x {height:5.0f} px, text {text:4.1f} px", flush=True)
         picture = Image.open(io.BytesIO(layout(dot, "png"))).convert("RGB")

@@ -27,6 +27,7 @@ _INDICES = frozenset(
         *("long", "int", "bool", "isnan", "isinf", "isfinite", "searchsorted", "bucketize"),
     )
 )
+_MAX_PLACE = 40  # most characters of a source line: the end of the file's name, and the number
 _SCISSORS = "\N{BLACK SCISSORS}"
 
 
@@ -117,4 +118,7 @@ def _text(cut: Cut, alone: bool) -> tuple[str, ...]:
         lines[0] += f" of {cut.label}"
     if alone and cut.tensor is not None:
         lines.append(labels.shape(cut.tensor))
-    return (*lines, cut.where) if cut.where else tuple(lines)
+    if cut.where:
+        more = len(cut.where) > _MAX_PLACE
+        lines.append(f"…{cut.where[-_MAX_PLACE:]}" if more else cut.where)
+    return tuple(lines)

@@ -15,11 +15,11 @@ from .drawing.drawing import Drawing, FusedNode
 from .drawing.level import LIMITS
 from .drawing.mark import SEVERITY_SIGNS
 from .drawing.steps import draw
+from .drawing.stubs import End, Stub
 from .drawing.tree import Box, Leaf, Open
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_marks
 from .style import NODE_SHAPES, Role, palette, pick, role
-from .untracked import End, Stub, stubs_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -214,10 +214,10 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
     for key, texts in wording.data_inputs(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
-    untracked = stubs_of(drawing)
+    untracked = drawing.stubs
     for stub in untracked.stubs:
         shape = '["{}"]' if stub.is_data else '("{}")'
-        yield _id(stub) + shape.format(_text([stub.title, *stub.details]))
+        yield _id(stub) + shape.format(_text(stub.lines))
     yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.links)
     for key, others in drawing.named_sources.items():
         name = _id(key)

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import takewhile
-from typing import NamedTuple
 
 from ..graph import Graph, Transfer, Untracked
 from ..graph.tensors import elements_text
 from . import labels
 from .drawing.drawing import Drawing
-from .drawing.tree import Box, Open
+from .drawing.stubs import End, Stub, Stubs
+from .drawing.tree import Box, Open, common_path
 
 _MAX_BOXES = 24  # maximum number of boxes for data and calls; the first in the program are drawn
 _MAX_CALLS = 6  # if more function calls on data are connected, they are drawn as one box
 _MAX_TITLE = 40  # maximum number of characters of a title
-_MAX_LINE = 22  # a title with more characters is split into lines
 _MAX_DATA_BOXES = 4  # with more boxes of data, data that only enters closed groups is left out
 
-
-class Stub(NamedTuple):
-    """A box for an entry of `Graph.untracked`: data, or a call without an autograd node."""
-
-    position: int  # index of the entry in `Graph.untracked`
-    title: str
-    details: tuple[str, ...]
-    is_data: bool
-    frames: tuple[int, ...]  # open groups around the box, outermost first
-
-    @property
-    def title_lines(self) -> list[str]:
-        """Lines of the title. If the title is long, the module's class begins a new line."""
-        parts = self.title.split(" · ") if len(self.title) > _MAX_LINE else [self.title]
-        return [line for part in parts for line in labels.wrap_name(part).split("\n")]
-
-
-End = int | Stub  # one end of a link: the key of a drawn element, or a box of this file
-
-
-class Stubs(NamedTuple):
-    """The boxes for data and calls, and their links in the direction of the data."""
-
-    stubs: tuple[Stub, ...]
-    links: tuple[tuple[End, End], ...]
+_MIN_LISTED = 3  # from this number on, data that enters the same elements is one box with a list
+_MAX_LISTED = 8  # maximum number of entries of a list
 
 
 def stubs_of(drawing: Drawing) -> Stubs:
@@ -83,14 +58,22 @@ def stubs_of(drawing: Drawing) -> Stubs:
             ends[j].add(("stub", first) if one is None else ("key", one))
     ordered = sorted(alike, key=alike.__getitem__)
     shown = _limit_boxes(_drop_inner_data(drawing, rows, ends, ordered), ends)
+    framed = _frames(drawing, rows, places, alike, ends, shown)
     made: dict[int, Stub] = {}
+    together: dict[frozenset[tuple[str, int]], list[int]] = {}
     for i in shown:
         group = [rows[j] for j in alike[i]]
-        frames = _shared_frames(list(map(places.frames, group)))
-        stub = (_chain_stub if i in chains else _stub)(alike[i][0], group, frames)
+        stub = (_chain_stub if i in chains else _stub)(alike[i][0], group, framed[i])
         numbers = dict.fromkeys(number for row in group for number in row.copies)
         copied = labels.copies(one for number in numbers for one in copies.get(number, ()))
         made[i] = stub._replace(details=(*stub.details, *copied))
+        if stub.is_data and not copied:
+            together.setdefault(frozenset(ends[i]), []).append(i)
+    for several in together.values():
+        if len(several) >= _MIN_LISTED:
+            made[several[0]] = _list_stub([made[i] for i in several])
+            for i in several[1:]:
+                del made[i]
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
@@ -227,10 +210,54 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     return Stub(position, title, (*shapes, *reason), False, frames)
 
 
-def _shared_frames(paths: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the groups with which all paths begin, outermost first."""
-    levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
-    return tuple(level[0] for level in levels)
+def _list_stub(stubs: Sequence[Stub]) -> Stub:
+    """Return one box for data that enters the same elements."""
+    entries = [(stub.title, *stub.details[:1]) for stub in stubs]
+    counted = Counter(entries)
+    listed = [
+        (f"{name} {labels.TIMES}{times}" if times > 1 else name, "".join(shape))
+        for (name, *shape), times in counted.items()
+    ]
+    more = len(listed) - _MAX_LISTED
+    if more > 0:
+        listed[_MAX_LISTED - 1 :] = [(f"and {more + 1} more", "")]
+    title = ", ".join(dict.fromkeys(stub.title for stub in stubs))
+    return stubs[0]._replace(title=title, details=(), listed=tuple(listed))
+
+
+def _frames(
+    drawing: Drawing,
+    rows: Sequence[Untracked],
+    places: _Places,
+    alike: Mapping[int, Sequence[int]],
+    ends: Sequence[set[tuple[str, int]]],
+    shown: Sequence[int],
+) -> dict[int, tuple[int, ...]]:
+    """Return position -> open groups around the box, outermost first.
+
+    A call is in the frame of its module. Data is in the innermost frame that contains all elements
+    that the data enters, and another input of each of them. The data of a module's first operation
+    is therefore above the frame of the module.
+    """
+    found = {
+        i: common_path([places.frames(rows[j]) for j in alike[i]])
+        for i in shown
+        if rows[i].kind != "data"
+    }
+    paths, sources = drawing.tree.paths, defaultdict[int, list[int]](list)
+    for source, target in drawing.ends:
+        sources[target].append(source)
+    for i in shown:
+        if i in found:
+            continue
+        around = []
+        for kind, end in ends[i]:
+            own = paths.get(end, ()) if kind == "key" else found.get(end, ())
+            inputs = sources[end] if kind == "key" else map(drawing.key, rows[end].sources)
+            shared = [common_path([own, paths.get(key, ())]) for key in inputs]
+            around.append(max(shared, key=len, default=()))
+        found[i] = common_path(around) if around else ()
+    return found
 
 
 def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .. import wording
 from ..drawing.drawing import Drawing
+from ..drawing.stubs import End, Stub
 from ..style import palette
-from ..untracked import End, Stub, stubs_of
 from . import markup
 from .markup import dot_id
 
@@ -35,7 +35,7 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
     Each box is inside the clusters of the modules that contain it.
     """
     colors = palette(drawing.options["theme"])
-    shown = stubs_of(drawing)
+    shown = drawing.stubs
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}
     lines = []
     for stub in shown.stubs:
@@ -47,6 +47,11 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
             form += f' color="{colors["cluster_line"]}" fontcolor="{colors["muted"]}"'
         small[:1] = [markup.SPACE + text for text in small[:1]]
         label = "<BR/>".join([f"<B>{title}</B>", *small])
+        if stub.listed:
+            pairs = [[markup.escape(text) for text in entry] for entry in stub.listed]
+            label = "<BR/>".join(
+                f"<B>{name}</B> {markup.small(shape, colors['muted'])}" for name, shape in pairs
+            )
         text = f"\t{_id(stub)} [label=<{label}> {form}]"
         for number in reversed(range(len(stub.frames) if len(devices) < 2 else 0)):
             name = "_".join(map(str, stub.frames[: number + 1]))

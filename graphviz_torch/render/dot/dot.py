@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _FONT = "DejaVu Sans,Verdana,sans-serif"
 # In a larger drawing, `dot` runs fewer iterations than by default, so that the layout ends in time.
 _MIN_NODES_BOUNDED = 600
+# `dot` narrows a drawing to this width in inches, as far as boxes permit, and scales a wider one.
+_PAGE = ' ratio=compress size="10.5,1000"'
 
 
 @drawing_options
@@ -64,7 +66,8 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
     size = len(drawing.nodes) + len(drawing.boxes)
-    extra = " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
+    extra = _PAGE if drawing.paged else ""
+    extra += " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
     if drawing.options["explain"]:
         notes = [*wording.notes(drawing, cuts.hidden), *filter(None, [note])]
         symbols = {

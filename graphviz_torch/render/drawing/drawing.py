@@ -21,6 +21,7 @@ from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
 from ..options import Settings, complete
 from ..style import Pair
+from .stubs import NO_STUBS, Stubs
 from .tree import Leaf, Open
 
 Fold = bool | Literal["loops"]
@@ -168,7 +169,7 @@ class Drawing:
     rows: int | None = None  # maximum number of consecutive sibling modules
     limit: int | None = None  # maximum number of boxes; None: as many as fit a page
     whole: bool = False  # True to open every group
-    fits: bool = True  # True if the open groups fit the page
+    fill: float = 0.0  # share of a page that the drawing fills; 0 if it may have any size
     segments_stacked: bool = False  # True to draw the backward passes one below the other
     modules: ModuleTree | None = None  # nested modules, which are split into `groups`
     # All groups of the graph, drawn or not, as flat lists: a tree of 100,000 `Leaf` objects would
@@ -200,6 +201,7 @@ class Drawing:
     contents: Mapping[int, Contents] = field(default_factory=dict)
     # Key of a box or frame -> collectives written in it; None -> collectives that no element shows.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
+    stubs: Stubs = NO_STUBS  # boxes for data and for calls without a node, and their links
     highlights: Highlights = Highlights()
     shading: Shading = Shading()
 
@@ -212,7 +214,7 @@ class Drawing:
         fields = self.__dict__.copy()
         fields.update(changes)
         # Drop cached properties, which may depend on the changed fields.
-        for name in ("ends", "module_titles", "group_outputs", "closed_groups"):
+        for name in ("ends", "outputs", "module_titles", "group_outputs", "closed_groups"):
             fields.pop(name, None)
         made = object.__new__(Drawing)
         # The class is frozen, so assigning to `made.__dict__` would raise.
@@ -254,6 +256,21 @@ class Drawing:
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False
+
+    @property
+    def fits(self) -> bool:
+        """True if the drawing fits a page, or need not."""
+        return self.fill <= 1
+
+    @property
+    def paged(self) -> bool:
+        """True if the drawing has to fit a page.
+
+        It need not if the caller set the amount of detail, or if it is from left to right.
+        """
+        options = self.options
+        asked = options["depth"] is not None or options["limit"] is not None or self.draws_each
+        return not asked and options["direction"] in ("TB", "BT")
 
     @cached_property
     def has_modules(self) -> bool:

@@ -7,6 +7,7 @@ are opened, the most informative first, while the page has space. If the options
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -44,7 +45,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     """
     options = drawing.options
     count = max(4, len(drawing.graph.nodes))
-    if _is_asked(drawing):
+    if not drawing.paged:
         fold = _draws_once(drawing)
         grouped = drawing.graph.segments or has_modules(drawing.graph)
         most = _max_boxes(drawing)
@@ -62,20 +63,6 @@ def levels(drawing: Drawing) -> Iterator[Level]:
         yield Level(count, count, None, options["fold"] or loops, whole=True)
     for size in _PAGE_GROUP_SIZES:
         yield Level(size, size, None, fold=True)
-
-
-def _is_asked(drawing: Drawing) -> bool:
-    """Return True if the drawing may have any size.
-
-    This is the case if the options set the amount of detail or a horizontal direction.
-    """
-    options = drawing.options
-    return (
-        options["depth"] is not None
-        or options["limit"] is not None
-        or drawing.draws_each
-        or options["direction"] not in ("TB", "BT")
-    )
 
 
 def _draws_once(drawing: Drawing) -> bool:
@@ -117,7 +104,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         level: drawing steps to apply after `groups`. The first, which opens groups, is applied for
             each amount of detail tried. The others are applied once, to the drawing that fits.
     """
-    opened = start
+    opened = start.having(fill=math.inf)
     absent: ValueError | None = None  # raised if no level has a group for the requested module
     known = set()
     for each in levels(start):
@@ -133,7 +120,9 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         if cut in known:
             continue  # this level has the same groups as an earlier level
         known.add(cut)
-        opened = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
+        drawn = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
+        if drawn.fill <= opened.fill:
+            opened = drawn
         if opened.fits:
             break
     if absent is not None and not known:

@@ -11,73 +11,73 @@ from heapq import heapify, heappop, heappush
 from ...graph.collective import by_node
 from ..groups.keys import Keys
 from ..untracked import stubs_of
+from .connect import connect
 from .drawing import Drawing
+from .frames import frame
 from .page import PageEstimate
+from .picture_size import page_share
 from .tree import Box, Leaf, Open
 
 # (number of findings, number of transfers and collectives, bytes saved for backward) in a group.
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
 _MIN_BOXES = 8  # to show more than fewer boxes, a drawing may exceed the page a little
-# Maximum number of attempts to choose open groups that fit the page with the boxes of data.
+# Maximum number of attempts to close groups until the drawing fits with its edges and data.
 _MAX_TRIES = 8
-_MAX_WIDTH = 810.0  # maximum width of a drawing with its boxes of data, in points
 # A module stays closed if the graph has more parameters of it, but none of its operations.
 _MAX_LONE_PARAMETERS = 2
 _Waiting = tuple[tuple[float, ...], int, int]  # (priority, smallest first; depth; group)
 
 
 def open_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with its tree of open and closed groups.
+    """Return the drawing with its tree of open and closed groups, its edges and data.
 
     With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
     opened as long as they fit the page: first those with findings, copies or collectives, then
-    outer groups before inner groups.
+    outer groups before inner groups. Edges and data may make the drawing larger
+    than a page; then groups are closed again.
     """
     if drawing.groups is None:
         folded = drawing.inner.folded
         leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
-        return drawing.having(tree=Open(None, tuple(leaves)))
-    closed: set[int] = set()
-    least = math.inf
+        opened = frame(connect(drawing.having(tree=Open(None, tuple(leaves)))))
+        return opened.having(stubs=stubs_of(opened))
+    opening = _Opening(drawing, set())
+    best = opened = _open(drawing, opening)
+    order = opening.order
     for _ in range(_MAX_TRIES):
-        opening = _Opening(drawing, closed)
-        opened = _open(drawing, opening)
-        wide = _measure(opened, opening)
-        boxes = len(opened.nodes) + len(opened.boxes)
-        if wide < least and (boxes >= _MIN_BOXES or least == math.inf):
-            best, least = opened, wide
-        if wide <= _MAX_WIDTH or drawing.whole or not opening.order or boxes < _MIN_BOXES:
+        if best.fits or drawing.whole or not order:
             break
-        closed.update(opening.order[-1])  # the groups opened last are the least interesting
-    return best.having(fits=best.fits and not (drawing.whole and least > _MAX_WIDTH))
+        # Close the groups that were opened last, which are the least interesting.
+        order = order[: len(order) - 1 - len(order) // _MAX_TRIES]
+        kept = {number for together in order for number in together}
+        opened = _open(drawing, _Opening(drawing, opening.opened.keys() - kept))
+        boxes = len(opened.nodes) + len(opened.boxes)
+        if opened.fill < best.fill and (boxes >= _MIN_BOXES or opened.fits):
+            best = opened
+    return best
 
 
 def _open(drawing: Drawing, opening: _Opening) -> Drawing:
+    """Return the drawing with open groups and edges, and the part of a page that it fills."""
     fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
     keys = Keys(opening.groups, tree.nodes, tree.boxes, tree.represented_groups)
     stacked = opening.page is not None and opening.page.segments_stacked
-    return drawing.having(tree=tree, keys=keys, fits=fits, segments_stacked=stacked)
-
-
-def _measure(opened: Drawing, opening: _Opening) -> float:
-    """Return the width of the drawing with its boxes for data and for calls without a node.
-
-    These boxes are measured after opening groups, because the open groups decide which of the boxes
-    are drawn.
-    """
-    graph = opened.graph
+    opened = frame(connect(drawing.having(tree=tree, keys=keys, segments_stacked=stacked)))
+    opened = opened.having(stubs=stubs_of(opened))
+    if not fits:
+        return opened.having(fill=math.inf)
     # Several backward passes share their data, whose boxes are between the passes, not beside them.
-    if opening.page is None or not opened.fits or not graph.untracked or graph.segments:
-        return 0.0
-    return opening.page.add_stubs(stubs_of(opened))[0]
+    if opening.page is None or drawing.graph.segments:
+        return opened
+    return opened.having(fill=page_share(opened))
 
 
 class _Opening:
     """The choice of the groups to open; those in `closed` are not opened."""
 
-    def __init__(self, drawing: Drawing, closed: Set[int]) -> None:
+    def __init__(self, drawing: Drawing, closed: Set[int | None]) -> None:
         assert drawing.groups is not None
         self.drawing = drawing
         self.groups = drawing.groups

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
-from ..untracked import End, Stub, Stubs
 from .drawing import Drawing
 from .sizes import Sizes
 
@@ -40,7 +39,6 @@ class PageEstimate:
 
     def __init__(self, drawing: Drawing) -> None:
         self._drawing = drawing
-        self._places: dict[int, float] = {}  # key of a stub -> position in topological order
         self._items: dict[int | None, Sequence[int]] = {}
         self._open: dict[int | None, _Size] = {}
         self._sizes = Sizes(drawing)
@@ -76,61 +74,6 @@ class PageEstimate:
         """True if the backward passes of a joined graph are drawn one below the other."""
         return self._stacks
 
-    def add_stubs(self, stubs: Stubs) -> _Size:
-        """Add the boxes for data and for calls without a node, and return the size in points.
-
-        A box that feeds an inner node of an open group is placed beside that group's frame.
-        """
-        first = len(self._drawing.graph.nodes)  # stubs get the keys that follow the nodes' ids
-
-        def key_of(end: End) -> int:
-            return first + end.position if isinstance(end, Stub) else end
-
-        fed = {target for ends in self._edges.values() for _, target in ends}
-        beside: set[Stub] = set()
-        for source, target in sorted(stubs.links, key=lambda link: -key_of(link[0])):
-            one, other = (self._open_around(end) for end in (source, target))
-            depth = sum(a == b for a, b in zip(one, other, strict=False))
-            a = ~one[depth] if len(one) > depth else key_of(source)
-            b = ~other[depth] if len(other) > depth else key_of(target)
-            if isinstance(source, Stub):
-                place = self._place(key_of(target))
-                self._places[a] = min(self._places.get(a, place), place - 0.5)
-                if b != key_of(target) and target in fed:
-                    beside.add(source)
-            level = one[depth - 1] if depth else self._drawing.start
-            if a != b and source not in beside:
-                self._edges[level].add((a, b))
-        for stub in stubs.stubs:
-            key = key_of(stub)
-            self._sizes.set_stub(key, stub)
-            around = self._open_around(stub)
-            level = around[-1] if around else self._drawing.start
-            if stub not in beside:
-                self._items[level] = [*self._items[level], key]
-        for number in sorted(self._open, key=lambda n: -1 if n is None else n, reverse=True):
-            self._open[number] = self._measure(number)
-        width, height = self._open[self._drawing.start]
-        aside = [self._sizes.box(key_of(stub))[0] for stub in beside]
-        return width + max(aside, default=0.0) + _EDGE_WIDTH * len(aside), height
-
-    def _open_around(self, end: End) -> list[int]:
-        """Return the open groups that contain an element or a stub, outermost first."""
-        groups = self._drawing.groups
-        assert groups is not None
-        if isinstance(end, Stub):
-            number = end.frames[-1] if end.frames else None
-        else:
-            number = groups.of[end] if end >= 0 else groups.groups[~end].parent
-        around = groups.with_ancestors(number)
-        return [n for n in reversed(around) if n in self._open and n != self._drawing.start]
-
-    def _place(self, key: int) -> float:
-        """Return the position of an element or a stub, given its key, in topological order."""
-        if key >= len(self._drawing.graph.nodes):
-            return self._places.get(key, 0.0)
-        return self._drawing.place(key)
-
     def _fits(self, before: _Size | None, times: float) -> bool:
         """Return True if the drawing fits a page, or is not larger than before.
 
@@ -156,7 +99,7 @@ class PageEstimate:
     def _measure(self, number: int | None) -> _Size:
         items = self._items[number]
         sizes = {key: self._size(key) for key in items}
-        place = {key: at for at, key in enumerate(sorted(items, key=self._place))}
+        place = {key: at for at, key in enumerate(sorted(items, key=self._drawing.place))}
         ends = [(a, b) for a, b in self._edges.get(number, ()) if a in place and b in place]
         ends = [(a, b) for a, b in ends if place[a] < place[b] and not self._side_by_side(a, b)]
         size = _layout_size([*place], sizes, ends)

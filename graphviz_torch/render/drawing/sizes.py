@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from .. import labels, wording
-from ..untracked import Stub
 from .drawing import Drawing
+from .stubs import Stub
 
 Size = tuple[float, float]  # width and height, in points
 
@@ -42,6 +42,10 @@ class Sizes:
             stub: the box.
         """
         small = max(map(len, stub.details), default=0)
+        if stub.listed:
+            wide = max(_BOLD * len(name) + _NARROW * len(shape) for name, shape in stub.listed)
+            self._known[key] = wide, _TITLE_HEIGHT * len(stub.listed) + _MARGIN
+            return
         lines = stub.title_lines
         wide = max(_BOLD * max(map(len, lines)), _NARROW * small)
         high = _TITLE_HEIGHT * len(lines) + _DETAIL_HEIGHT * len(stub.details) + _MARGIN
@@ -62,8 +66,8 @@ class Sizes:
 
     def _node(self, i: int) -> Size:
         drawing, node = self._drawing, self._drawing.graph.nodes[i]
-        names = [node.label] if node.label else []
-        said = "" if node.leaf and node.label else wording.operation_of_node(drawing, node)
+        names = wording.node_names(drawing, node)
+        said = wording.operation_text(drawing, node)
         small = [labels.tensors(node.outputs, device=False)]
         small += wording.small_values(drawing, node) + wording.gradients(drawing, node)
         lines = len(small) + len(wording.inner_leaves(drawing, node))

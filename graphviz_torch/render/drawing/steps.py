@@ -13,11 +13,9 @@ from typing import Final
 from ...graph import Finding, Graph
 from ..options import DrawingOptions, Mark, complete
 from ..resolve import resolve_findings
-from .connect import connect
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
 from .fold import fold_repeats
-from .frames import frame
 from .fused import fuse_groups
 from .group import group_nodes
 from .inline import inline_parameters
@@ -31,7 +29,7 @@ from .views import fold_views
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
 # Steps that are repeated for each amount of detail that is tried, before groups are opened.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
-LEVEL: Final[tuple[Step, ...]] = (open_groups, connect, frame, shorten_edges)
+LEVEL: Final[tuple[Step, ...]] = (open_groups, shorten_edges)
 _MAX_NODES_UNFOLDED = 60  # an interactive view of a larger graph shows identical blocks once
 AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_by_value)
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import takewhile
 from typing import NamedTuple
 
 Path = tuple[int, ...]  # ids of the framed groups that contain an element, outermost first
+
+
+def common_path(paths: Sequence[Path]) -> Path:
+    """Return the groups that all paths begin with, outermost first.
+
+    >>> common_path([(0, 2, 5), (0, 2), (0, 2, 7)])
+    (0, 2)
+    """
+    levels = takewhile(lambda level: len(set(level)) == 1, zip(*paths, strict=False))
+    return tuple(level[0] for level in levels)
 
 
 class Leaf(NamedTuple):

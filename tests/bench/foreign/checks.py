@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from docs.sixteen import HEIGHT, SMALLEST, WIDTH
+from docs.sixteen import SMALLEST, size_and_text
 from graphviz_torch import (
     Graph,
     Recording,
@@ -45,7 +45,6 @@ from graphviz_torch.render.dot.layout import layout
 
 from .sources import Forward, loss_of
 
-_TEXT = 9.5 * 4 / 3  # height in pixels of the smallest text in an unscaled picture
 _CLOSE = 1e-4  # relative difference of two norms of the same float32 gradient
 _MOST_SHOWN = 3
 
@@ -363,10 +362,7 @@ def _account(model: nn.Module, graph: Graph) -> dict[str, str]:
 
 def _still(dot: str, picture: Path | None) -> Facts:
     svg = layout(dot, "svg", timeout=60).decode()
-    points = re.search(r'<svg width="([\d.]+)pt" height="([\d.]+)pt"', svg)
-    assert points is not None, "no size"
-    width, height = (float(points[i]) * 4 / 3 for i in (1, 2))
-    text = min(1, WIDTH / width, HEIGHT / height) * _TEXT
+    width, height, text = size_and_text(svg)
     if picture is not None:
         picture.with_name(picture.name + ".svg").write_text(svg)
         picture.with_name(picture.name + ".gv").write_text(dot)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from docs.sixteen import HEIGHT, PROGRAMS, SMALLEST, WIDTH
+from docs.sixteen import PROGRAMS, SMALLEST, size_and_text
 from graphviz_torch import Graph, draw_graph, record
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
@@ -28,7 +28,6 @@ from tests.support.zoo import ZOO, UNet
 
 F32 = (TensorMeta((2, 8), "float32", "cpu"),)
 _TRANSFORMERS = ("GPT-2", "BERT", "T5", "Llama", "ViT", "CLIP", "gpt2", "bert_frozen", "t5", "lora")
-_SMALL_PRINT = 9.5 * 4 / 3  # pixels of small print in a picture that is not scaled
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +45,11 @@ def step(name: str, known: dict[str, Any]) -> Any:
     return known[name]
 
 
-def size(svg: bytes) -> tuple[int, int]:
-    found = re.search(rb'<svg width="(\d+)pt" height="(\d+)pt"', svg)
-    assert found is not None
-    return int(found[1]), int(found[2])
-
-
 @pytest.mark.parametrize("name", [*ZOO, *PROGRAMS])
 def test_a_default_picture_can_be_read_on_a_page(name: str, recordings: dict[str, Any]) -> None:
     svg = draw_graph(step(name, recordings)).pipe("svg")
     assert isinstance(svg, bytes)
-    width, height = (points * 4 / 3 for points in size(svg))
-    assert min(1, WIDTH / width, HEIGHT / height) * _SMALL_PRINT >= SMALLEST
+    assert size_and_text(svg.decode())[2] >= SMALLEST
 
 
 @pytest.mark.parametrize("family", ["StableLm", "GraniteMoe", "VaultGemma", "Falcon"])
@@ -70,8 +62,7 @@ def test_what_stands_beside_a_decoder_leaves_it_readable(family: str) -> None:
         model(input_ids=ids, labels=ids).loss.backward()
     svg = draw_graph(recording).pipe("svg")
     assert isinstance(svg, bytes)
-    width, height = (points * 4 / 3 for points in size(svg))
-    assert min(1, WIDTH / width, HEIGHT / height) * _SMALL_PRINT >= SMALLEST
+    assert size_and_text(svg.decode())[2] >= SMALLEST
 
 
 @pytest.mark.parametrize("name", [*ZOO, *PROGRAMS])
