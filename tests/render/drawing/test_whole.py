@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from docs.sixteen import size_and_text
 from graphviz_torch import Recording, draw_graph, find, record, to_html, to_text, trace
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Edge, Finding, Graph, Node, TensorMeta
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.groups.groups import group
-from tests.render.drawing.test_page import size
 from tests.support.drawn import HOSTILE
 from tests.support.zoo import gan
 
@@ -99,7 +99,7 @@ def test_a_gan_has_a_frame_for_each_loss_with_its_nodes_inside(step: Recording) 
         part = titles[i >= shown.segments[1][0]]
         assert drawing.tree.paths[key][0] == frames[part]
     svg = draw_graph(step).pipe("svg")
-    assert max(size(svg)) <= 2400
+    assert max(size_and_text(svg.decode())[:2]) <= 3200
     assert set(titles) <= set(ET.fromstring(svg.replace(b"&#160;", b" ")).itertext())
 
 
@@ -186,8 +186,8 @@ def test_a_hostile_title_comes_out_as_it_went_in(label: str) -> None:
 
 def test_many_losses_fit_a_page() -> None:
     drawn = draw_graph(recorded(*(named(f"loss_{i}", 30) for i in range(12)))).pipe("svg")
-    width, height = size(drawn)
-    assert max(width, height) <= 2400
+    width, height, _ = size_and_text(drawn.decode())
+    assert max(width, height) <= 3200
     assert max(width / height, height / width) <= 4
 
 
