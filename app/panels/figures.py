@@ -191,7 +191,7 @@ def copies(graph: Graph, *, ran: bool = True) -> str:
     """
     parts = []
     for when in ("in forward", "in backward", "after backward"):
-        those = [transfer for transfer in graph.transfers if transfer.when == when]
+        those = [transfer for transfer in graph.transfers if transfer.phase_text == when]
         if those:
             moved = text.size(sum(transfer.nbytes or 0 for transfer in those))
             template = "**1 copy** {when} ({moved})"
@@ -238,7 +238,7 @@ def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
         "direction": transfer.kind,
         "from → to": f"{transfer.source} → {transfer.target}",
         "bytes": (text.size(transfer.nbytes), transfer.nbytes),
-        "phase": translated("to come" if coming else transfer.when.removeprefix("in ")),
+        "phase": translated("to come" if coming else transfer.phase_text.removeprefix("in ")),
         "node": name(node) if node else translated("outside"),
         "line": transfer.where,
         "tensor": " ".join(filter(None, (transfer.label, str(transfer.tensor)))),

@@ -82,7 +82,7 @@ def events(
     last["after backward"] = max(at.values(), default=start - 1.0)
     for transfer in graph.transfers[:_MAX_COPIES]:
         # A copy outside of the graph is drawn a little to the right of the step before it.
-        stage = transfer.when.removeprefix("in ")
+        stage = transfer.phase_text.removeprefix("in ")
         place = last[stage] + _OFFSET
         if transfer.node is not None:
             inside = at.get(transfer.node) if transfer.phase == "backward" else transfer.node
@@ -105,7 +105,7 @@ def events(
 
 def _label(transfer: Transfer, ran: bool) -> str:
     coming = transfer.phase == "backward" and not ran
-    when = translated("expected in backward" if coming else transfer.when)
+    when = translated("expected in backward" if coming else transfer.phase_text)
     what = (transfer.label or str(transfer.tensor))[:80]
     ends = f"{transfer.source} → {transfer.target}"
     return translated("Copy of {what}, {ends}, {size}, {when}").format(

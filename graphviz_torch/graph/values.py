@@ -60,8 +60,8 @@ class Transfer:
     __repr__ = short_repr
 
     @property
-    def when(self) -> str:
-        """The part of the step: "in forward", "in backward" or "after backward"."""
+    def phase_text(self) -> str:
+        """The part of the step, as text: "in forward", "in backward" or "after backward"."""
         return "after backward" if self.after_backward else f"in {self.phase}"
 
     @property

@@ -258,7 +258,7 @@ def _transfers(graph: Graph, width: int | None) -> list[str]:
             transfer.target,
             labels.shape(transfer.tensor),
             "" if transfer.nbytes is None else f"{transfer.nbytes:,}",
-            transfer.when.removeprefix("in "),
+            transfer.phase_text.removeprefix("in "),
             "" if transfer.node is None else str(transfer.node),
             _plain(transfer.label),
             _plain(transfer.where),

@@ -149,7 +149,7 @@ def view_payload(
     header["transfers"] = [
         asdict(transfer)
         | {"tensor": metas.position(transfer.tensor), "nbytes": transfer.nbytes}
-        | {"phase": transfer.when.removeprefix("in ")}
+        | {"phase": transfer.phase_text.removeprefix("in ")}
         for transfer in graph.transfers
     ]
     header["collectives"] = [

@@ -154,7 +154,7 @@ class CopyCounts:
     def add(self, copies: Iterable[Transfer], sign: int = 1) -> None:
         """Count the copies. A `sign` of -1 subtracts copies that were counted before."""
         for copy in copies:
-            direction = f"{copy.source} -> {copy.target} {copy.when}"
+            direction = f"{copy.source} -> {copy.target} {copy.phase_text}"
             self._counts[direction] += sign
             self._nbytes[direction] += sign * (copy.nbytes or 0)
 
