@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -10,7 +11,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 import torch
@@ -120,16 +123,16 @@ def logdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return top
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["rust", "python"])
-def server(request: pytest.FixtureRequest, logdir: Path) -> Iterator[str]:
-    """TensorBoard as a user starts it, with each of its two data servers."""
+@contextmanager
+def tensorboard(logdir: Path, fast: bool) -> Iterator[str]:
+    """Start TensorBoard as a user does, with one of its two data servers; yield its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "tensorboard.main", f"--logdir={logdir}"]
-    command += [f"--port={port}", "--host=127.0.0.1", f"--load_fast={request.param}"]
+    command += [f"--port={port}", "--host=127.0.0.1", f"--load_fast={str(fast).lower()}"]
     url = f"http://127.0.0.1:{port}"
-    log = logdir / "tensorboard.log"
+    log = logdir / f"tensorboard_{fast}.log"
     with log.open("w") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:
@@ -142,6 +145,13 @@ def server(request: pytest.FixtureRequest, logdir: Path) -> Iterator[str]:
         finally:
             process.terminate()
             process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(logdir: Path) -> Iterator[str]:
+    """TensorBoard with its faster data server, written in Rust."""
+    with tensorboard(logdir, fast=True) as url:
+        yield url
 
 
 def _has_all(url: str) -> bool:
@@ -196,6 +206,32 @@ def expand(page: sync_api.Page, scope: str, child: str) -> None:
 
 def fills(page: sync_api.Page) -> dict[str, str]:
     return {name: node["fill"] for name, node in page.evaluate(DRAWN)["nodes"].items()}
+
+
+def answers(url: str) -> dict[str, bytes]:
+    """Every graph that TensorBoard serves to its own tab and to ours, by its address."""
+
+    def read(path: str, **query: str) -> bytes:
+        with urllib.request.urlopen(f"{url}/data/plugin/{path}?{urlencode(query)}") as answer:
+            return bytes(answer.read())
+
+    found = {path: read(path) for path in ("graphs/info", "graphviz_torch/graphs")}
+    for run, its in json.loads(found["graphs/info"]).items():
+        for tag in its["tags"]:
+            found[f"{run}/{tag}"] = read("graphs/graph", run=run, tag=tag)
+    for run, its in json.loads(found["graphviz_torch/graphs"]).items():
+        for tag, steps in its.items():
+            for step in steps:
+                query = {"run": run, "tag": tag, "step": step}
+                found[f"{run}/{tag}/{step}"] = read("graphviz_torch/graph", **query)
+    return found
+
+
+def test_both_data_servers_serve_the_same(server: str, logdir: Path) -> None:
+    fast = answers(server)
+    assert len(fast) > 12
+    with tensorboard(logdir, fast=False) as slow:
+        assert answers(slow) == fast
 
 
 def test_the_worked_example(server: str, page: sync_api.Page) -> None:

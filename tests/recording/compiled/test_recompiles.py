@@ -13,7 +13,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from weakref import WeakKeyDictionary
 
 import pytest
@@ -264,10 +264,15 @@ def compilations(begin: Callable[[], Step], recorded: str) -> list[dict[str, int
     return found
 
 
+@cache
+def bare_compilations(program: str) -> list[dict[str, int]]:
+    """After each of five steps that are not recorded."""
+    return compilations(PROGRAMS[program], "bbbbb")
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_recorded_step_compiles_what_a_bare_one_does(program: str) -> None:
-    begin = PROGRAMS[program]
-    bare = compilations(begin, "bbbbb")
+    begin, bare = PROGRAMS[program], bare_compilations(program)
     assert compilations(begin, "bbrrb") == bare  # compiled before
     assert compilations(begin, "rbrbr") == bare  # compiled while it was recorded
 
@@ -284,8 +289,7 @@ OURS = [
 def test_what_dynamo_has_forgotten_of_a_function_of_ours_compiles_nothing(
     function: Callable[..., object], program: str
 ) -> None:
-    begin = PROGRAMS[program]
-    bare = compilations(begin, "bbbb")
+    begin, bare = PROGRAMS[program], bare_compilations(program)[:4]
     torch._C._dynamo.eval_frame.reset_code(function.__code__)
     assert compilations(begin, "bbrb") == bare
     assert compilations(begin, "brrb") == bare  # `reset()` forgets what was looked at
@@ -361,23 +365,26 @@ def test_what_was_watched_is_watched_again_after_a_region_and_where_it_is_not_co
     assert lines["mul"] == "test_recompiles.py"  # inside it, of what is not compiled
 
 
-def test_where_dynamo_is_loaded_inside_a_recording_nothing_is_compiled_twice() -> None:
+def test_a_region_is_shown_inside_and_compiled_once_where_a_recording_loads_dynamo() -> None:
     program = """
 import sys, torch
 from graphviz_torch import record
-assert "torch._dynamo" not in sys.modules
-x = torch.ones(3, requires_grad=True)
+model = torch.nn.Linear(2, 1)
 for i in range(2):
-    with record():
+    with record(model) as recording:
+        assert i or "torch._dynamo" not in sys.modules
         if i == 0:
-            f = torch.compile(lambda x: x.sin() * 2, backend="aot_eager")
-        f(x).sum().backward()
-f(x)
+            f = torch.compile(model, backend="aot_eager")
+        f(torch.ones(1, 2)).sum().backward()
+    print(*[node.title for node in recording.graph.nodes if not node.leaf])
+f(torch.ones(1, 2))
 from torch._dynamo.utils import counters
 print(counters["stats"]["unique_graphs"], [type(one).__module__ for one in sys.meta_path])
 """
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     ).stdout
-    assert shown.startswith("1 ")
-    assert "graphviz_torch" not in shown
+    first, second, counted = shown.splitlines()
+    assert first == second == "t addmm compiled sum"
+    assert counted.startswith("1 ")
+    assert "graphviz_torch" not in counted
