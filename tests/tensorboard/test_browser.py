@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -208,18 +209,18 @@ def fills(page: sync_api.Page) -> dict[str, str]:
     return {name: node["fill"] for name, node in page.evaluate(DRAWN)["nodes"].items()}
 
 
-def answers(url: str) -> dict[str, bytes]:
+def answers(url: str) -> dict[str, Any]:
     """Every graph that TensorBoard serves to its own tab and to ours, by its address."""
 
     def read(path: str, **query: str) -> bytes:
         with urllib.request.urlopen(f"{url}/data/plugin/{path}?{urlencode(query)}") as answer:
             return bytes(answer.read())
 
-    found = {path: read(path) for path in ("graphs/info", "graphviz_torch/graphs")}
-    for run, its in json.loads(found["graphs/info"]).items():
+    found = {path: json.loads(read(path)) for path in ("graphs/info", "graphviz_torch/graphs")}
+    for run, its in found["graphs/info"].items():
         for tag in its["tags"]:
             found[f"{run}/{tag}"] = read("graphs/graph", run=run, tag=tag)
-    for run, its in json.loads(found["graphviz_torch/graphs"]).items():
+    for run, its in found["graphviz_torch/graphs"].items():
         for tag, steps in its.items():
             for step in steps:
                 query = {"run": run, "tag": tag, "step": step}
