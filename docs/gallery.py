@@ -19,9 +19,10 @@ DOCS = Path(__file__).parent
 PAGE = """\
 # Gallery
 
-What `draw_graph(recording)` draws without any option: one step of each model, narrow and with
-random weights, with the nodes and edges of the real one. A click opens a picture as large as it is;
-on the site, the interactive view of the same step. `python -m docs.gallery` draws all of them.
+Each picture is drawn by `draw_graph(recording)` without any option, and shows one step. The models
+have small layers and random weights, but the same nodes and edges as the models of full size. A
+click opens the picture in full size, or, on the site, the interactive view of the same step.
+`python -m docs.gallery` draws all pictures.
 
 """
 COLUMNS = 3

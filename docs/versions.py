@@ -51,11 +51,10 @@ ROOMS = ["tests/graph", "tests/tracing", "tests/recording"]
 
 _HEAD = """# Versions
 
-What was run in which versions of PyTorch and Python, on a processor without a GPU. Made by
-`python -m docs.versions`; a line that says why a version was not run is of the machine that
-made the table.
+This table lists the tests that ran with each version of PyTorch and Python, on a machine without a
+GPU. `python -m docs.versions` writes it. If a version was not tested, its line has the reason.
 
-| PyTorch | Python | tests of | passed | failed | left out, and why |
+| PyTorch | Python | tests of | passed | failed | skipped, with the reason |
 |---|---|---|---|---|---|
 """
 

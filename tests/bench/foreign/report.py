@@ -62,18 +62,29 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> list[str]:
 def _measures(ran: list[Row]) -> Iterator[str]:
     drawn = [row["still"] for row in ran if "still" in row]
     fit = sum(still["fits"] for still in drawn)
-    yield f"stills that fit: {fit} of {len(drawn)} ({fit / max(1, len(drawn)):.1%})"
-    for title, least in (("all", 0.0), ("bare step of 10 ms or more", 0.01), ("50 ms", 0.05)):
+    yield f"pictures that fit a page: {fit} of {len(drawn)} ({fit / max(1, len(drawn)):.1%})"
+    for title, least in (
+        ("all models", 0.0),
+        ("bare steps of 10 ms or more", 0.01),
+        ("bare steps of 50 ms or more", 0.05),
+    ):
         ratios = sorted(row["cpu"][1] / row["cpu"][0] for row in ran if row["cpu"][0] > least)
         if len(ratios) > 1:
             tenths = statistics.quantiles(ratios, n=10, method="inclusive")
-            marks = " ".join(f"{tenths[i]:.2f}" for i in (0, 2, 4, 6, 8))
-            yield f"recorded / bare CPU time, {title} ({len(ratios)}): deciles 1 3 5 7 9 {marks}"
+            marks = ", ".join(f"{tenths[i]:.2f}" for i in (0, 2, 4, 6, 8))
+            yield (
+                f"CPU time of the recorded step divided by that of the bare step, {title} "
+                f"({len(ratios)}): {marks} (deciles 1, 3, 5, 7 and 9)"
+            )
     more = [row["memory"][1] - row["memory"][0] for row in ran]
-    yield f"memory beside the bare step: median {statistics.median(more) / 2**20:.1f} MiB more"
+    median = statistics.median(more) / 2**20
+    yield f"additional memory of the recorded step: median {median:.1f} MiB"
     exact = [row["flops"] for row in ran if len(row.get("flops", ())) == 3 and not row["flops"][1]]
     equal = sum(ours == theirs for ours, _, theirs in exact)
-    yield f"FLOPs of forward equal to PyTorch's counter: {equal} of {len(exact)} fully known"
+    yield (
+        f"forwards with the FLOPs of PyTorch's counter: {equal} of {len(exact)} whose FLOPs are "
+        "completely known"
+    )
 
 
 def write_page(rows: list[Row]) -> None:
@@ -83,17 +94,20 @@ def write_page(rows: list[Row]) -> None:
 
 _HEAD = """# Models that were recorded
 
-One training step of each, with random weights and small sizes: bare twice, then recorded, each in a
-process of its own. Made by `python -m tests.bench.foreign page RESULTS.jsonl`.
+One training step of each model ran three times, with random weights and small sizes: twice without
+a recording ("bare"), and once recorded, each in its own process. `python -m tests.bench.foreign
+page RESULTS.jsonl` writes this page.
 
-A step *passes* if all of these hold:
+A model *passes* if all of these are true:
 
-- The recording has the bits of the bare step: loss, gradients, updated parameters, buffers, random
-  state. *Not deterministic* means that two bare steps differ; then bits are not compared.
-- Nodes and edges are those of an independent walk of `grad_fn`, and gradient norms those of hooks.
-- Each parameter has a gradient or a reason.
+- Loss, gradients, updated parameters, buffers and random state of the recorded step are bit-equal
+  to those of the bare step. *Not deterministic* means that the two bare steps differ, so that bits
+  are not compared.
+- The nodes and edges are those that an independent walk over `grad_fn` visits, and the gradient
+  norms are those that hooks receive.
+- Each parameter has a gradient, or the recording says why it has none.
 - The saved file loads as the same graph.
-- Still, view, TensorBoard graph, text and summary are made."""
+- The still picture, interactive view, TensorBoard graph, text and summary can be made."""
 
 
 def _page(rows: list[Row]) -> Iterator[str]:
