@@ -69,7 +69,7 @@ def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | 
         return made
     # Integer results, such as the indices of topk, cannot require a gradient.
     found = [t for t in made if not (t.requires_grad or torch.is_floating_point(t))]
-    # With integers among the arguments, the integer results may depend on those alone.
+    # If an argument has integers, the integer results may depend on this argument alone.
     return found if found and all(torch.is_floating_point(t) for t in given) else None
 
 

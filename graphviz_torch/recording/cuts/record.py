@@ -27,7 +27,7 @@ class CutRecord:
     module: str
     in_forward: bool
     origin: weakref.ref[Origin]
-    named: bool = True  # False if the label of an operand that is a parameter has to be ""
+    named: bool = True  # False if the label "" is used for operands that are parameters
     in_region: bool = False  # True if the cut is inside a region whose node is alive
     read: str = ""  # name of the call that read the result into Python, if any
     pending: bool = False  # True if a number was read into Python, whose later use is unknown

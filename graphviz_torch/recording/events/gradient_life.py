@@ -75,7 +75,8 @@ class GradientLife(Listener):
 
     def _begin(self) -> None:
         self._fresh: set[int] = set()  # id() of parameters with an unused gradient
-        self._used = False  # True if a gradient was used since none was unused
+        # True if a gradient was used since the last time that all were used or cleared.
+        self._used = False
         self._stepped: set[int] = set()  # id() of parameters whose gradient a step used
         self._stepping = False  # True during an optimizer step, whose closure may run backward
         self._has_run = False  # True if any backward ran since the last step

@@ -26,7 +26,7 @@ from ..program.events import NodeLine
 
 _MAX_MEANS = 64  # checked means in one step
 _PASSES = ("NegBackward0", "ViewBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
-_MAX_NODES = 4  # nodes between the mask and the mean
+_MAX_NODES = 4  # largest number of nodes between the mask and the mean
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _CheckedMean:
     number: int  # sequence number of the node of the mean
     masked: int  # sequence number of the node that applied the mask
     numbers: Probe  # the number of zeros, and that of values that are neither 0 nor 1
-    among: int
+    among: int  # number of elements of the mask
 
 
 class MaskedMeans(Listener):

@@ -24,9 +24,9 @@ from ..listener import Listener, Resumed
 from ..program import Program
 from ..program.in_place import same_memory
 
-_MAX_VALUES = 64  # compared values of a parameter
-_MAX_PARAMETERS = 10_000  # parameters that are known
-_MAX_COMPARED = 16  # parameters that are compared after one step
+_MAX_VALUES = 64  # number of values of a parameter that are compared
+_MAX_PARAMETERS = 10_000  # number of trained parameters that are remembered
+_MAX_COMPARED = 16  # number of overwritten parameters that are compared between two steps
 
 
 @dataclass(slots=True)
@@ -34,13 +34,13 @@ class _Overwritten:
     """A trained parameter that a copy has overwritten since the last optimizer step."""
 
     parameter: Ref
-    values: Tensor  # its first values before the copy
+    values: Tensor  # first values of the parameter before the copy
     operation: str
     place: CodePosition | None
 
 
 class Overwrites(Listener):
-    """Listener that reports copies into trained parameters, and copies onto themselves."""
+    """Listener that reports copies into trained parameters, and of a parameter into itself."""
 
     needs = ("every_call",)
     functions = frozenset((TensorBase.copy_,))
@@ -64,7 +64,8 @@ class Overwrites(Listener):
         if has_memory(source) and same_memory(target, source):
             self.events.note(SelfCopy(operation=operation), self.program.place(event.frame))
             return
-        # The result of an operation is new, such as a projection of the parameter itself.
+        # A source without in-place changes is probably a new result, such as a projection of the
+        # parameter itself, with which the program updates the parameter on purpose.
         lasts = loads or isinstance(source, torch.nn.Parameter) or source._version > 0
         if not lasts or key in self._overwritten or len(self._overwritten) >= _MAX_COMPARED:
             return

@@ -47,7 +47,7 @@ class _PaddingUse:
     place: CodePosition | None
     embedded: CodePosition | None
     numbers: Probe  # the token that pads, and the number of its uses
-    among: int
+    among: int  # number of targets, or of tokens, among which the uses are counted
     allowed: int = 0  # number of uses that are not reported
 
 
@@ -113,7 +113,7 @@ class Padding(Listener):
     def _loss(
         self, event: Called, tokens: _PaddedTokens, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        """Count the targets that are padding, for classes that are tokens."""
+        """Count the targets that are padding, if the classes of the loss are the tokens."""
         given = [*args[:2], *(kwargs[key] for key in ("input", "target") if key in kwargs)]
         if len(args) > 2 or not all(isinstance(each, Tensor) for each in given):
             return  # arguments such as weights are passed by keyword nearly always

@@ -27,8 +27,8 @@ from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # size of each collection: results of unsqueeze and similar calls; sums
-_MIN_SUMS = 2  # a line is reported from this number of unused sums on
+_MAX_INTENDED = 256  # number of latest items of each kind that are remembered, such as sums
+_MIN_SUMS = 2  # a line with fewer unused sums is not reported
 
 
 @dataclass(slots=True)

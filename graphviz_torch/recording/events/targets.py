@@ -41,7 +41,7 @@ _MAX_CALLS = 256  # loss calls that are checked in one step
 _SCALES = ("DivBackward0", "MulBackward0")
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
 _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
-_UNEQUAL = 2  # ratio of the numbers of averaged targets, for a report
+_UNEQUAL = 2  # reported if one call averages this many times as many targets as another
 _MAX_NODES = 8  # nodes searched upstream of a loss's input
 
 
@@ -107,7 +107,8 @@ class _TargetCheck:
     # True if class 0 may rightly be the target of every sample, as in a contrastive loss that puts
     # the score of the positive pair first.
     first_is_right: bool
-    # Number of optimizer steps and of backwards before the call; None: not the mean of classes.
+    # (number of optimizer steps, number of backwards) before the call. None for a loss that does
+    # not average over targets that are class indices.
     time: tuple[int, int] | None
 
 
@@ -261,7 +262,8 @@ class Targets(Listener):
 
         Only calls that each have their own backward are compared.
         """
-        counts: dict[int, dict[int, int]] = {}  # by step and backward
+        # Number of the step -> number of the backward -> number of averaged targets.
+        counts: dict[int, dict[int, int]] = {}
         for answer, row, size in zip(answers, rows, sizes, strict=True):
             if answer.time is not None and row and size > row[0]:
                 step, backward = answer.time
@@ -290,7 +292,7 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return 0, which is the number of ignored targets, the smallest and the largest target."""
+    """Return what `_classes` returns, for a loss that ignores no target: 0, smallest, largest."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 

@@ -203,7 +203,7 @@ class GradientHooks:
                 if kind.cuda is not None:
                     cuda = True
                     if kind.cuda != current_device():
-                        self._descriptions.fetch(gradient, kind.cuda)
+                        self._descriptions.wait_for(gradient, kind.cuda)
                 self._descriptions.see((node, output_nr), gradient, kind)
         if custom:  # a custom backward may change queued gradients in place
             self._descriptions.describe_all()

@@ -73,8 +73,8 @@ class PendingGradients:
     """A queue of gradients with equal metadata.
 
     The queue is one flat list, because thousands of tuples would slow down Python's garbage
-    collector. A gradient's three values are added by one call of `extend`, which is atomic, because
-    the engine's threads may add gradients at the same time.
+    collector. The engine's threads may add gradients at the same time. The three values of a
+    gradient are therefore added by one call of `extend`, which is atomic.
     """
 
     __slots__ = ("meta", "rows")
@@ -210,7 +210,7 @@ class Descriptions:
         if batch.elements >= batch.limit:
             self.describe(batch)
 
-    def fetch(self, gradient: Tensor, device: int) -> None:
+    def wait_for(self, gradient: Tensor, device: int) -> None:
         """Make the current stream of a CUDA device wait for a gradient from another device."""
         with _hide_operators():
             wait_for_tensor(gradient, device)

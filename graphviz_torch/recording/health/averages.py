@@ -28,7 +28,8 @@ _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$
 _MAX_FRAMES = 4  # frames searched for candidates, from the optimizer's step outwards
 _MAX_VALUES = 64  # number of compared values of a weight
 _MIN_WRITES = 16  # a weight is reported after this number of in-place writes without effect
-_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000  # or after this number of steps without a change
+# An average, or a target network, is reported after this number of steps without a change.
+_AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000
 # Types of variables that are not candidates.
 _OTHER_TYPES = frozenset(
     (ModuleType, type, FunctionType, BuiltinFunctionType, Tensor, int, str, float)

@@ -74,7 +74,7 @@ class FastPaths(Listener):
         ):
             if not _creates_no_node(module, event.frame):
                 return
-            # If another function mode is active, PyTorch would not take the fast path even then.
+            # With another function mode, PyTorch would not take the fast path after ours is exited.
             modes = [mode for mode in FUNCTIONS.now() if isinstance(mode, CallWatch)]
             own = [mode for mode in modes if mode.program is self.program.key]
             if own and len(modes) == len(FUNCTIONS.now()):
@@ -164,7 +164,8 @@ class SampleCalls(Listener):
             self.events.note(idle, self.program.place(event.frame), count=last.count)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._last, self._slice = {}, ()  # a backward after each sample shows that this is intended
+        # If a backward follows each call, the program means to process single samples.
+        self._last, self._slice = {}, ()
 
     def on_step_end(self, event: None) -> None:
         self._last, self._slice = {}, ()

@@ -46,7 +46,7 @@ class _ArgumentKey(NamedTuple):
     """A key that is equal for two forwards with the same arguments."""
 
     key: tuple[Any, ...] = ()  # () if unknown
-    storages: tuple[Any, ...] = ()  # weak references, with which storage ids are not reused
+    storages: tuple[Any, ...] = ()  # weak references, so that no storage id in `key` is reused
 
 
 @dataclass(slots=True, eq=False)
@@ -69,7 +69,7 @@ class _LineForwards:
     """The forwards that were called with the same call stack."""
 
     module: str = ""
-    used: bool = False  # True if a backward ran through any of them
+    used: bool = False  # True if a backward ran through any of these forwards
     # (`was_read`, `training`) of a forward -> number of such forwards that were discarded
     counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
 

@@ -39,8 +39,8 @@ from ..program import Program
 _MAX_ELEMENTS = 64  # number of elements of a weight that are compared
 _SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that are compared at a step
 _STEPS_PER_SUSPECT = 4  # number of steps in a row that compare the same ones of these weights
-_MIN_ELEMENTS = 16  # a weight is reported only if at least this number of elements was compared,
-_UNCHANGED_SHARE = 0.9  # and at least this fraction of them was unchanged
+_MIN_ELEMENTS = 16  # a weight of which fewer elements were compared is not reported
+_UNCHANGED_SHARE = 0.9  # reported if at least this fraction of the compared elements is unchanged
 # Rows are equal if they differ by at most this fraction of the largest value. The first number is
 # for weights, the second one for gradients.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4

@@ -42,7 +42,7 @@ class Change(NamedTuple):
     after: int
     number: int = -1  # sequence number of the node that the call created; -1 if there is none
     storage: int = 0  # storage id of the tensor
-    memory: Any = None  # weak reference to the storage, with which the storage id is not reused
+    memory: Any = None  # weak reference to the storage, so that the storage id is not reused
     tensor: Ref | None = None
     shape: tuple[int, ...] = ()
     view: bool = False  # True if the tensor is a view

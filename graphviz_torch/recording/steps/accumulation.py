@@ -17,7 +17,7 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
 from ..program import Program
 
-_MIN_STEPS = 2  # number of steps that a number of backwards needs to be the usual one
+_MIN_STEPS = 2  # a number of backwards is the usual one if at least this many steps had it
 _MAX_LINES = 64  # number of observed pairs of lines that call backward and step
 
 

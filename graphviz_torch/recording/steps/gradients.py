@@ -51,7 +51,7 @@ from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
 
-_MAX_OPTIMIZERS = 64  # number of latest optimizers of which a parameter is sampled
+_MAX_OPTIMIZERS = 64  # a parameter is sampled for each of this number of latest optimizers
 
 
 class _SteppedGradient(NamedTuple):

@@ -32,10 +32,10 @@ from ..program import Program
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 
-# Number of live graphs of earlier steps from which on they are reported. One is normal, because a
+# Graphs of earlier steps are reported if at least this number is alive. One is normal, because a
 # variable such as `loss` keeps the graph of the previous step until it is assigned again.
 STEPS = 2
-_MAX_MARKS = 8  # number of marked nodes per graph, since only some of its nodes may stay alive
+_MAX_MARKS = 8  # number of marked nodes per graph; several, as only a part of a graph may be alive
 
 
 class _Mark:

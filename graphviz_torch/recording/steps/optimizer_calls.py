@@ -43,7 +43,7 @@ from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers
 _MAX_OPTIMIZERS = 64
 _MAX_PARAMETERS = 10_000  # number of parameters whose optimizer is remembered
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
-_CHECKED_STEPS = 4  # a new scheduler or scaler is searched for at this number of first steps
+_CHECKED_STEPS = 4  # schedulers and scalers are searched for at this number of first steps
 
 
 @dataclass(slots=True)
@@ -95,7 +95,8 @@ class OptimizerCalls(Listener):
         self._owners: dict[int, tuple[weakref.ref[Optimizer], str]] = {}
         self._moments: dict[int, _StateCounts] = {}  # by id() of an optimizer's first parameter
         self._has_run = False  # True once a backward ran
-        self._reached: set[int] = set()  # id() of leaves that a backward reached since their step
+        # id() of leaves that a backward reached after the last step of the leaf's optimizer.
+        self._reached: set[int] = set()
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:

@@ -25,7 +25,7 @@ from .vectors import Vectors, VectorTable
 _MAX_QUEUED = 1 << 14  # tensors with more elements are not queued
 _QUEUE_SIZE = 1 << 20  # number of elements, on all devices together, at which the queue is emptied
 _BLOCK = 1 << 22  # number of elements that are read at a time, and size of temporary tensors
-_MAX_ROWS = 1 << 14  # number of fingerprints on devices at which they are copied to the CPU
+_MAX_ROWS = 1 << 14  # fingerprints are copied to the CPU once more than this many are on devices
 _DIGITS = 9  # number of significant digits that distinguishes all float32 values
 
 _new: Any = tuple.__new__  # creates a Fingerprint without a Python-level call
@@ -167,7 +167,7 @@ def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
     )
 
 
-@np.errstate(all="ignore")  # non-finite values are kept
+@np.errstate(all="ignore")  # no warnings for non-finite values, which are part of a fingerprint
 def _fingerprints(counts: list[int], numbers: Any) -> list[Fingerprint]:
     norm = numbers[:, 7]
     total = numbers[:, 0] / np.array(counts)
