@@ -44,7 +44,7 @@ class Placement:
         self.root()._device = True
 
     def join(self, other: Placement) -> None:
-        """Merge the sets of two placements."""
+        """Give both placements, and all storages joined with them, the same placement."""
         mine, its = self.root(), other.root()
         if mine is not its:
             its._joined = mine

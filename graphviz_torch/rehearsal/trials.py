@@ -101,7 +101,8 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    names: dict[str, str] = {}  # of plans that differ only in a number, only the best one
+    # Name of a plan up to "=" -> name of the best plan that begins so.
+    names: dict[str, str] = {}
     for each in best_first(trials, size):
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)

@@ -25,7 +25,7 @@ from .tracer import iter_grad_fns
 
 _POLL_SECONDS = 0.05  # seconds between two checks for new graphs
 # Name of a process group -> number of calls of `gather_graphs` so far. The keys in the store
-# contain this number, so that different calls use different keys.
+# contain this number, so that each call uses keys of its own.
 _GATHER_COUNTS: dict[str, int] = {}
 
 

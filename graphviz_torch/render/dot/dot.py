@@ -66,7 +66,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
     size = len(drawing.nodes) + len(drawing.boxes)
-    extra = _PAGE if drawing.paged else ""
+    extra = _PAGE if drawing.must_fit_page else ""
     extra += " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
     if drawing.options["explain"]:
         notes = [*wording.notes(drawing, cuts.hidden), *filter(None, [note])]

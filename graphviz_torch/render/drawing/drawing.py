@@ -263,7 +263,7 @@ class Drawing:
         return self.fill <= 1
 
     @property
-    def paged(self) -> bool:
+    def must_fit_page(self) -> bool:
         """True if the drawing has to fit a page.
 
         It need not if the caller set the amount of detail, or if it is from left to right.

@@ -45,7 +45,7 @@ def levels(drawing: Drawing) -> Iterator[Level]:
     """
     options = drawing.options
     count = max(4, len(drawing.graph.nodes))
-    if not drawing.paged:
+    if not drawing.must_fit_page:
         fold = _draws_once(drawing)
         grouped = drawing.graph.segments or has_modules(drawing.graph)
         most = _max_boxes(drawing)
