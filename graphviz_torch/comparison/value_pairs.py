@@ -118,7 +118,7 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
-        # Moved elements are no difference in the result of a transpose.
+        # In the result of a transpose, elements at other positions are not a difference.
         turns = self.own_graph.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 

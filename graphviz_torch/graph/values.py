@@ -354,7 +354,7 @@ class Experiment:
 
     name: str  # "sample"
     changed: str  # "sample 0 of x became another (8 samples)"; "" if nothing could be changed
-    # True if the dependence that should not exist was not seen; None if undecided.
+    # True if the model reacted to the change as expected, False if not; None if undecided.
     holds: bool | None
     message: str
     operation: str = ""  # first operator whose result changed: "_softmax"

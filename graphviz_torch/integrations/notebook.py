@@ -53,7 +53,7 @@ def load(shell: Any) -> None:
     """Register the magic `%%record` in an IPython shell."""
 
     def record_cell(line: str, cell: str) -> RecordedCell | None:
-        """%%record [MODEL]: record this cell. MODEL is a variable: the graph has its names."""
+        """%%record [MODEL]: record this cell; parameters get their names in the variable MODEL."""
         from .. import find, record, view
 
         name = line.strip()

@@ -227,9 +227,9 @@ def watch(
     - A gradient norm of more than ten times the largest of the last 50 steps; a weight that changes
       by a tenth of its norm in one step; weights that no longer change; weights that have shrunk to
       a thousandth of their norm.
-    - A learning rate that is 0 for 10 steps, or 500 times the largest so far; gradients that are
-      not cleared in 5 steps; an optimizer that is re-created for each step; parameters that were
-      replaced while an optimizer keeps the old ones.
+    - A learning rate that is 0 for 10 steps, or 500 times the largest earlier one; gradients that
+      are not cleared in 5 steps; an optimizer that is re-created for each step; parameters that
+      were replaced while an optimizer keeps the old ones.
     - Graphs of 24 steps that are still alive, with the references that keep them alive; growing
       memory.
     - An average of the weights, such as an EMA, that is written but keeps its values, or that keeps
@@ -240,7 +240,7 @@ def watch(
     a report are recorded completely.
 
     With a writer, each module's gradient norm is also written, in every `every`-th step. If the
-    model has several optimizers, one step of each makes a training step, and each module is
+    model has several optimizers, a training step is one step of each optimizer, and each module is
     measured before its own optimizer steps. If a parameter belongs to no optimizer, the norms of a
     step are written when the next step begins. If the writer fails, for example because the disk is
     full, there is one warning and the training continues.

@@ -403,7 +403,7 @@ class UnregisteredParameters(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedGradients(Occurrence):
-    """Gradients for the parameters of an optimizer that never stepped. `where` calls backward."""
+    """Gradients of parameters whose optimizer never stepped; `where` is the line of backward."""
 
     parameters: tuple[str, ...] = ()
 

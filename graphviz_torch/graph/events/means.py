@@ -16,7 +16,7 @@ class AccumulatedBackwards(Occurrence):
 
     backwards: int = 0  # in each step
     steps: int = 0
-    stepped: str = ""  # line of the step
+    stepped: str = ""  # line of the optimizer step
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -43,7 +43,7 @@ def page_folder() -> Path:
 
 
 def remove_leftovers() -> None:
-    """Remove this user's temporary folders: of processes that have ended, and pages after a day."""
+    """Remove this user's temporary folders of processes that have ended, and pages after a day."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         owner = folder.name[len(_PREFIX) :].partition("-")[0]
         with suppress(OSError):

@@ -375,7 +375,7 @@ class Outputs:
             say(text, COLORS, self._stderr)
 
     def _write(self, *, pictures: bool) -> list[str]:
-        """Write the files that do not contain the last step; return a message for each failure."""
+        """Write the files that lack the last recorded step; return a message for each failure."""
         errors = []
         for path in self._files:
             name = format_of(path)

@@ -68,7 +68,7 @@ class InlinedNodes:
         return node
 
     def leaf(self, node: int) -> int:
-        """Return the leaf that a carrier passes on; return any other node unchanged."""
+        """Return the leaf that a carrier (see inline.py) returns; return other nodes unchanged."""
         while node in self.carried:
             node = self.carried[node]
         return node
@@ -259,14 +259,15 @@ class Drawing:
 
     @property
     def fits(self) -> bool:
-        """True if the drawing fits a page, or need not."""
+        """True if the drawing fits a page, or does not have to."""
         return self.fill <= 1
 
     @property
     def must_fit_page(self) -> bool:
         """True if the drawing has to fit a page.
 
-        It need not if the caller set the amount of detail, or if it is from left to right.
+        It does not have to if the caller set the amount of detail, or if data flows from left to
+        right instead of from top to bottom.
         """
         options = self.options
         asked = options["depth"] is not None or options["limit"] is not None or self.draws_each

@@ -33,7 +33,7 @@ def inline_parameters(drawing: Drawing) -> Drawing:
 
 
 def _marked_alone(drawing: Drawing) -> set[int]:
-    """Return the leaves that only one graph of a diff has, used by an operation that both have."""
+    """Return leaves of only one graph of a diff that are used by an operation of both graphs."""
     found: set[int] = set()
     marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
     if not marks:
@@ -108,7 +108,7 @@ def _leaves(
 
 
 def _only_carries(graph: Graph, carrier: Node, device: str) -> bool:
-    """Return True if a carrier shows nothing of its own, so that it needs no box.
+    """Return True if a carrier would show nothing besides its leaf, so that it needs no box.
 
     It has no name, no `Node.note`, one output, which is on `device` and is not an output of the
     graph.

@@ -20,7 +20,7 @@ from .sizes import Sizes
 WIDTH: Final = 680.0
 HEIGHT: Final = 1230.0
 # Factor by which a drawing may exceed the page if certain groups must be open. Scaled down to a
-# README's column, its text is 9 px high.
+# README's column, the text of such a drawing is 9 px high.
 _LARGE_PAGE: Final = 1.25
 _RANK_GAP, _BOX_GAP = 20.0, 16.0  # points between ranks, and between boxes of one rank
 _FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds to a group

@@ -88,7 +88,7 @@ def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
 
 
 def _ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
-    """Return the approximate rank of each key in a drawing whose groups may form cycles."""
+    """Return the approximate rank (row in the layout) of each key; groups may form cycles."""
     keys = [*drawing.nodes, *(~number for number in drawing.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}
     waiting = dict.fromkeys(keys, 0)
