@@ -36,7 +36,7 @@ def assert_gradients_flow(model_or_graph: Any, to: str | Iterable[str] | None = 
 
     Args:
         model_or_graph: a recording or its graph, or a module after `backward()`. For a recording or
-            graph, the failure message also has the causes.
+            graph, the failure message also contains the causes.
         to: names of parameters or modules that have to get a gradient. None means all parameters.
             The assertion also fails if a name is unknown or a named parameter is frozen.
 
@@ -93,7 +93,7 @@ def assert_no_transfers(graph: Any, phase: Literal["forward", "backward"] | None
 
     Raises:
         AssertionError: with each copy, its size and its source line.
-        ValueError: if `phase` has another value.
+        ValueError: if `phase` is none of these.
     """
     if phase not in (None, "forward", "backward"):
         raise ValueError(f"phase={phase!r} is unknown: pass 'forward', 'backward' or None.")
@@ -148,7 +148,7 @@ def assert_no_findings(
 
     Raises:
         AssertionError: with each finding, its advice and its source line.
-        ValueError: if `severity` has another value.
+        ValueError: if `severity` is none of these.
     """
     if severity not in SEVERITIES:
         raise ValueError(f"severity={severity!r} is unknown: pass 'error', 'warning' or 'info'.")

@@ -158,7 +158,7 @@ def _judge_graph(subject: Subject) -> Experiment | None:
 
 
 def _judge_loop(subject: Subject) -> Experiment | None:
-    """Detect a loop over the samples: it adds one term to the loss for each sample."""
+    """Detect a loop over the samples that adds one term to the loss for each sample."""
     count, known = _samples(subject), terms(subject.graph)
     if not has_one_term_per_sample(subject.graph, known, count):
         return None
@@ -178,9 +178,9 @@ def _judge_sum(term: Term | None, name: str, where: str, action: str, numbers: i
     Args:
         term: the term of the loss, with its divisor; None if unknown.
         name: name of the operation.
-        where: its line.
+        where: line of the operation.
         action: what the operation does, as text.
-        numbers: how many numbers it adds.
+        numbers: number of values that the operation adds.
     """
     node = None if term is None else term.node
     divisor = 1.0 if term is None else term.divisor

@@ -37,7 +37,7 @@ def eager(subject: Subject) -> Iterator[Experiment]:
 
 
 def _part(subject: Subject) -> Divergence | None:
-    """Return the first operation in a compiled module whose result differs from eager, or None."""
+    """Return the first operation whose compiled result differs from the eager one, or None."""
     found: list[tuple[CompiledOperation, float]] = []
 
     def see(inside: CompiledOperation) -> None:

@@ -44,7 +44,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
 
 
 def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
-    """Return the names of the inputs that the output depends on; each takes one forward."""
+    """Return the names of the inputs that the output depends on; each input takes one forward."""
 
     def run(name: str) -> ForwardResult:
         return run_forward(
@@ -59,7 +59,7 @@ def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """Return whether a tensor has several different values; an integer tensor, more than two."""
+    """Return whether a tensor has at least two different values; integer tensors need three."""
     if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
         return False
     values = torch.unique(tensor.detach().flatten()[:10_000])

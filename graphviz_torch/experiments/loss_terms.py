@@ -100,7 +100,7 @@ def _is_weighed(
 
     Args:
         graph: the graph of the loss.
-        sources: the nodes that each node gets its inputs from.
+        sources: node -> nodes of its inputs.
         last: the node where the search starts.
         forward: the nodes of the forward, where the search ends.
     """

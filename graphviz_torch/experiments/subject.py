@@ -99,8 +99,8 @@ class Subject:
             compare: called with both results of each operator; returns whether they differ.
             change: returns the inputs to change: a dict from a tensor's `id` to other values.
             training: returns the training mode of a module; None keeps the recorded modes.
-            double: whether the other version computes in float64.
-            other_seed: random seed of the other version.
+            double: whether the changed version computes in float64.
+            other_seed: random seed of the changed version.
             views: whether `compare` is called for views, too.
         """
 
@@ -202,7 +202,7 @@ class Subject:
             row: the operator.
             run: the run that compared it.
             holds: whether the expectation was met; None if nothing can be concluded.
-            rule: rule of the finding; "" makes no finding.
+            rule: rule of the finding; "" if there is no finding.
             severity: severity of the finding.
             advice: advice of the finding.
         """

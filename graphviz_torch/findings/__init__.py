@@ -23,8 +23,8 @@ from .run_findings import RunFindings
 from .selection import Selection
 
 _KEEPS = ("retained-graph",)
-# Rule -> rules that report a cause of the same fault. If a graph has a finding of one of the
-# latter, the findings of the former are left out.
+# Rule -> rules about causes of its fault. Findings of the rule are left out if one of these other
+# rules has a finding, too.
 _CAUSES_OF = {
     "zero-grad-before-step": ("optimizer-never-stepped",),
     "constant-loss": ("all-gradients-zero", "stalled-training"),

@@ -57,7 +57,7 @@ def largest_unnamed_average(graph: Graph) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """A graph, and values computed from it (at most once) that several rules need."""
+    """A graph with cached values that several rules need."""
 
     graph: Graph
     before: tuple[Graph, ...] = ()  # graphs of earlier steps
@@ -278,7 +278,7 @@ class Reading:
 
     @cached_property
     def last_with_gradient(self) -> dict[int, int]:
-        """Node that ran without a gradient -> nearest node towards the loss that received one."""
+        """Node that ran without a gradient -> nearest node with a gradient, towards the loss."""
         nodes = self.graph.nodes
         found: dict[int, int] = {}
         if self.only_nonfinite_recorded:

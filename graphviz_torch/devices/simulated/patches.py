@@ -75,7 +75,7 @@ def _fused_devices(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _loader_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pin batches of a DataLoader in the calling thread: no other thread simulates devices."""
+    """Pin batches of a DataLoader in the calling thread, the only one that simulates devices."""
 
     @wraps(original)
     def begin(self: Any, loader: Any) -> None:

@@ -41,7 +41,8 @@ class SimulatedTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, host: torch.Tensor, place: torch.device) -> SimulatedTensor:
-        # Autograd crashes when it reads the layout of a wrapper that is not strided (2.13).
+        # Autograd of PyTorch 2.13 crashes when it reads the layout of a wrapper that is not
+        # strided.
         if host.layout != torch.strided or host.is_nested:
             raise NotImplementedError(
                 f"A simulated device can only have dense tensors, and this tensor is {host.layout}"
@@ -350,7 +351,7 @@ def _follow(wrapper: SimulatedTensor) -> None:
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give `tensor` the values and the device of `value`; it stays the same Python object.
+    """Give `tensor` the values and the device of `value`; `tensor` stays the same Python object.
 
     This implements `tensor.data = value`, which `nn.Module.to` uses for parameters, so that
     optimizers still refer to the moved parameters.

@@ -61,7 +61,7 @@ class GradientPath:
 
     whole: Graph = field(repr=False)
     target: str
-    points: tuple[Waypoint, ...]  # the loss first; () where backward cannot reach the node
+    points: tuple[Waypoint, ...]  # the loss first; () if backward cannot reach the node
     path_count: int  # number of paths to the target; `points` shows the strongest one
     end: str  # a sentence: where the gradient ended
 

@@ -19,7 +19,8 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
 
     The gradient that the backward returns does not depend on later operations: the weight of the
     loss, the scale of a GradScaler, and all operations between the Function and the loss have no
-    effect on it. With a loss scale, the unscaled gradient is too small by the factor of the scale.
+    effect on this gradient. With a loss scale, the unscaled gradient is too small by the factor of
+    the scale.
 
     ## Example
 

@@ -283,7 +283,7 @@ def exception(reading: Reading) -> Iterator[Finding]:
 
 
 def called_in_vmap(failure: Failure) -> Cause | None:
-    """Return the call of torch.vmap inside of which a call failed; None if there is none."""
+    """Return the call of torch.vmap inside which a call failed; None if there is none."""
     return next((cause for cause in failure.causes if cause.operation == "vmap"), None)
 
 

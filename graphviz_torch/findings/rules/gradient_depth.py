@@ -66,7 +66,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Gradients that are small everywhere, because the loss is divided by a large number for example,
+    Gradients that are small everywhere, for example because the loss is divided by a large number,
     are not reported: only the ratio between first and last layers is checked.
 
     ## See also
@@ -195,7 +195,7 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
         return None
     first = median(n for _, n in chain[:quarter])
     nodes = reading.graph.nodes
-    # Transposes of weights are skipped, because their gradients are not those of activations.
+    # Transposes of weights are skipped, because their gradients do not belong to activations.
     end = next(
         (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
     )

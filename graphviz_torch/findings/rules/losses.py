@@ -202,9 +202,8 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
 
 @rule("warning", of=(Broadcast,))
 def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
-    """An operation broadcast shapes (N, 1) and (N,) to (N, N), a loss broadcast shapes (N, 1) and
-    (N, k), or a reduction of rows was combined with columns, although a combination of
-    corresponding elements was probably intended.
+    """An operation probably combined the wrong elements: it broadcast shapes (N, 1) and (N,) to (N,
+    N), a loss broadcast (N, 1) with (N, k), or a value per row was combined with the columns.
 
     ## Why it matters
 
@@ -248,7 +247,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     Broadcasts of other shapes, such as (N, C) with (C,), are not reported. Neither is a matrix that
-    equals its transpose, such as the adjacency of an undirected graph.
+    equals its transpose, such as the adjacency matrix of an undirected graph.
 
     ## See also
 
@@ -308,7 +307,7 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
 
 
 def _wrong_axis(event: Broadcast, wide: Operand, narrow: Operand, names: list[str]) -> Finding:
-    """Return the finding about a value per row of a matrix that was combined with its columns."""
+    """Return the finding about values per row that were combined with the columns of a matrix."""
     return finding(
         "warning",
         f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: "

@@ -287,9 +287,9 @@ def mean_over_masked_values(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(MaskedMean):
         yield finding(
             "info",
-            f"The mean{at(event.where)} divides by the number of all values, but the mask"
-            f"{at(event.masked)} sets {event.zeros} of {event.among} to zero: the values that "
-            "are left count less, the more are masked.",
+            f"The mean{at(event.where)} divides by the number of all values, but the "
+            f"mask{at(event.masked)} sets {event.zeros} of {event.among} to zero: the more values "
+            "are masked, the less the others count.",
             cause="mean over masked values",
             advice="Divide the sum by the number of values that the mask keeps: "
             "(loss * mask).sum() / mask.sum().",

@@ -26,7 +26,7 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
 
     A tensor with a `grad_fn` keeps its graph alive, with all saved tensors of that graph. A running
     sum of losses, a list for a plot or a hidden state that is carried over keeps the graphs of all
-    steps. Memory grows until the training ends with an out-of-memory error.
+    steps. Memory grows until training ends with an out-of-memory error.
 
     ## Example
 

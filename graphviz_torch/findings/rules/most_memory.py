@@ -1,4 +1,4 @@
-"""The rule about the modules that save most memory for the backward."""
+"""The rule about the modules that save the most memory for backward."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def _checkpoint_text(name: str, count: int, less: int) -> str:
 
 
 def _largest(reading: Reading, nodes: list[Node]) -> str:
-    """Return the operation in a module that saves most, such as "gelu, ".
+    """Return the operation in a module that saves the most bytes, such as "gelu, ".
 
     Return "" for nodes outside of modules.
     """

@@ -73,9 +73,9 @@ def overwritten_weights(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(OverwrittenWeights):
         yield finding(
             "info",
-            f"{event.operation}{at(event.where)} overwrites weights that an optimizer trains, "
-            "and the next step continues from the copied values: the updates of the steps "
-            "before are lost.",
+            f"{event.operation}{at(event.where)} overwrites weights that an optimizer trains, and "
+            "the next step continues from the copied values: the updates of earlier steps are "
+            "lost.",
             cause="trained weights overwritten",
             advice="Copy into another model, such as copy.deepcopy(model), or restore the weights "
             "before the next step.",

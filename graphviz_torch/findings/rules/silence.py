@@ -250,7 +250,7 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A program may need only the gradients, for a saliency map for example. If no optimizer steps,
+    A program may need only the gradients, for example for a saliency map. If no optimizer steps,
     the finding has severity info.
 
     ## Not detected
@@ -402,7 +402,7 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A program may record only a forward, for a picture for example. The finding then has severity
+    A program may record only a forward, for example for a picture. The finding then has severity
     info; it is a warning if an optimizer steps. A program that sets `.grad` itself needs no
     backward, so nothing is reported if a parameter has a gradient.
 

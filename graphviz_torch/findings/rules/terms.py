@@ -293,7 +293,7 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
     """Return True if the loss also uses the tensor without the cut.
 
-    An example are the two losses of a codebook, each of which detaches a different side.
+    The two losses of a codebook are an example: each of them detaches a different side.
     """
     single = cut.tensor is None or all(size == 1 for size in cut.tensor.shape)
     if cut.how not in PLAIN or cut.before is None or single:

@@ -189,7 +189,7 @@ def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     Clipping is effective only between the backward that computes the gradients and the step that
-    uses them. At another time, the code looks safe, but a single bad batch can still ruin the
+    uses them. At any other time, the code looks safe, but a single bad batch can still ruin the
     weights.
 
     ## Example

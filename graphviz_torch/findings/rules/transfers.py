@@ -394,9 +394,10 @@ def tiny_copies(reading: Reading) -> Iterator[Finding]:
             continue
         if len({t.data for _, t in group} - {None}) == 1:
             continue
-        # The copies belong to one step if they are in a forward or are nodes of the graph. They
-        # also do if no module call is between them, while a module call separates other copies of
-        # the line. Otherwise they may be the small batches of many steps that call no module.
+        # The copies belong to one step if they are in a forward or are nodes of the graph. The
+        # copies also belong to one step if no module call is between them, but one is between other
+        # copies of the line. Otherwise the copies may be the small batches of many steps that call
+        # no module.
         together = (
             bool(first.in_forward)
             or len({run[0][1].moment for run in runs}) > 1

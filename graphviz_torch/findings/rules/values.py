@@ -254,7 +254,7 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
 def _counts(event: NonfiniteValue, reason: str) -> str:
     """Return a phrase such as "made 2 NaN and 1 Inf: its divisor has 2 zeros".
 
-    For an input, the phrase is such as "has 1 Inf".
+    For an input, an example is "has 1 Inf".
     """
     counts = (event.nan, "NaN"), (event.inf, "Inf")
     found = " and ".join(kind if n is None else f"{n} {kind}" for n, kind in counts if n != 0)
@@ -278,7 +278,7 @@ def _nonfinite_values(reading: Reading) -> list[NonfiniteValue]:
 
 @rule("error", of=(GradientStats,), also=("watch",))
 def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
-    """A node received a finite gradient and passed on NaN or Inf. The first such node of backward
+    """A node received a finite gradient and passed on NaN or Inf. The first such node in backward
     is reported.
 
     ## Why it matters

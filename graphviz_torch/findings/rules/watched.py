@@ -195,7 +195,7 @@ def large_update() -> None:
 
     ## Why it matters
 
-    In a stable training, a step changes a weight by about a thousandth of the weight's norm. With
+    In stable training, a step changes a weight by about a thousandth of the weight's norm. With
     much larger steps, the model forgets what it has learned. Usually the learning rate is too high.
 
     ## Example
@@ -254,7 +254,7 @@ def growing_memory() -> None:
 
     ## Why it matters
 
-    The training will end with an out-of-memory error, often hours later and at an unrelated line.
+    Training will end with an out-of-memory error, often hours later and at an unrelated line.
 
     ## Example
 

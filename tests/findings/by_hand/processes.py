@@ -211,8 +211,8 @@ RANKS: dict[str, RankCase] = {
     "diverged-replicas (not averaged)": RankCase(
         [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=3)],
         "error",
-        "head.weight got different gradients on the ranks, which are not averaged, unlike those "
-        "of body.weight: the copies diverge.",
+        "head.weight got different gradients on the ranks, and these are not averaged, unlike "
+        "those of body.weight: the copies diverge.",
         [
             [rank(AVERAGE, gradient=1, head=1), rank(AVERAGE, gradient=2, head=1)],  # a replica
             [rank(AVERAGE, OTHER, gradient=i, head=i) for i in (1, 2)],

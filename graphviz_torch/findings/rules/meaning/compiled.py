@@ -233,7 +233,7 @@ def compile_recompile(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A recompilation takes seconds to minutes in the middle of the training. After
+    A recompilation takes seconds to minutes in the middle of training. After
     `torch._dynamo.config.recompile_limit` recompilations (8 by default), the function is no longer
     compiled.
 

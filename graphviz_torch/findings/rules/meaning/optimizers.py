@@ -493,7 +493,7 @@ _RATES = {
 def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
     """Report an optimizer whose eps rounds to 0 in float16.
 
-    With a gradient of 0, such a step divides by 0.
+    The optimizer's step then divides by 0 if a gradient is 0.
     """
     for event in reading.events(ineffective_calls.VanishedEpsilon):
         yield finding(

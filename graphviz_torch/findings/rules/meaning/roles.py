@@ -136,7 +136,7 @@ class _Comparison(NamedTuple):
     title: str
     node: Node
     sides: tuple[int, int]  # nodes of the two compared results
-    leaves: tuple[set[int], set[int]]  # nodes of the parameters behind each side
+    leaves: tuple[set[int], set[int]]  # nodes of the parameters upstream of each side
     # Index of the side whose parameters are not trained by this step; None if there is none.
     target: int | None
 
@@ -233,7 +233,7 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
 def _label(reading: Reading, node: int) -> str:
     """Return the label of a result, or its operation if it has no label.
 
-    If it only scales another result, return the label of that result.
+    For a result that only scales another result, return the label of the other result.
     """
     nodes = reading.graph.nodes
     made = node

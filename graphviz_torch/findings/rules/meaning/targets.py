@@ -244,7 +244,7 @@ def constant_targets(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_probability(reading: Reading, event: LossTarget) -> bool:
-    """Return True if the input is probabilities, which the rule `loss-input` reports."""
+    """Return True if the input consists of probabilities, which the rule `loss-input` reports."""
     node = None if event.target is None else event.target.node
     return node is not None and reading.graph.nodes[node].operation in ("softmax", "sigmoid")
 

@@ -14,7 +14,7 @@ from ...words import at, names_of, nodes_of
 from ..cuts import upstream
 
 _PRODUCTS = ("mm", "addmm", "linear", "bmm")
-_NORM_TOLERANCE = 1e-7  # relative; norms of tensors with different values differ by more
+_NORM_TOLERANCE = 1e-7  # relative difference; norms of different tensors differ by more
 
 
 @rule("warning", of=("embedding",), advanced=True)

@@ -1,4 +1,4 @@
-"""Rules about gradients that the ranks average: not at all, twice, or needlessly."""
+"""Rules about gradients that ranks do not average, average twice, or average needlessly."""
 
 from __future__ import annotations
 
@@ -362,7 +362,7 @@ def redundant_all_reduce(reading: Reading) -> Iterator[Finding]:
             f"backward, are reduced again{at(repeated[0].where)}: {bytes_text(size)} are sent "
             f"needlessly{large}.",
             cause="averaged, and reduced by hand",
-            advice="Remove the all_reduce by hand, or train without DistributedDataParallel.",
+            advice="Remove the manual all_reduce, or train without DistributedDataParallel.",
             where=repeated[0].where,
         )
 

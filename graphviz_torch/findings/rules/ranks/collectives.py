@@ -180,7 +180,7 @@ def fsdp_regather(reading: Reading) -> Iterator[Finding]:
 
 
 def _repeated_gathers(collectives: Sequence[Collective]) -> Iterator[tuple[Collective, int]]:
-    """Yield the first gather of parameters that one forward gathers repeatedly, and the count."""
+    """Yield the first gather of parameters that a forward gathers repeatedly, and how often."""
     times: dict[tuple[str, ...], list[Collective]] = {}
     known: set[tuple[str, ...]] = set()
     for each in collectives:

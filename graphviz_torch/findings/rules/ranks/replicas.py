@@ -500,8 +500,7 @@ def diverged_buffers(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Not detected
 
-    Buffers that differ during the training, but are equal when the recording ends, are not
-    reported.
+    Buffers that differ during training, but are equal when the recording ends, are not reported.
 
     ## See also
 

@@ -399,7 +399,7 @@ def unaveraged_parameter(graphs: Sequence[Graph]) -> Iterator[Finding]:
     if names:
         yield finding(
             "error",
-            f"{listing(names)} got different gradients on the ranks, which are not averaged, "
+            f"{listing(names)} got different gradients on the ranks, and these are not averaged, "
             f"unlike those of {listing(averages(graphs[0]))}: the copies diverge.",
             cause="not averaged",
             advice="Average the gradient of this parameter, too: call fully_shard(model) after "
