@@ -114,7 +114,7 @@ class _Evaluation:
             self.call = _call_at(self.lines[name]) if name in self.lines else _call
             value = self.value(expression)
             if not isinstance(value, Tensor):
-                refuse(self.text, expression, f"{name} has no tensor in it, so no gradient.")
+                refuse(self.text, expression, f"{name} contains no tensor, so it has no gradient.")
             made[name] = self.values[name] = value
         return made
 

@@ -118,7 +118,7 @@ def _draw_loaded(loaded: LoadedCheckpoint) -> None:
         message = text.escape(loaded.verification)
         st.success(f"{message[:1].upper()}{message[1:]}.", icon=":material/check:")
     else:
-        st.error("The restored model computes other values.", icon=":material/error:")
+        st.error("The restored model computes different values.", icon=":material/error:")
         st.code(loaded.verification, language=None, wrap_lines=True)
         if loaded.first is not None:
             st.caption("The first node that differs is selected.")

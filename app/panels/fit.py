@@ -85,7 +85,7 @@ def _needs(found: FitReport, memory: float) -> str:
     return (
         f"{needs} If the {found.ranks:,} ranks divide parameters, gradients and optimizer state "
         f"({text.size(states)} on each), about {ranks:,} ranks are enough. If each rank has a full "
-        "copy, shard them with fully_shard. Rehearse it above."
+        "copy, shard them with fully_shard. Rehearse this number of ranks above."
     )
 
 

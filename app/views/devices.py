@@ -141,7 +141,7 @@ def _draw_measured(measured: Measurements) -> None:
         for device, size in measured.pays:
             what = f"**{text.escape(device)}**, against 1 thread"
             if size is None:
-                st.markdown(f"{what}: no faster at these sizes, beyond the noise.")
+                st.markdown(f"{what}: not clearly faster at these sizes.")
             else:
                 st.markdown(f"{what}: faster from size {size:,} on.")
         for device, reason in measured.absent:
@@ -197,7 +197,7 @@ def _draw_division() -> None:
                 for number, parts in enumerate(divided.batches, 1)
             ]
         )
-        st.caption("The numbers are read from each batch's graph. Shown is the first graph.")
+        st.caption("The numbers are read from each batch's graph. The first graph is shown.")
     with right:
         recording.begin(divided.opened, key="divide")
         draw_graph(divided.opened.payload, key="divide", color_by="device", height=420)

@@ -18,9 +18,9 @@ from ..panels.upload import open_recordings
 FIT = "Will it fit?"
 PARTS = ["Ranks", FIT]
 ABOUT = (
-    "Each rank of `torchrun` records its own graph. Compared with each other, they show a rank "
-    "that runs other operations, or waits for the others. A rehearsal runs a training as one rank "
-    "of many, on tensors without memory, and counts bytes, operations and collectives."
+    "Each rank of `torchrun` records its own graph. A comparison of the graphs shows which rank "
+    "runs different operations, or waits for the others. A rehearsal runs a training script as one "
+    "of many ranks, on tensors without memory, and counts bytes, operations and collectives."
 )
 HEIGHT = 880  # height of a rank's graph in CSS pixels
 SAMPLE = "A sample: rank 1 skips a layer"

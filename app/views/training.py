@@ -93,8 +93,8 @@ def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
         icon=":material/resume:" if paused else ":material/pause:",
         key=f"pause, {ended=}",
         on_click=_pause,
-        help="Pause ends the process and keeps the steps so far. Continue repeats them with the "
-        "same numbers, and then trains further.",
+        help="Pause ends the process and keeps the steps so far. Continue repeats these steps with "
+        "the same results, and then trains further.",
         disabled=ended,
     )
 

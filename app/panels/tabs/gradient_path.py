@@ -36,7 +36,7 @@ def draw_path(graph: Graph, *, key: str) -> None:
     before = st.session_state.get(f"{key} target")
     targets = {**{each: nodes[each] for each in [before, *others] if each in nodes}, **targets}
     if not targets:
-        st.info("No gradient of this recording reaches a leaf.", icon=":material/info:")
+        st.info("In this recording, no gradient reaches a leaf.", icon=":material/info:")
         return
     title = str(
         st.selectbox(
@@ -65,5 +65,5 @@ def draw_path(graph: Graph, *, key: str) -> None:
         key=key,
         place="path",
         label="The gradient's path",
-        helps={"factor": "Norm at this node, divided by the norm at the node before"},
+        helps={"factor": "Norm at this node, divided by the norm at the previous node"},
     )
