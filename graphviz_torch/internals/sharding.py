@@ -36,7 +36,11 @@ class CollectiveCaller(NamedTuple):
 
 
 def find_caller(frame: FrameType | None) -> CollectiveCaller:
-    """Return the caller of a collective dispatched in `frame` or in a function called there."""
+    """Return the part of PyTorch, and the module, from which a collective was issued.
+
+    Args:
+        frame: the innermost Python frame when the collective was dispatched.
+    """
     found = CollectiveCaller()
     for _ in range(_MAX_FRAMES):
         if frame is None:

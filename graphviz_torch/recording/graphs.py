@@ -120,7 +120,7 @@ def _complete_graph(
 def _region_arguments(
     backward: Backward, program: Program, listeners: Sequence[Listener]
 ) -> tuple[Any, ...]:
-    """Return all arguments of `inline_regions` except the first one, which is the graph.
+    """Return the arguments with which to call `inline_regions`, except the graph.
 
     These are the regions, a function that shortens file names, the modules' classes, and a function
     that returns a module's path.

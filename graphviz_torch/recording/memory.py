@@ -64,7 +64,7 @@ class Checkpoint:
     saved: int  # number of tensors that the segment's forward saves
     # PyTorch's own counter: backward -> number of tensors that the repeated forward has saved
     saved_again: Mapping[Any, int]
-    selects: bool  # True with a selective policy
+    selects: bool  # True if the segment has a selective-checkpoint policy
     before: int = 0  # number of reruns before the graph was read
     position: CodePosition | None = None  # the user's line that called checkpoint
 

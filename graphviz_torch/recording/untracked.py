@@ -144,7 +144,7 @@ class UntrackedCalls(Listener):
         # id() of a tensor -> the tensor, and the name of the call that created it, such as "arange"
         self._factories: dict[int, tuple[Ref, str]] = {}
         self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
-        self._values: SmallValues[int] = SmallValues()  # values of small data, by entry's serial
+        self._values: SmallValues[int] = SmallValues()  # values of small data, by `serial`
         self._count = 0
         self._modules = 0  # number of modules when their buffers were last registered
         attempt = program.remarks.attempt

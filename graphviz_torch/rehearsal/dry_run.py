@@ -322,7 +322,14 @@ def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list
 def _fullest(
     changes: Sequence[tuple[int, int, Block]], first: int, last: int, every: int
 ) -> Iterator[int]:
-    """Yield the moment with the most memory in each interval of `every` moments."""
+    """Yield the moment with the most memory in each interval of `every` moments.
+
+    Args:
+        changes: (moment, 1 for an allocation or -1 for a free, block), sorted by moment.
+        first: the first moment.
+        last: the last moment.
+        every: length of an interval.
+    """
     now = at = 0
     for start in range(first, last + 1, every):
         most, best = -1, start

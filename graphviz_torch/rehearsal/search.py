@@ -64,7 +64,14 @@ def try_plans(
 def _trials_of_ladder(
     attempt: Attempt, ladder: list[str], plain: Trial, size: int
 ) -> Iterator[Trial]:
-    """Yield the trials of a ladder of plans, as long as they save memory and do not fit yet."""
+    """Yield the trials of a ladder of plans, as long as they save memory and do not fit yet.
+
+    Args:
+        attempt: rehearses the script with some changes.
+        ladder: plans, of which each one saves more memory than the last.
+        plain: the trial of the unchanged script.
+        size: memory of a device in bytes.
+    """
     best = plain
     for name in ladder:
         found = attempt((name,))
@@ -106,7 +113,17 @@ def _combine_all(
     plain: Trial,
     size: int,
 ) -> list[Trial]:
-    """Combine the strongest plans of all kinds, and drop plans that are not needed to fit."""
+    """Combine the strongest plans of all kinds, and drop plans that are not needed to fit.
+
+    Args:
+        attempt: rehearses the script with some changes.
+        alone: the trials of single plans.
+        plain: the trial of the unchanged script.
+        size: memory of a device in bytes.
+
+    Returns:
+        The trials, in the order in which they were made.
+    """
     kinds = _by_kind(alone)
     names = {kind: trials[-1].name for kind, trials in kinds}
     joined = attempt(tuple(names.values())) if len(names) > 1 else None

@@ -114,6 +114,12 @@ def _key(call: int, rank: int) -> str:
 def _collect(store: Any, call: int, ranks: Sequence[int], timeout: float) -> dict[int, bytes]:
     """Return the bytes that each rank of the group except rank 0 sent.
 
+    Args:
+        store: the store of the process group.
+        call: number of earlier calls of `gather_graphs` in the group.
+        ranks: global ranks of the group.
+        timeout: seconds to wait.
+
     Raises:
         TimeoutError: if any rank sent nothing within `timeout` seconds.
     """

@@ -64,6 +64,11 @@ def backward_copies(
     """Return the copies between devices that backward will make, in execution order.
 
     If forward copied a tensor by `x.to(device)` or `copy_`, backward copies the gradient back.
+
+    Args:
+        edges: all edges, in order of their targets.
+        names: name of each node, such as "ToCopyBackward0".
+        outputs: metadata of each node's outputs.
     """
     found = []
     for edge in edges:

@@ -186,7 +186,13 @@ def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
-    """Return the metadata of each node's outputs; None for undefined outputs."""
+    """Return the metadata of each node's outputs; None for undefined outputs.
+
+    Args:
+        fns: the live nodes.
+        edges: all edges of the graph.
+        roots: (node id, output_nr) of each output of the graph.
+    """
     outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}

@@ -225,7 +225,13 @@ def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origi
     """Return True if the region was compiled for other modules, whose code it shares.
 
     This happens for the repeated blocks of a model, which run the code that was compiled for the
-    first block. It shows in the parameters that the region takes.
+    first block. The region then takes parameters of other modules than those in its code.
+
+    Args:
+        graph: the graph, in which the region is one node.
+        region: the contents of the region.
+        inputs: edges that end at the region's node.
+        origins: formats the module paths in the region's code.
     """
     found = False
     for edge in inputs:

@@ -200,6 +200,11 @@ def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
     """Return the column `values`: the values of small outputs, and of small leaves.
 
     Parameters are left out.
+
+    Args:
+        outputs: the traced outputs.
+        found: the data that was read from the nodes.
+        ids: ids of the live nodes.
     """
     columns, fns = found.columns, list(ids)
     known: dict[tuple[int, int], Tensor] = {}

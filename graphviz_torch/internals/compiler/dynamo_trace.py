@@ -46,7 +46,13 @@ class Trace(Protocol):
         """Receive the tensor arguments of an operation before it runs."""
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Receive the function, Dynamo's metadata and the outputs of an operation that has run."""
+        """Receive an operation that has run.
+
+        Args:
+            function: the called function.
+            meta: `meta` of the operation's node in Dynamo's graph.
+            made: the tensors that the operation returned.
+        """
 
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
@@ -179,7 +185,13 @@ _PATCH = Replacement[None](_rows)
 
 
 def record_recompile(code: CodeType, reason: str, before: int) -> None:
-    """Record that a function is about to be compiled again."""
+    """Record that a function is about to be compiled again.
+
+    Args:
+        code: code object of the function.
+        reason: Dynamo's message with the guard that failed.
+        before: how many times the function was compiled before.
+    """
     _thread_state.recompiled = Recompiled(code, reason, before)
 
 

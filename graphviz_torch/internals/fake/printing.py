@@ -61,7 +61,14 @@ def _statements(scope: _Scope) -> Iterator[ast.stmt]:
 
 
 def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
-    """Return True if a statement only prints the values that it reads."""
+    """Return True if a statement only prints the values that it reads.
+
+    Args:
+        statement: the statement.
+        scope: the function or module that contains the statement.
+        tree: the whole file.
+        known: names that are assumed to be only printed.
+    """
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Call) and _logs(statement.value.func)
     if isinstance(statement, ast.Assign):

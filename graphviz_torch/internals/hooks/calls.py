@@ -122,7 +122,14 @@ class _ListenerCache(dict[Any, _Listening]):
 
 
 def selects(listener: object, func: Any, computes: bool, keywords: Sequence[str] = ()) -> bool:
-    """Return True if `listener` selects calls of `func` with these keywords."""
+    """Return True if `listener` selects calls of `func` with these keywords.
+
+    Args:
+        listener: the listener.
+        func: the called function.
+        computes: False if a call of `func` only reads metadata.
+        keywords: names of the keyword arguments.
+    """
     functions: Container[Any] | None = getattr(listener, "functions", None)
     return computes if functions is None else _is_named(functions, func, keywords)
 

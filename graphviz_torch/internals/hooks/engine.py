@@ -131,7 +131,13 @@ def _run(
 def _notify_end(
     pending: list[tuple[Callable[[EngineReturned], object], Any]], gradients: Any, error: Any
 ) -> None:
-    """Notify all watches of the end, last first, even if one of them raises."""
+    """Notify all watches of the end, last first, even if one of them raises.
+
+    Args:
+        pending: (`on_end` of a watch, result of its `on_begin`).
+        gradients: the result of `autograd.grad`; () for `backward`.
+        error: the exception that the backward raised, if any.
+    """
     while pending:
         on_end, run = pending.pop()
         try:

@@ -71,7 +71,7 @@ class Installation(Generic[Watcher]):
                 raise
 
     def refresh(self) -> None:
-        """Install the patch again if there are watchers, since it has to patch something else."""
+        """Install the patch again if there are watchers, after what it patches has changed."""
         with self._lock:
             if self.watchers:
                 self._install()

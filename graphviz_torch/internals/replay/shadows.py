@@ -114,7 +114,13 @@ class Shadows:
         return -1 if entry is None else entry.maker
 
     def set(self, tensor: Tensor, other: Tensor, maker: int = -1) -> None:
-        """Set the tensor's value in the changed run."""
+        """Set the tensor's value in the changed run.
+
+        Args:
+            tensor: a tensor of the first run.
+            other: its value in the changed run.
+            maker: number of the operator that computed the value; -1 for an input.
+        """
         if not has_storage(tensor):
             self._others[tensor] = (other, maker)
             return

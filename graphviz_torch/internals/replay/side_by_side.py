@@ -272,7 +272,16 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         streams: GeneratorStates | None,
         result: Any,
     ) -> Any:
-        """Return the result of the operator in the changed run."""
+        """Return the result of the operator in the changed run.
+
+        Args:
+            func: the operator.
+            kind: properties of the operator.
+            taken: (args, kwargs) in the changed run.
+            streams: states of the random generators before the first run of the operator; None
+                if it draws no random numbers.
+            result: the operator's result in the first run.
+        """
         args, kwargs = taken
         if self._double and kind.is_random:
             return with_the_same_numbers(func, args, result)

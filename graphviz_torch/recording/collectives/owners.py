@@ -67,7 +67,8 @@ class PayloadResolver:
         self._dimensions: dict[str, str] = {}  # name of a process group -> its mesh dimension
         # id() of a parameter or of its `.grad` -> the parameter's name, and True for a `.grad`
         self._names: dict[int, tuple[str, bool]] = {}
-        self._moment = -1  # count of program events when `_names` was filled
+        # Number of module calls begun or ended, plus optimizer steps, when `_names` was filled.
+        self._moment = -1
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
@@ -149,6 +150,11 @@ class PayloadResolver:
         The parameters are adjacent in the order in which gradients became ready, or in which DDP
         registered the parameters. Their sizes add up to the bucket's size. The result is () if
         there are no such parameters.
+
+        Args:
+            collective: the collective that sends the bucket.
+            live: the graph of the running backward.
+            node: id of the node that backward is running, whose gradient is in the bucket.
         """
         names = {at: name for name, at in live.parameters.items()}
         outputs = live.reading.columns["outputs"]
@@ -173,7 +179,7 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
 
 
 def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Return a slice of `sizes` that contains position `member` and adds up to `total`.
+    """Return a slice of `sizes` that contains index `member` and whose items add up to `total`.
 
     The slice is empty if there is none.
     """

@@ -50,7 +50,8 @@ class Replicas(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Number of each step with its checksums by name. The first item precedes the first step.
+        # (number of the step, name of a tensor -> checksum). The first item was computed before
+        # the first step, all others at the end of a step.
         self._summed: list[tuple[int, dict[str, int]]] = []
         self._now: tuple[int, dict[str, int]] | None = None
         self._found: dict[str, _Copy] = {}

@@ -91,7 +91,13 @@ class OperationTrace:
         self._start = sequence_number()
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Handle the end of an operation."""
+        """Record an operation that has run, and the cut that it makes, if any.
+
+        Args:
+            function: the called function.
+            meta: `meta` of the operation's node in Dynamo's graph.
+            made: the tensors that the operation returned.
+        """
         behind = self._add(_Operation(self._start, sequence_number(), meta))
         lost = detached_results(self._operands, made) if self._makers else None
         if lost is not None and (how := _sampling_name(meta) or cut_name(function, lost)):
@@ -110,7 +116,14 @@ class OperationTrace:
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Record the `apply` of a custom Function as one operation with one node."""
+        """Record the `apply` of a custom Function as one operation with one node.
+
+        Args:
+            function: the class of the Function.
+            meta: `meta` of the operation's node in Dynamo's graph.
+            operands: the tensors that `apply` was given.
+            made: the tensors that `apply` returned.
+        """
         self.on_operation_start(operands)
         numbers = [grad_fn_of(tensor)._sequence_nr() for tensor in made if tensor.requires_grad]
         start = min(numbers, default=self._start)

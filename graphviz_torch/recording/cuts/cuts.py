@@ -76,7 +76,7 @@ class Cuts(Listener):
         self._tracker = program.tracker
         self._rows: dict[int, list[_Row]] = {}  # index of a graph -> the cuts shown in it
         self._taken: list[LiveCut] = []  # cuts so far, while a graph is read
-        self._hidden: list[GradFn] = []  # nodes upstream of these cuts that the graph shows
+        self._hidden: list[GradFn] = []  # nodes upstream of cuts that the graph shows
         self._detached: dict[GradFn, Tensor] = {}  # operands of the running detach_()
         self._records: list[CutRecord] = []
         # Cuts whose operands are all parameters. The key contains function, line and parameters.
@@ -239,7 +239,7 @@ class Cuts(Listener):
         return replace(graph, cuts=tuple(cuts))
 
     def close(self) -> None:
-        # Breaks a reference cycle of a tensor that was detached in place and the tensor's old node.
+        # Breaks a reference cycle between a tensor that was detached in place and its former node.
         self._tracker.clear()
 
     def _use(

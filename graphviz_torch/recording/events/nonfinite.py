@@ -84,7 +84,7 @@ class _FirstNonfinite:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        # Number of backwards started, True if the loss was scaled, and the snapshot.
+        # (number of backwards started in the step, True if the loss was scaled, snapshot)
         self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
         self._in_loss = False
 
@@ -185,7 +185,7 @@ class FiniteResults(Listener):
         self._read_sums()
         if self._seen:
             self._first.take_snapshot(event)
-        self._missing, self._seen = {"NaN", "Inf"}, False  # search in the next forward again
+        self._missing, self._seen = {"NaN", "Inf"}, False  # a new search in the next forward
 
     def on_step_end(self, event: None) -> None:
         self._first.begin_step()

@@ -49,7 +49,7 @@ class Overwrites(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._trained: dict[int, Ref] = {}  # parameters that steps have updated, by storage id
-        self._overwritten: dict[int, _Overwritten] = {}  # by storage id
+        self._overwritten: dict[int, _Overwritten] = {}  # by storage id of the parameter
         self._changed: list[tuple[Probe, _Overwritten]] = []
 
     def on_call_start(self, event: Calling) -> None:

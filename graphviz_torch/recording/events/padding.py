@@ -182,7 +182,13 @@ def _trailing_token(tokens: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _targets(target: Tensor, token: Tensor, ignored: Any) -> Tensor:
-    """Return the padding token, and the number of targets that are this token and not ignored."""
+    """Return [padding token, number of targets that are this token and not ignored].
+
+    Args:
+        target: the targets of a loss.
+        token: the padding token.
+        ignored: `ignore_index` of the loss.
+    """
     counted = torch.logical_and(torch.eq(target, token), torch.ne(target, ignored))
     return torch.stack((token, torch.sum(counted)))
 

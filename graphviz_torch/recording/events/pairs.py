@@ -159,7 +159,15 @@ class PairedTensors(Listener):
     def _check_ones(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType
     ) -> None:
-        """Report operands with shapes such as (N, 1, 1) and (N, k), whose result is (N, N, k)."""
+        """Report operands with shapes such as (N, 1, 1) and (N, k), whose result is (N, N, k).
+
+        Args:
+            func: the called function.
+            one: the first operand.
+            other: the second operand.
+            result: the result of the call.
+            frame: the frame of the call.
+        """
         wide, narrow = (one, other) if TensorBase.dim(one) > TensorBase.dim(other) else (other, one)
         dim = TensorBase.dim(narrow)
         if dim < 2 or TensorBase.dim(wide) != dim + 1 or not (_is_plain(one) and _is_plain(other)):

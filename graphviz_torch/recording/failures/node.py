@@ -78,7 +78,13 @@ def find_failing_node(
 def find_node_in_checkpoint(
     fns: Mapping[int, GradFn], error: BaseException, changes: Changes
 ) -> FailingNode | None:
-    """Return the node at which a reentrant checkpoint's backward failed; None if not certain."""
+    """Return the node at which a reentrant checkpoint's backward failed; None if not certain.
+
+    Args:
+        fns: the live nodes of the nested backward, by id.
+        error: the exception that the engine raised.
+        changes: the in-place changes that were recorded.
+    """
     found, said = (
         find_failing_node(fns, [], error, changes, lambda node: False),
         _CHANGED.match(str(error)),

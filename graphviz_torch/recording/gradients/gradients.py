@@ -144,6 +144,11 @@ class GradientHooks:
 
         Most nodes are of this kind. The gradient's key is the node's id, without an output_nr.
         Attributes are looked up here, so that the returned function does not look them up.
+
+        Args:
+            kind: class of the gradient.
+            batch: the batch of `kind`.
+            leaf: True if the nodes are AccumulateGrad nodes.
         """
         slow, describe = self._prehook, self._descriptions.describe
         ran, waiting = self._ran, kind.waiting.rows

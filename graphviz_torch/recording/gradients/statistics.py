@@ -195,7 +195,14 @@ class Descriptions:
     def _wait(
         self, where: Where, gradient: Tensor, kind: GradientClass, batch: PendingBatch
     ) -> None:
-        """Queue a dense gradient, and describe its batch if the batch is full."""
+        """Queue a dense gradient, and describe its batch if the batch is full.
+
+        Args:
+            where: key of the gradient.
+            gradient: the gradient.
+            kind: class of the gradient.
+            batch: the batch of `kind`.
+        """
         try:
             version = gradient._version
         except RuntimeError:  # raised for an inference tensor

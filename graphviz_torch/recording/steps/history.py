@@ -277,7 +277,13 @@ def _steps_inside(
 
 
 def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
-    """Yield a node and all of its unvisited predecessors, and add them to `visited`."""
+    """Yield a node and all of its unvisited predecessors, and add them to `visited`.
+
+    Args:
+        start: index of the node.
+        sources: for each node, the indices of the nodes from which it was computed.
+        visited: the nodes that were visited.
+    """
     stack = [start]
     while stack:
         node = stack.pop()

@@ -80,7 +80,15 @@ class CopyRecord:
     def locate(
         self, place: CodePosition | None, module: str, in_forward: bool, moment: int, begun: int
     ) -> None:
-        """Set the position in the program."""
+        """Record where and when the program made the copy.
+
+        Args:
+            place: the user's line.
+            module: path of the running module.
+            in_forward: True if a module's forward was running.
+            moment: counter that grows with every module call and backward.
+            begun: number of backwards that had begun in the step.
+        """
         self.place, self.module = place, module
         self.in_forward, self.moment, self.begun = in_forward, moment, begun
 

@@ -189,6 +189,11 @@ def _is_fill(values: Tensor, into: Tensor, indices: list[Tensor]) -> bool:
     PyTorch then passes the number to a kernel and copies no tensor (see canDispatchToMaskedFill in
     ATen/native/TensorAdvancedIndexingUtils.h). If the device is CUDA, the number must be on the
     CPU, where PyTorch creates a Python number.
+
+    Args:
+        values: the assigned values.
+        into: the indexed tensor.
+        indices: the indices.
     """
     number = TensorBase.numel(values) == 1 and (values.is_cpu or not into.is_cuda)
     mask = len(indices) == 1 and _is_mask(indices[0]) and indices[0].device == into.device

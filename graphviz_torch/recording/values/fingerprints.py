@@ -37,7 +37,8 @@ class Fingerprints(Generic[Key]):
 
     def __init__(self) -> None:
         self._vectors = VectorTable()
-        self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}  # by shape, dtype, device
+        # (shape, dtype, device) -> keys and clones of the queued small tensors.
+        self._copies: dict[Any, tuple[list[Key], list[Tensor]]] = {}
         self._waiting = 0
         # (device, dtype) -> the keys of tensors, their numbers of elements, and twelve numbers for
         # each tensor, which are still on the device.
