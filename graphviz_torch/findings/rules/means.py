@@ -195,7 +195,7 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
     - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
     """
     accumulated = {event.backwards for event in reading.events(AccumulatedBackwards)}
-    for node in reading.by_operation["div"]:
+    for node in reading.of_operations(("div",)):
         divisor = number(node, "other")
         meta = reading.meta(node.id)
         if divisor is None or divisor < 2 or divisor in accumulated or meta is None or meta.shape:
