@@ -32,7 +32,7 @@ def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
 
     Args:
         graph: a recording, or the Graph of a recording.
-        file: the source file; None chooses the file whose lines created most nodes.
+        file: the source file; None chooses the file whose lines created the most nodes.
 
     Returns:
         The text of the file. A line with many results lists three and counts the others.

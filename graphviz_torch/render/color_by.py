@@ -195,8 +195,8 @@ def _trainable(graph: Graph) -> Callable[[Node], str]:
     """Return a function that maps a node to "trainable", "frozen" or "partly frozen".
 
     An operation is as trainable as the parameters of its module; without parameters, the function
-    returns "". Only a recording contains frozen parameters: a traced graph contains trainable
-    parameters alone.
+    returns "". Only a recording contains frozen parameters: a traced graph contains only
+    trainable ones.
     """
     found: dict[str, set[bool]] = {}  # requires_grad of the parameters, by module
     for parameter in graph.parameters:

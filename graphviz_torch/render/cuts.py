@@ -27,7 +27,7 @@ _INDICES = frozenset(
         *("long", "int", "bool", "isnan", "isinf", "isfinite", "searchsorted", "bucketize"),
     )
 )
-_MAX_PLACE = 40  # most characters of a source line: the end of the file's name, and the number
+_MAX_PLACE = 40  # maximum number of characters of "train.py:41"; the beginning is cut off
 _SCISSORS = "\N{BLACK SCISSORS}"
 
 

@@ -82,7 +82,7 @@ def draw_graph(
 
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
-    """Return a sentence on the backward passes that are not drawn apart; "" if there are none."""
+    """Return a sentence on the backward passes that are not drawn; "" if all are drawn."""
     inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:

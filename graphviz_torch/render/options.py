@@ -105,7 +105,7 @@ class Settings(DrawingOptions, total=False):
 
     # How to draw parameters: "fold" inside operations, "nodes" as boxes; None depends on the graph.
     parameters: Parameters | None
-    fold: bool | None  # True to draw identical blocks once; None: if the drawing is too large else
+    fold: bool | None  # True to draw identical blocks once; None: only if this is needed to fit
     limit: int | None  # maximum number of boxes; None: as many as fit a page
     marks: Mapping[int, Mark] | None  # node id -> "added", "removed" or "changed"
 

@@ -39,9 +39,9 @@ def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Findi
 
 
 def _find(value: Any) -> Sequence[Finding]:
-    """Return the findings of `value`, except the info that no backward ran.
+    """Return the findings of `value`, except the finding that no backward ran.
 
-    A picture shows without a finding that no backward ran.
+    A picture shows this without a finding.
     """
     from ..findings import find  # imported when needed, because the rules take long to load
     from ..findings.rules.silence import FORWARD_ALONE

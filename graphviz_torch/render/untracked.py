@@ -87,7 +87,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
 
 
 def copies_by_data(graph: Graph) -> dict[int, list[Transfer]]:
-    """Return the copies of the forward that created no node, by `Transfer.data`."""
+    """Return `Transfer.data` -> the copies in forward that created no node."""
     found: dict[int, list[Transfer]] = {}
     for each in graph.transfers:
         if each.node is None and each.phase == "forward" and each.data is not None:

@@ -333,7 +333,7 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
     Args:
         node: the node.
         known: the operands of the node that other nodes computed.
-        fed: input_nr of these operands. The target of a loss is data if it contains at most 0.
+        fed: input_nr of these operands. The target of a loss is data if `fed` has no number but 0.
     """
     found = []
     for saved in node.saved:

@@ -1,4 +1,4 @@
-"""Save a training run in a file that grows by a line per step, so no finished step can be lost.
+"""Save a training run in a file that grows by a line per step and stays readable after a kill.
 
 The first line is the header. Each other line is a step: its number, and for each backward pass the
 columns of its graph, or only the changes since an earlier graph with the same edges. If two lines

@@ -17,7 +17,7 @@ _Ends = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """The edges of a graph, sorted into those drawn alone, merged, as text or not at all."""
+    """The edges of a graph, sorted by how they are drawn: as lines, as texts, or not at all."""
 
     drawn: list[Edge] = field(default_factory=list)
     # (source key, target key) -> tensor (node id, output_nr) -> the first edge that passes it.

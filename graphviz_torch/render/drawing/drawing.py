@@ -266,8 +266,7 @@ class Drawing:
     def must_fit_page(self) -> bool:
         """True if the drawing has to fit a page.
 
-        It does not have to if the caller set the amount of detail, or if data flows from left to
-        right instead of from top to bottom.
+        It does not have to if the caller set the amount of detail, or if data flows horizontally.
         """
         options = self.options
         asked = options["depth"] is not None or options["limit"] is not None or self.draws_each
@@ -384,7 +383,7 @@ class Drawing:
         return tree.places[part.nodes[-1]]
 
     def title(self, number: int) -> str:
-        """Return the title of a group: its name, with its module's name before a mere number."""
+        """Return the title of a group: its name, after the name of its module if it is a number."""
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]

@@ -21,7 +21,7 @@ from .tree import Box, Leaf, Open
 # (number of findings, number of transfers and collectives, bytes saved for backward) in a group.
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
-_MIN_BOXES = 8  # to show more than fewer boxes, a drawing may exceed the page a little
+_MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little, to show more boxes
 # Maximum number of attempts to close groups until the drawing fits with its edges and data.
 _MAX_TRIES = 8
 # A module stays closed if the graph has more parameters of it, but none of its operations.
@@ -34,8 +34,8 @@ def open_groups(drawing: Drawing) -> Drawing:
 
     With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
     opened as long as they fit the page: first those with findings, copies or collectives, then
-    outer groups before inner groups. Edges and data may make the drawing larger
-    than a page; then groups are closed again.
+    outer groups before inner groups. Edges and data may make the drawing larger than a page; then
+    groups are closed again.
     """
     if drawing.groups is None:
         folded = drawing.inner.folded
@@ -211,7 +211,7 @@ class _Opening:
         return [n for n, *_ in row if n not in self.opened and self._plain_run(n)]
 
     def _class_and_depth(self, number: int) -> tuple[str, int]:
-        """Return the class of a module without arguments, and the module's depth."""
+        """Return the name of a module's class, and the module's depth."""
         groups = self.groups.groups
         around = [groups[outer].kind == "module" for outer in self.groups.with_ancestors(number)]
         return groups[number].module_class.partition("(")[0], sum(around)

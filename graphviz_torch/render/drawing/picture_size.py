@@ -1,9 +1,8 @@
 """Estimate the size of a drawing whose groups, edges and data are known.
 
-The drawing is laid out as Graphviz does it. Each box has a rank below those of its inputs, in the
-whole picture and not only in its frame. A frame is beside all boxes outside of it that have a rank
-between those of its first and its last box, and so is an edge between two ranks that are not
-adjacent.
+The estimate follows Graphviz. Each box has a rank below the ranks of its inputs, in the whole
+picture and not only in its frame. A frame adds its width to each rank from that of its first box to
+that of its last box. An edge adds a small width to each rank that it passes.
 """
 
 from __future__ import annotations
@@ -124,7 +123,8 @@ class _Picture:
         for key in self._order:
             ranks[key] = max([ranks[source] + 1 for source in inputs[key]], default=0)
         for key in reversed(self._order):
-            # Move a box down to its users, with those inputs that have more users than inputs.
+            # Move a box down to its users, together with its inputs that have at least as many
+            # users as inputs.
             moved, gain, slack = [key], 0, len(ranks)
             for each in moved:
                 gain += len(users[each]) - len(inputs[each])

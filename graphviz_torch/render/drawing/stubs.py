@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from .. import labels
 
-_MAX_LINE = 22  # most characters of a title in one line
+_MAX_LINE = 22  # maximum number of characters of a title in one line
 
 
 class Stub(NamedTuple):

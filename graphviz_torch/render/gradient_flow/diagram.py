@@ -60,5 +60,5 @@ class FlowDiagram(NamedTuple):
     links: tuple[FlowLink, ...]
     cuts: tuple[FlowCut, ...]
     sentence: str
-    frozen: int  # number of frozen parameters; 0 if all are, which `sentence` says
+    frozen: int  # number of frozen parameters; 0 if all are frozen, because `sentence` says so
     learns_nothing: bool  # True if a trainable parameter learns nothing

@@ -164,8 +164,8 @@ class _Panel:
         color = "transfer_line" if diagram.learns_nothing else "ink"
         head = f"{title}: {diagram.sentence}" if title else diagram.sentence
         size = 15 if title else 18
-        room = self.width * (1 + max(self.column, default=0)) - 2 * LEFT_MARGIN
-        yield bold_text(LEFT_MARGIN, 36, fit_text(head, room, size, bold=True), color, size)
+        max_width = self.width * (1 + max(self.column, default=0)) - 2 * LEFT_MARGIN
+        yield bold_text(LEFT_MARGIN, 36, fit_text(head, max_width, size, bold=True), color, size)
         about = "Data enters above. The gradient rises from the loss below."
         if diagram.frozen:
             are = "is" if diagram.frozen == 1 else "are"
@@ -276,19 +276,19 @@ class _Panel:
         left, y = self.at[number]
         x = self._x(number, self.row_lanes[number])
         text = left + self.text
-        room = self.width - self.text - 14
+        max_width = self.width - self.text - 14
         if row.title:
             line = COLORS["cluster_line"][0]
             over = f"M{left + LEFT_MARGIN:.1f} {y:.1f}H{left + self.width - LEFT_MARGIN:.1f}"
             yield f'<path d="{over}" stroke="{line}" fill="none"/>'
-            yield svg_text(text, y + 15, fit_text(row.title, room, 12), "muted")
+            yield svg_text(text, y + 15, fit_text(row.title, max_width, 12), "muted")
         elif row.cut is not None:
-            yield from cut_mark(x, y, row.cut, text, room)
+            yield from cut_mark(x, y, row.cut, text, max_width)
         elif row.place is not None:
-            yield from self._flow_node(x, y, row.place, text, room)
+            yield from self._flow_node(x, y, row.place, text, max_width)
 
     def _flow_node(
-        self, x: float, y: float, place: FlowNode, text: float, room: float
+        self, x: float, y: float, place: FlowNode, text: float, max_width: float
     ) -> Iterator[str]:
         width = self._link_width(place.norm)
         if not place.name:
@@ -298,7 +298,7 @@ class _Panel:
                 f'stroke="{edge}"/>'
             )
             said = " ".join(filter(None, (place.kind, _times_text(place))))
-            yield svg_text(text, y + 4, fit_text(said, room, 10), "muted", size=10)
+            yield svg_text(text, y + 4, fit_text(said, max_width, 10), "muted", size=10)
             return
         two = bool(place.parameters)
         says = f"{place.name}: {_norm_text(place)}"
@@ -312,19 +312,21 @@ class _Panel:
         line = y - 3 if two else y + 4
         times = _times_text(place)
         behind = text_width(times, 11) + _GAP if times else 0.0
-        said = fit_text(place.name, max(room - behind, _MIN_NAME_WIDTH), 12, bold=True, end=True)
+        said = fit_text(
+            place.name, max(max_width - behind, _MIN_NAME_WIDTH), 12, bold=True, end=True
+        )
         yield bold_text(text, line, said, _name_color(place), 12)
         at = text + text_width(said, 12, bold=True) + _GAP
         if times:
             yield svg_text(at, line, times, "ink", size=11)
             at += behind
-        rest = text + room - at
+        rest = text + max_width - at
         if rest > _MIN_KIND_WIDTH and place.kind not in ("", place.name):
             yield svg_text(at, line, fit_text(place.kind, rest, 11), "muted", size=11)
         if place.norm and place.times == 1:
             yield svg_text(text - 10, y + 4, number_text(place.norm), "muted", "end", 10)
         if two:
-            yield from parameter_marks(text, y + 12, place.parameters, room)
+            yield from parameter_marks(text, y + 12, place.parameters, max_width)
 
 
 def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:

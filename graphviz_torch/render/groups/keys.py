@@ -30,7 +30,7 @@ class Keys:
         self.family = {n: first for first, alike in repeated.items() for n in alike}
         self.shown = set(nodes)
         self.box = {inner: number for number in closed for inner in tree.with_descendants(number)}
-        # Group that is not drawn because an identical group is, or a group inside -> this group.
+        # Hidden group, and each group inside it -> the hidden group.
         others = [number for alike in repeated.values() for number in alike[1:]]
         self.hidden = {
             inner: number for number in others for inner in tree.with_descendants(number)

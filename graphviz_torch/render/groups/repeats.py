@@ -24,7 +24,7 @@ MIN_TIMES = 3
 
 
 class Repeat(NamedTuple):
-    """A repetition: `length` tokens from index `start`, in which each `period` tokens are equal."""
+    """A repetition: `length` tokens from index `start`, which repeat after `period` tokens."""
 
     start: int
     period: int

@@ -56,12 +56,12 @@ class LevelSplitter:
         if not is_row(len(starts), len(items)):
             return items
         first, last = starts[0], starts[-1] + 1
-        room = most - first - (len(items) - last)
+        count = most - first - (len(items) - last)
         # If more than half of `most` items come before the first or after the last module, these
         # items are put into runs as well.
-        if 2 * room < most:
-            first, last, room = 0, len(items), most
-        ends = [first, *starts[:: min(self.limit, ceil(len(starts) / room))][1:], last]
+        if 2 * count < most:
+            first, last, count = 0, len(items), most
+        ends = [first, *starts[:: min(self.limit, ceil(len(starts) / count))][1:], last]
         if len(ends) < 3:  # a single run
             return items
         rows = [items[start:end] for start, end in pairwise(ends)]
@@ -104,9 +104,9 @@ class LevelSplitter:
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # A body may start at any position within a period. The position is chosen at which the
-            # fewest results of earlier operations are still needed. Of several such positions, that
-            # one is chosen at which the last body ends where the loop ends.
+            # A body may start at any position within a period. The best position is the one at
+            # which the fewest results of earlier operations are still needed. If several positions
+            # are equally good, the last body should end where the loop ends.
             units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [
                 self.structure.crossing[self.structure.span(items[a:b])[0]] for a, b in units

@@ -51,7 +51,7 @@ class Difference(Protocol):
         """Title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
-        """Return one graph: the nodes of `b`, with the nodes that only `a` has in between."""
+        """Return one graph: the nodes of `b`, and between them the nodes that only `a` has."""
 
     def marks(self) -> Mapping[int, Any]:
         """Return id of a node in `union()` -> "added", "removed" or "changed"."""
