@@ -19,5 +19,5 @@ no_autograd: Any = torch._C._AutoDispatchBelowAutograd
 
 no_autocast: Any = torch._C._DisableAutocast  # autocast changes no dtype in this context
 
-# Does what `torch.set_grad_enabled` does; a function mode sees a call of it as this function.
+# `torch.set_grad_enabled` calls this function, which a function mode therefore receives as `func`.
 set_grad_enabled: Any = torch._C._set_grad_enabled

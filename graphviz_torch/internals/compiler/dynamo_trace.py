@@ -227,7 +227,7 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return the trace of `code`, if `code` is what this thread compiled last.
+    """Return the trace of `code`, if this thread compiled no other code since.
 
     The trace is returned once; a second call returns None.
     """

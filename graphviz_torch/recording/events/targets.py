@@ -292,7 +292,7 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return what `_classes` returns, for a loss that ignores no target: 0, smallest, largest."""
+    """Return the same numbers as `_classes`, for a loss that cannot ignore targets."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 
