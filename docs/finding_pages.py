@@ -43,7 +43,8 @@ Each page below has a program with the fault, and its report. `graphviz-torch ru
 and `graphviz_torch.rules()` this table.
 
 An error ends the training or makes its result useless. A warning is probably a mistake. A note may
-be intended: reports count the notes, and `--notes` shows them.
+be intended: reports count the notes, and `--notes` shows them. The tables name the highest severity
+of a rule's findings; a milder case of the fault has a lower one.
 
 {tables}
 

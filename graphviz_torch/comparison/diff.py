@@ -236,7 +236,7 @@ def diff(
     Args:
         a, b: graphs, or recordings of one step.
         gradient_tolerance: maximum relative difference of the norm, and of the largest absolute
-            value, of a gradient that is not changed; `math.inf` ignores gradients.
+            value, of a gradient that is not changed (default 1e-4); `math.inf` ignores gradients.
         time_tolerance: maximum relative difference of a time that is not changed; 1.0 allows twice
             the time. Times are ignored by default, because they differ from run to run.
         titles: names of the two graphs in the text and below the picture.

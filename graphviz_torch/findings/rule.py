@@ -104,7 +104,8 @@ class Rule:
             reports: the text to show below each example, in the order of the examples.
         """
         by = listing(f"`{name}`" for source in self.sources for name in _COMMANDS[source])
-        parts = [f"# `{self.id}`", f"{self.severity.capitalize()}, reported by {by}.", self.summary]
+        worst = self.severity if self.severity == "info" else f"up to {self.severity}"
+        parts = [f"# `{self.id}`", f"Severity: {worst}. Reported by {by}.", self.summary]
         sections, texts = self.sections, iter(reports)
         if reports:
             sections["Example"] = re.sub(

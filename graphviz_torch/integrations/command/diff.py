@@ -25,7 +25,8 @@ def add_diff(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `diff`."""
     from ... import diff
 
-    for name, text in (("a", "a saved graph; run.json.gz@0 is step 0"), ("b", "a second graph")):
+    one = "a saved graph; run.json.gz@0 is step 0 (default: the last)"
+    for name, text in (("a", one), ("b", "a second graph")):
         parser.add_argument(name, type=Path, metavar=name.upper(), help=f"{text}; - reads stdin")
     text = "draw both graphs in one picture with the differences marked; - writes to stdout"
     parser.add_argument("-o", "--out", type=Path, help=text)

@@ -40,10 +40,13 @@ GROUPS = {
         "explain": ("explain", "Print the gradient's path from the loss to a parameter."),
         "view": ("pictures", "Open the interactive view of a graph in a browser."),
         "draw": ("pictures", FORMATS["draw"].help),
-        "summary": ("summary", "Print each module's FLOPs, memory, gradients and time."),
+        "summary": ("summary", "Print each module's FLOPs, saved memory, gradients and time."),
     },
     ("Compare and export", "graphviz-torch export --to html run.json.gz"): {
-        "diff": ("diff", "Compare two graphs; exit with 1 if they differ."),
+        "diff": (
+            "diff",
+            "Compare two steps, with gradients; exit with 1 if they differ.",
+        ),
         "export": ("pictures", "Convert a graph to html, mermaid, text, dot, flow, tensorboard."),
         "completion": ("main", "Print a script that completes this command in your shell."),
     },
@@ -51,14 +54,15 @@ GROUPS = {
 # Task -> command line for it. The help lists the tasks below the commands.
 TASKS = {
     "a picture of a step": "graphviz-torch run -o step.svg train.py",
-    "NaN, stuck, out of memory": "graphviz-torch run train.py",
+    "NaN, nothing learns": "graphviz-torch run train.py  (--steps 0: all steps)",
+    "memory, FLOPs, time": "graphviz-torch run --notes -o run.json.gz train.py",
     "copies, without a GPU": "graphviz-torch run --simulate 2 train.py",
     "does it fit on 64 ranks": "graphviz-torch rehearse train.py --ranks 64",
-    "DDP, FSDP": "torchrun --no-python graphviz-torch run train.py",
+    "DDP, FSDP: who waits": "torchrun --no-python graphviz-torch run train.py",
     "fail a build (CI)": "graphviz-torch run --fail-on warning train.py",
     "silence a rule": "--ignore RULE, or `# gt: ignore[RULE]` at the line",
-    "compare two runs": "graphviz-torch diff before.json.gz after.json.gz",
-    "in a notebook": "%load_ext graphviz_torch, then %%record",
+    "compare two steps": "graphviz-torch diff before.json.gz after.json.gz",
+    "in a notebook": "%load_ext graphviz_torch, then %%record model",
     "tutorial, guides, rules": "https://graphviz-torch.github.io/graphviz_torch/",
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}

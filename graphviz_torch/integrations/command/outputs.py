@@ -266,7 +266,7 @@ class Outputs:
         for path in self._files if self._parsed.hint else ():  # the app passes --no-hint
             if path not in self._stale:
                 self._print(os.path.relpath(path, self._root))
-        for missed in (*errors, *self._judge.mistyped):
+        for missed in (*errors, *self._judge.remarks):
             self._say(missed)
         if shown and self._parsed.hint:
             self._say(self._next_command())

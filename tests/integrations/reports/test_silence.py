@@ -41,6 +41,9 @@ def report(
     return [each["rule"] for each in json.loads(printed.out)["findings"]], printed.err
 
 
+SILENCED = "graphviz-torch: 1 finding silenced: cut-gradient\n"
+
+
 def test_find_reports_the_selected_rules_less_the_ignored_ones() -> None:
     meta = TensorMeta((3,), "float32", "cpu")
     lost = Parameter("head.weight", meta, True, module_called=False, has_grad=False)
@@ -61,7 +64,7 @@ def test_a_mistyped_id_raises_and_names_the_closest(name: str) -> None:
 
 def test_options_select_and_ignore(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(capsys) == (["cut-gradient"], "")
-    assert report(capsys, "--ignore", "dead-relu,cut-gradient") == ([], "")
+    assert report(capsys, "--ignore", "dead-relu,cut-gradient") == ([], SILENCED)
     assert report(capsys, "--select", "dead-relu") == ([], "")
     assert main(["find", "step.json.gz", "--ignore", "cut-gradent"]) == 2
     assert "Did you mean 'cut-gradient'?" in capsys.readouterr().err
@@ -70,7 +73,7 @@ def test_options_select_and_ignore(folder: Path, capsys: pytest.CaptureFixture[s
 def test_a_comment_silences_the_rules_that_it_names_at_its_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert report(capsys, comment="  # gt: ignore[frozen, cut-gradient]") == ([], "")
+    assert report(capsys, comment="  # gt: ignore[frozen, cut-gradient]") == ([], SILENCED)
     assert report(capsys, comment="  # gt: ignore[frozen]") == (["cut-gradient"], "")
     found, said = report(capsys, comment="  # gt: ignore[cut-gradent]")
     assert found == ["cut-gradient"]
@@ -85,7 +88,7 @@ def test_the_nearest_configuration_with_a_table_is_taken(
     (folder / "pyproject.toml").write_text('[tool.graphviz_torch]\nignore = ["cut-gradient"]\n')
     (folder / "a" / "pyproject.toml").write_text("[tool.other]\n")
     assert configuration(inner) == {"ignore": ["cut-gradient"]}
-    assert report(capsys) == ([], "")
+    assert report(capsys) == ([], SILENCED)
     (inner / "pyproject.toml").write_text("[tool.graphviz_torch]\n")
     assert configuration(inner) == {}
 
@@ -117,10 +120,14 @@ def test_a_run_takes_the_configuration_above_its_script(
         '[tool.graphviz_torch]\nignore = ["cut-gradient"]\n'
     )
     main(["run", "--no-hint", str(script)])
-    assert "cut-gradient" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "warning[cut-gradient]" not in said
+    assert SILENCED in said
     (script.parent / "pyproject.toml").unlink()
     main(["run", "--no-hint", str(script)])
-    assert "cut-gradient" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "warning[cut-gradient]" in said
+    assert "silenced" not in said
 
 
 def test_notes_are_counted_and_shown_when_asked_for() -> None:

@@ -39,7 +39,7 @@ def _find(parsed: argparse.Namespace) -> int:
     if isinstance(last, Training) and last.alternation and parsed.format in (None, "text"):
         say(f"{count_text(len(last.steps), 'step')}, {last.alternation}")
     print_report(parsed, new, source)
-    for message in judge.mistyped:
+    for message in judge.remarks:
         say(f"graphviz-torch: {message}", file=sys.stderr)
     if new and parsed.format in (None, "text") and parsed.files[-1] != PIPE:
         say(f"See it: {view_commands(str(parsed.files[-1]))}")

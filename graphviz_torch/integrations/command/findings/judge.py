@@ -21,6 +21,7 @@ from typing import Any
 from .... import Finding, rules
 from ....graph import Severity
 from ....graph.text import type_text
+from ....graph.units import count_text
 from ...excerpt import Lines
 from .baseline import new_findings, read_baseline
 
@@ -55,18 +56,24 @@ class Judge:
         never = parsed.write_baseline is not None or parsed.fail_on == "never"
         self._fail_on: Severity | None = None if never else parsed.fail_on
         self._source = source
-        self.mistyped: dict[str, None] = {}  # messages about comments with unknown ids of rules
+        self._mistyped: dict[str, None] = {}  # messages about comments with unknown ids of rules
+        self._silenced: set[tuple[str, str]] = set()  # (rule, line) of silenced findings
 
     def filter(self, found: Iterable[Finding]) -> list[Finding]:
         """Return the findings that are neither silenced nor in the baseline, in their order."""
+        found = [each for each in found if self._select is None or each.rule in self._select]
         wanted = [
-            each
-            for each in found
-            if each.rule not in self._ignore
-            and (self._select is None or each.rule in self._select)
-            and not self._is_silenced(each)
+            each for each in found if each.rule not in self._ignore and not self._is_silenced(each)
         ]
+        self._silenced.update({(each.rule, each.where) for each in found if each not in wanted})
         return wanted if self._known is None else new_findings(wanted, self._known)
+
+    @property
+    def remarks(self) -> list[str]:
+        """Messages on the silenced findings, and on comments with unknown ids of rules."""
+        silenced = sorted({rule for rule, _ in self._silenced})
+        text = f"{count_text(len(self._silenced), 'finding')} silenced: {', '.join(silenced)}"
+        return [text] * bool(silenced) + list(self._mistyped)
 
     def exit_code(self, reported: Iterable[Finding]) -> int:
         """Return 1 if a finding has the severity in `--fail-on` or a worse one, else 0."""
@@ -84,7 +91,7 @@ class Judge:
             try:
                 rules().by_id(id)
             except ValueError as error:
-                self.mistyped[f"{finding.where}: {error}"] = None
+                self._mistyped[f"{finding.where}: {error}"] = None
         return finding.rule in ids
 
 
