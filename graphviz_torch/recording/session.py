@@ -126,7 +126,7 @@ class Session:
         self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
-        """Handle the start of a backward, and return its graph.
+        """Read the graph of a backward that is about to run, and notify the listeners.
 
         Returns:
             The graph; an `_InnerBackward` for a nested backward; None if nothing is recorded.
@@ -160,7 +160,7 @@ class Session:
 
     @with_gc_disabled
     def end(self, event: EngineReturned) -> None:
-        """Handle the end of a backward."""
+        """Replace the live graph by a `Backward` after the backward, and notify the listeners."""
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
             if error is not None:
@@ -178,7 +178,7 @@ class Session:
 
     @with_gc_disabled
     def fail(self, error: BaseException) -> None:
-        """Handle the exception that ends the block: read the graph up to the failure."""
+        """Read the graph up to the exception that ends the block, and notify the listeners."""
         trace = error.__traceback__
         while trace is not None and code_owner(trace.tb_frame.f_code.co_filename) == OTHER:
             trace = trace.tb_next

@@ -72,7 +72,7 @@ class PayloadResolver:
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
-        """Handle the start of a backward, which has sent no bucket yet."""
+        """Forget the buckets of the last backward."""
         self._bucketed = set()
         self.messages.on_backward_start(event)
 
@@ -235,7 +235,7 @@ class Messages:
         return self._found.get(call)
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Handle the start of a send or receive."""
+        """Store the tensor of a receive, or the content of a send, if it is known."""
         for tensor in event.given:
             key = storage_id(tensor)
             if event.kind == "recv":

@@ -46,7 +46,7 @@ class Regions:
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
-        """Handle the call of a compiled callable."""
+        """Store the `Trail`s of a compiled callable's arguments, before it runs."""
         tracker = self._program.tracker
         if self._program.is_here() and tracker.known:
             with unseen_calls():
@@ -95,10 +95,7 @@ class Regions:
             self._on_region(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
-        """Handle the end of a graph.
-
-        If inputs of the graph are results of cuts, the graph's nodes are recorded as their users.
-        """
+        """Record the nodes of a graph that ended as users of the cuts upstream of its inputs."""
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()

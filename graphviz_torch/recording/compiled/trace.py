@@ -80,7 +80,7 @@ class OperationTrace:
         self.modules: tuple[tuple[int, str, str], ...] | None = None
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
-        """Handle the start of an operation."""
+        """Store the operands of an operation, and the nodes that created them, before it runs."""
         self._operands, self._makers = operands, []
         for tensor in operands:
             if tensor.requires_grad:

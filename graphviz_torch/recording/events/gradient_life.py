@@ -236,7 +236,7 @@ class GradientLife(Listener):
             self._mixed.pop(parameter, None)
 
     def _read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
-        """Handle a read of `parameter.grad`."""
+        """Record whether a read of `parameter.grad` uses, clips or clears the gradient."""
         code, key = frame.f_code, id(parameter)
         if code.co_filename == _CLIPPING:
             self._clip(parameter, gradient, frame)
@@ -253,7 +253,7 @@ class GradientLife(Listener):
             self._mark_used()  # the program reads a gradient of a tensor such as an input
 
     def _write(self, parameter: Tensor, value: Tensor | None, frame: FrameType) -> None:
-        """Handle an assignment to `parameter.grad`."""
+        """Record whether an assignment to `parameter.grad` clears or uses the old gradient."""
         key = id(parameter)
         if key in self._fresh:
             if value is None and code_owner(frame.f_code.co_filename) != LIBRARY:

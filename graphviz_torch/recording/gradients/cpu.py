@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...internals.functions import TensorBase, foreach_norm
 
-SMALL_GRADIENT = 16  # of gradients with at most this many elements, the values are recorded, too
+SMALL_GRADIENT = 16  # the values of gradients with at most this many elements are recorded, too
 _BLOCK = 1 << 19  # elements read at a time: 2 MB of float32
 _LANES = 128  # number of flags that are summed in one uint8; must be below 256
 

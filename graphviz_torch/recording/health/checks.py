@@ -218,7 +218,7 @@ class HealthChecks:
         Args:
             step: number of the step.
             kind: id of the rule.
-            parameters: indices of the parameters.
+            parameters: indices of the parameters that the report is about.
             text: the message, in which {} is replaced by the parameters' names.
             once: True if the rule reports once per training run, False if once per parameter.
         """

@@ -44,7 +44,7 @@ _MAX_COST_RATIO = 4.0  # upper bound for the ratio of spent to allowed time
 _MEAN_WEIGHT = 1 / 4  # weight of a new value in running means
 _RATION_EVERY = 4  # steps between adjustments of the number of norms that a step reads
 _MAX_PARTS, _MIN_PART = 64, 8  # largest number of parts, smallest number of parameters in a part
-_MAX_INTERVAL = 4  # for a small model, largest number of steps from one check to the next
+_MAX_INTERVAL = 4  # largest number of steps from one check of a small model to the next
 _SAMPLE_EVERY = 16  # steps between samples of a weight
 _MEMORY_EVERY = 32  # steps between readings of the memory in use
 _SAMPLE_SIZE = 4096  # number of compared values of a weight
@@ -96,7 +96,7 @@ class Health:
         return self.step if self._computes else self.step + 1
 
     def on_backward_start(self, event: EngineCalled) -> None:
-        """Handle the start of a backward."""
+        """Check whether gradients were cleared, and mark the graph, before a backward runs."""
         began = perf_counter()
         with unseen_calls():
             if event.accumulates:
@@ -106,7 +106,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def on_backward_end(self, event: EngineReturned) -> None:
-        """Handle the end of a backward."""
+        """Record for which optimizers a backward computed gradients."""
         began = perf_counter()
         with unseen_calls():
             for past in self._pasts:

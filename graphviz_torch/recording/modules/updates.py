@@ -41,8 +41,8 @@ _SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that are co
 _STEPS_PER_SUSPECT = 4  # number of steps in a row that compare the same ones of these weights
 _MIN_ELEMENTS = 16  # a weight of which fewer elements were compared is not reported
 _UNCHANGED_SHARE = 0.9  # reported if at least this fraction of the compared elements is unchanged
-# Rows are equal if they differ by at most this fraction of the largest value. The first number is
-# for weights, the second one for gradients.
+# Rows of weights, and of gradients, are equal if they differ by at most this fraction of the
+# largest value.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4
 _MAX_WEIGHTS = 64
 # Names in an optimizer's state that suggest a more precise copy of the weight or a rounding

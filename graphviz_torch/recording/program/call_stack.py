@@ -133,7 +133,7 @@ class CallStack:
             self._table.add(call.module, call.names[0])
 
     def on_module_start(self, event: ModuleBegan) -> None:
-        """Handle the start of a module's forward."""
+        """Add a module call to the running ones, and name the module if it is unknown."""
         module, args, frame = event
         running = self._running
         if running and running[-1].wrapped is module:
@@ -188,7 +188,7 @@ class CallStack:
         return name if "." in name or has_another_model(module, frame) else ""
 
     def on_module_end(self, event: ModuleEnded) -> None:
-        """Handle the end of a module's forward."""
+        """Remove a module call, and record the line of its nodes that no observed call created."""
         module, output, frame = event
         number = sequence_number()
         if number != self._origins.end:  # unobserved calls created nodes: use the module's line
@@ -212,7 +212,7 @@ class CallStack:
             self.ends = [end for _, tensor in given for end in gradient_edges_of(tensor)]
 
     def on_call_end(self, event: Called) -> None:
-        """Handle a call into torch, which may have created nodes."""
+        """Record the line and the call of the nodes that a call into torch created."""
         _, _, _, _, frame, start, end = event
         origins = self._origins
         if start != origins.end:

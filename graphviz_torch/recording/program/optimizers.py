@@ -54,7 +54,7 @@ class Steps:
         self._by_hand = False
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Handle the start of a step."""
+        """Count an optimizer step, and record the parameters that it updates."""
         optimizer = event.optimizer
         self.log.on_optimizer_step_start(event)
         self.count += 1
@@ -83,7 +83,7 @@ class Steps:
         self.updated, self.held = None, set()
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Handle the end of a step."""
+        """Remove the step from the running steps."""
         self.log.on_optimizer_step_end(event)
         for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:

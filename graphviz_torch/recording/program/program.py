@@ -149,11 +149,11 @@ class Program:
         return self.stack, self, self.steps, self.changes, self.scaling
 
     def compiled_graph_began(self) -> None:
-        """Handle the start of a compiled graph for which the program has gradients enabled."""
+        """Record that a compiled graph runs for which the program has gradients enabled."""
         self.in_compiled_graph = True
 
     def compiled_graph_ended(self) -> None:
-        """Handle the end of a compiled graph."""
+        """Record that the compiled graph has ended."""
         self.in_compiled_graph = False
 
     def on_backward_start(self, event: Any) -> None:

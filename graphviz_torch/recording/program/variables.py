@@ -32,7 +32,7 @@ def variable(module: Module, caller: FrameType) -> str:
     for name, value in modules:
         parts = dict(_parts(value))
         if value is module or (len(parts) < 2 and not isinstance(value, Module)):
-            continue  # for the only module of a list, the name of its class is better
+            continue  # the only module of a list is better named after its class
         for path, part in parts.items():
             inner = next((inner for inner, one in _named_modules(part) if one is module), None)
             if inner is not None:

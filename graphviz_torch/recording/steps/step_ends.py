@@ -329,7 +329,7 @@ class _Tail:
             self._on_next_step()
 
     def on_call_start(self, event: Calling) -> None:
-        """Handle a call into torch before it runs."""
+        """Check whether the next step begins with this call into torch."""
         func, clears = event.func, False
         if func == _grad.__get__:
             clears = event.frame.f_code.co_name == "zero_grad"

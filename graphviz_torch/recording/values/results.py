@@ -30,7 +30,7 @@ from .fingerprints import Fingerprints
 # The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,
 # index of the graph, True).
 _Key = tuple[int, int, bool]
-_MAX_LEAF = 1 << 18  # of a larger leaf, about this many elements are read
+_MAX_LEAF = 1 << 18  # about this many elements of a larger leaf are read
 
 
 class ResultFingerprints(Listener):
