@@ -200,7 +200,7 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
         meta = reading.meta(node.id)
         if divisor is None or divisor < 2 or divisor in accumulated or meta is None or meta.shape:
             continue
-        mean = _passed(reading, node)
+        mean = _scaled_value(reading, node)
         if mean is None or not is_mean(mean):
             continue
         given = next((reading.meta(e.source, e.output_nr) for e in reading.inputs[mean.id]), None)
@@ -217,8 +217,8 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _passed(reading: Reading, node: Node) -> Node | None:
-    """Return the node of the value that a node scales by a number."""
+def _scaled_value(reading: Reading, node: Node) -> Node | None:
+    """Return the node whose value `node` scales by a number, past nodes that keep the scale."""
     while True:
         edges = reading.inputs[node.id]
         if len(edges) != 1:

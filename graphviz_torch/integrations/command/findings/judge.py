@@ -71,9 +71,9 @@ class Judge:
     @property
     def remarks(self) -> list[str]:
         """Messages on the silenced findings, and on comments with unknown ids of rules."""
-        silenced = sorted({rule for rule, _ in self._silenced})
-        text = f"{count_text(len(self._silenced), 'finding')} silenced: {', '.join(silenced)}"
-        return [text] * bool(silenced) + list(self._mistyped)
+        ids = sorted({rule for rule, _ in self._silenced})
+        text = f"{count_text(len(self._silenced), 'finding')} silenced: {', '.join(ids)}"
+        return [text] * bool(ids) + list(self._mistyped)
 
     def exit_code(self, reported: Iterable[Finding]) -> int:
         """Return 1 if a finding has the severity in `--fail-on` or a worse one, else 0."""
