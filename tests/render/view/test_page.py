@@ -8,12 +8,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser
 
-from graphviz_torch import to_html
+from graphviz_torch import draw_graph, to_html
 from graphviz_torch.graph import Failure, Finding, Graph
 from graphviz_torch.render.html import view
 from graphviz_torch.render.view import view_script
@@ -144,34 +145,67 @@ def test_it_draws_where_workers_are_forbidden(browser: Browser, tmp_path: Path) 
     page.close()
 
 
+# The policy of VS Code's page for the outputs of a notebook (backLayerWebView.ts).
 POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src * 'unsafe-inline'; "
-    "img-src * data: blob:; child-src https: data:"
+    "default-src 'none'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' https: http: data:; font-src 'self' https:; "
+    "connect-src https:; child-src https: data:"
 )
+# Colab shows each output in a frame of another origin, whose scripts may run.
+FRAME = '<iframe sandbox="allow-scripts" width="900" height="600" srcdoc="{escaped}"></iframe>'
+AROUND = {
+    "in the page": "{cell}",
+    "in a webview with a policy": (
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{{cell}}'
+    ),
+    "in a frame of its own origin": FRAME,
+}
 
 
-@pytest.mark.parametrize(
-    "around",
-    [
-        "{cell}",
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">{{cell}}',  # no workers
-        '<iframe sandbox="allow-scripts" width="900" height="600" srcdoc="{escaped}"></iframe>',
-    ],
-    ids=["in the page", "in a webview with a policy", "in a frame of its own origin"],
-)
-def test_it_works_in_a_notebooks_cell(browser: Browser, tmp_path: Path, around: str) -> None:
-    cell = view(worked())._repr_html_()
-    text = around.format(cell=cell, escaped=html.escape(cell))
-    (tmp_path / "cell.html").write_text(f"<!doctype html>{text}", encoding="utf-8")
+@pytest.mark.parametrize("make", [view, to_html])
+@pytest.mark.parametrize("around", AROUND)
+def test_it_works_in_a_notebooks_cell_and_asks_for_nothing(
+    browser: Browser, tmp_path: Path, around: str, make: Callable[[Graph], Any]
+) -> None:
+    cell = make(worked())._repr_html_()
+    text = AROUND[around].format(cell=cell, escaped=html.escape(cell))
+    path = tmp_path / "cell.html"
+    path.write_text(f"<!doctype html>{text}", encoding="utf-8")
     page = browser.new_page()
-    page.goto((tmp_path / "cell.html").as_uri())
+    asked, said = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(path.as_uri())
     frame = page.frame_locator("iframe")
-    if "escaped" in around:
+    if "escaped" in AROUND[around]:
         frame = frame.frame_locator("iframe")
     frame.locator(".card").first.wait_for()
     assert frame.locator(".card").count() == 5
     frame.locator('.card[data-item="1"]').click()
     assert "a" in frame.locator(".panel h2").inner_text()
+    assert [url for url in asked if not url.startswith(("blob:", "data:"))] == [path.as_uri()]
+    assert [text for text in said if not text.startswith("Creating a worker")] == []
+    page.close()
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_a_picture_in_a_notebooks_cell_asks_for_nothing(
+    browser: Browser, tmp_path: Path, around: str
+) -> None:
+    cell = draw_graph(worked())._repr_image_svg_xml()
+    text = AROUND[around].format(cell=cell, escaped=html.escape(cell))
+    path = tmp_path / "cell.html"
+    path.write_text(f"<!doctype html>{text}", encoding="utf-8")
+    page = browser.new_page()
+    asked, said = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(path.as_uri())
+    shown = page.frame_locator("iframe") if "escaped" in AROUND[around] else page
+    shown.get_by_text("value 19.67").wait_for()
+    assert asked == [path.as_uri()]
+    assert said == []
     page.close()
 
 
