@@ -28,7 +28,7 @@ from .view.payload import view_payload
 from .view.title import title_of
 
 _STILL_TIMEOUT = 5.0  # seconds for the layout of the still picture
-_FRAME_HEIGHT = 560  # CSS pixels
+_FRAME_HEIGHT = 640  # CSS pixels
 
 _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});

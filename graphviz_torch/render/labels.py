@@ -51,13 +51,17 @@ _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
 
 
 def with_class(name: str, kind: str) -> str:
-    """Return the name of a module with its class; only the class if both have the same name.
+    """Return the name of a module with its class, without repeating a name that is the class.
 
     >>> with_class("fc1", "Linear(4, 16)"), with_class("LSTM", "LSTM(8, 16)")
     ('fc1 · Linear(4, 16)', 'LSTM(8, 16)')
+    >>> with_class("Policy#2", "Policy")
+    'Policy#2'
     """
     if not kind or name == kind.partition("(")[0]:
         return kind or name
+    if name.partition("#")[0] == kind:  # a call of the root
+        return name
     return f"{name} · {kind}"
 
 

@@ -224,7 +224,7 @@ def _add_modules(
         missing.append((path, outer, segment))
         path = outer
     classes = node.module_class.split("/")
-    known = len(classes) if scope.count(".") == node.module.count(".") else 0
+    unknown = scope.count(".") + 1 - len(classes)  # number of outer modules without a class
     found: list[Part] = []
     for path, outer, segment in reversed(missing):
         if path in apart:
@@ -235,7 +235,8 @@ def _add_modules(
             outer, _, before = outer.rpartition(".")
             name = f"{before}.{name}"
         depth = path.count(".")
-        part = Part("module", _parse_name(name), [], classes[depth] if depth < known else "")
+        kind = classes[depth - unknown] if depth >= unknown else ""
+        part = Part("module", _parse_name(name), [], kind)
         levels[outer].append(part)
         levels[path] = part.items
         found.append(part)

@@ -457,6 +457,8 @@ def _add_groups(
         one.name.partition("#")[0] if one.kind == "call" else one.name for one in groups.groups
     ]
     header["groupName"] = columns.texts("groupName", names)
+    kinds = [one.module_class if one.kind == "module" else "" for one in groups.groups]
+    header["groupClass"] = columns.texts("groupClass", kinds)
     parents = [0 if one.parent is None else one.parent + 1 for one in groups.groups]
     columns.steps("groupParent", parents)
     columns.numbers("groupKind", [_KINDS.index(one.kind) for one in groups.groups])

@@ -359,6 +359,25 @@ def test_a_frame_has_its_own_modules_class_and_not_that_of_one_around_it(opened:
     expect(page.locator(".frame .strong").nth(-2)).to_have_text("blocks.0.a · Sequential")
 
 
+def test_a_frame_of_each_call_of_the_root_has_the_class_of_the_root(opened: Open) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(2, 2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self.last(self.first(x).sin())
+            return y
+
+    model = Net()
+    with record(model) as recording:
+        model(model(torch.ones(1, 2))).sum().backward()
+    page = opened(recording.graph)
+    page.get_by_role("button", name="Open all groups").click()
+    titles = page.locator(".frame .strong").all_text_contents()
+    assert [title for title in titles if title.startswith("Net")] == ["Net", "Net#2"]
+
+
 def test_a_member_of_a_list_that_has_no_frame_has_its_own_class(opened: Open) -> None:
     rows = nn.ModuleList(nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Tanh()}) for _ in range(2))
     x = torch.ones(1, 2)

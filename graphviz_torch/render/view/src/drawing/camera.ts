@@ -16,7 +16,7 @@ export interface World {
   readonly height: number;
 }
 
-const MARGIN = 28;
+const MARGIN = 14;
 const SEEN = 14; // least CSS pixels between the edge of the window and a card that must be visible
 const SMALLEST = 0.005;
 const LARGE = 1800; // width of a large screen in CSS pixels

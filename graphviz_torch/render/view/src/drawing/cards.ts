@@ -2,7 +2,7 @@
 
 import { BUFFER, DATA, type Model, PARAMETER, UNTRACKED } from "../graph/model";
 import type { Mark, Transfer } from "../graph/payload";
-import { classOf, type Tree } from "../graph/tree";
+import type { Tree } from "../graph/tree";
 import { bytes, count, isSpoilt, number, shaped, shorten, tensor } from "../graph/units";
 import { spread } from "../graph/spread";
 
@@ -238,10 +238,10 @@ export class Cards {
   /** The name of a group and the class of its module. */
   private called(group: number): string {
     const name = this.tree.name(group);
-    const found = classOf(this.model, this.tree, group);
+    const found = this.tree.classOf(group);
     if (!this.tree.isStack(group)) return named(name, found);
     const inside = this.tree.items(group);
-    const kind = this.tree.isGroup(inside[0] as number) ? classOf(this.model, this.tree, inside[0] as number) : "";
+    const kind = this.tree.isGroup(inside[0] as number) ? this.tree.classOf(inside[0] as number) : "";
     return `${name} · ${inside.length} × ${kind || "alike"}`;
   }
 
@@ -275,8 +275,9 @@ function copied({ source, target, nbytes }: Pick<Transfer, "source" | "target" |
   return { text: `${source} → ${target}${nbytes === null ? "" : ` · ${bytes(nbytes)}`}`, look: "quiet" };
 }
 
-/** The class alone if the name is the class: a model that is not part of another has no name. */
+/** The class alone if the name is the class: a model that is not part of another has no name, but its calls have numbers. */
 function named(name: string, kind: string): string {
+  if (name.split("#")[0] === kind) return name;
   if (!kind || kind.split("(")[0] === name) return kind || name;
   return `${name} · ${kind}`;
 }

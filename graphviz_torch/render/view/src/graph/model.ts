@@ -362,12 +362,9 @@ export class Model {
     return Object.hasOwn(this.payload.header.modules, path) ? (this.payload.header.modules[path] ?? []) : [];
   }
 
-  /** The class of a node's module, or of the module on its path that is `names` levels below the root. */
-  classOf(node: number, names = Number.POSITIVE_INFINITY): string {
-    const classes = this.text("moduleClass", node).split("/");
-    const path = this.text("module", node).split(".");
-    // The class of the root, which has no name, may come first.
-    return classes[Math.min(classes.length, classes.length - path.length + names) - 1] ?? "";
+  /** The class of a node's module. */
+  classOf(node: number): string {
+    return this.text("moduleClass", node).split("/").at(-1) ?? "";
   }
 
   /** True if the node copies between devices. */

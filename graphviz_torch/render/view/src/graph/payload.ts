@@ -47,6 +47,7 @@ export interface Header {
   extents: Record<string, string>;
   groups: number;
   groupName: string[];
+  groupClass: string[];
   /** The groups that are open in a still picture; null if the view chooses. */
   open: number[] | null;
   name: string[];

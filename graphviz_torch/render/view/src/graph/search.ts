@@ -2,7 +2,7 @@
 
 import { shaped } from "./units";
 import type { Model, TextColumn } from "./model";
-import { classOf, type Tree } from "./tree";
+import type { Tree } from "./tree";
 
 const FIELDS: Record<string, string> = {
   name: "label",
@@ -39,7 +39,7 @@ export function search(model: Model, tree: Tree, query: string): Found {
   for (let node = 0; node < model.count; node++) if (tests.every((holds) => holds(node))) nodes.push(node);
   const groups: number[] = [];
   for (let g = 0; g < tree.groups; g++) {
-    const name = `${tree.name(tree.count + g)} ${classOf(model, tree, tree.count + g)}`.toLowerCase();
+    const name = `${tree.name(tree.count + g)} ${tree.classOf(tree.count + g)}`.toLowerCase();
     if (!tree.nodes(tree.count + g).length) continue; // the group was removed, because it contains a single node
     if (words.every((word) => name.includes(word.replace(/^module:/, "")))) groups.push(tree.count + g);
   }

@@ -21,6 +21,7 @@ export class Tree {
   private readonly inside: Uint32Array;
   private readonly place: Uint32Array; // node -> position in `inside`
   private readonly names: { at: ArrayLike<number>; table: string[] };
+  private readonly classes: { at: ArrayLike<number>; table: string[] };
   private readonly kinds: ArrayLike<number>;
   private readonly likes: ArrayLike<number>;
   private readonly units: ArrayLike<number>;
@@ -45,6 +46,7 @@ export class Tree {
     this.of = levels(payload.column("of", count), count);
     this.parent = levels(payload.column("groupParent", groups), count);
     this.names = { at: payload.column("groupName", groups), table: payload.header.groupName };
+    this.classes = { at: payload.column("groupClass", groups), table: payload.header.groupClass };
     this.kinds = payload.column("groupKind", groups);
     this.likes = payload.column("groupLike", groups);
     this.units = payload.column("groupUnit", groups);
@@ -217,6 +219,11 @@ export class Tree {
     return this.names.table[this.names.at[item - this.count] as number] as string;
   }
 
+  /** The class of the module that a group is a call of; "" if not recorded. */
+  classOf(group: number): string {
+    return this.classes.table[this.classes.at[group - this.count] as number] as string;
+  }
+
   /** The names from the top down to a group: "layers › 3 › attn". Stacks are left out, because they are not modules. */
   path(item: number): string {
     return [...this.around(item).reverse().filter((group) => !this.isStack(group)), item].map((group) => this.name(group)).join(" › ");
@@ -259,12 +266,6 @@ export class Tree {
   like(item: number): number {
     return this.likes[item - this.count] as number;
   }
-}
-
-/** The class of the module that a group is a call of; "" if not recorded. */
-export function classOf(model: Model, tree: Tree, group: number): string {
-  const node = calledFor(model, tree, group);
-  return node === undefined || !tree.isModule(group) ? "" : model.classOf(node, namesOf(tree, group));
 }
 
 /** Records of the module that a group is a call of: names and texts. */

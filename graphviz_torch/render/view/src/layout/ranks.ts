@@ -39,7 +39,7 @@ interface Centred {
 }
 
 export const GAP = 22;
-export const RANK_GAP = 34;
+export const RANK_GAP = 24;
 const PORT_GAP = 12; // pixels between the frame and the first or last rank
 // dagre doubles the length of edges and halves the gap between ranks, so that every second rank is for labels.
 // Edges of half the length have no such rank.

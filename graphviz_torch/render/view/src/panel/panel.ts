@@ -3,7 +3,7 @@
 import { button, html } from "../dom";
 import { say } from "../language";
 import type { Model } from "../graph/model";
-import { classOf, type Tree } from "../graph/tree";
+import type { Tree } from "../graph/tree";
 import { inLine } from "../graph/units";
 import { lead, type Leads } from "./facts";
 import { groupDetails } from "./group";
@@ -40,7 +40,7 @@ export class Panel {
 
   private groupHeading(item: number): HTMLElement {
     const { tree } = this;
-    const found = classOf(this.model, tree, item);
+    const found = tree.classOf(item);
     const kind = tree.isPart(item) ? "graph" : tree.isModule(item) ? "module call" : tree.isChain(item) ? "in sequence" : "run of nodes";
     return this.heading(tree.name(item), `${found || kind} · ${tree.path(item)}`);
   }
