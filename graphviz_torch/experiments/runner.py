@@ -59,7 +59,7 @@ class Experiments(list[Experiment]):
 
 
 def experiment(recording: Any, *names: str) -> Experiments:
-    """Run the recorded forward again with one change at a time, and report what differs.
+    """Run the recorded forward again with one change at a time, and report the differences.
 
     The module that was called first is run again, with its recorded arguments, buffers and random
     state, and with its current parameters. Afterwards parameters, gradients, buffers, training

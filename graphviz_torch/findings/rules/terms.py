@@ -396,8 +396,9 @@ def unstepped_term(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The term costs time in backward, but does not change what the step updates. A generator whose
-    adversarial term is detached, for example, never learns to deceive the discriminator.
+    The term costs time in backward, but does not change the parameters that the step updates. A
+    generator whose adversarial term is detached, for example, never learns to deceive the
+    discriminator.
 
     ## Example
 
