@@ -78,7 +78,7 @@ class Session:
         self._live: LiveGraph | None = None
         # id() of each leaf that a backward of this step or of the previous step reached.
         self._reached: set[int] = set()
-        self._first = sequence_number()  # nodes from this number on are newer than all backwards
+        self._first = sequence_number()  # sequence number of the next node after the last backward
 
     def callback(self, event: str) -> Callable[[Any], None]:
         """Return a callback that passes events of this program's own thread to the listeners."""

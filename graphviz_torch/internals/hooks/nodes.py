@@ -98,4 +98,4 @@ def hook_dictionaries(fns: Iterable[Any]) -> list[OrderedDict[Any, Any]]:
 
 def _inherit(function: Any) -> None:
     if "_register_hook" in vars(function):
-        del function._register_hook  # makes the inherited function visible again
+        del function._register_hook  # the function that the class inherits is then used again

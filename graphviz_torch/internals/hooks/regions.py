@@ -88,7 +88,7 @@ class GraphCallbacks(Protocol):
         """
 
     def on_region_exit(self) -> None:
-        """Run after a compiled callable, whether Dynamo compiled or skipped it."""
+        """Receive the end of a compiled callable, whether Dynamo compiled or skipped it."""
 
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
         """Receive the `frame` of Dynamo's code that is about to call a graph; our hooks are off.
@@ -101,7 +101,7 @@ class GraphCallbacks(Protocol):
         """Receive the arguments and the result of the graph."""
 
     def on_graph_end(self) -> None:
-        """Run after the graph."""
+        """Receive the end of the graph's call."""
 
 
 class RegionWatch:

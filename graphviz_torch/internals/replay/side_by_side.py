@@ -213,7 +213,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.is_inside = False
 
     def _run_both(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run an operator on the first values, and again on the changed ones if they differ."""
+        """Run an operator, and run it again on the changed values if any of its operands differ."""
         kind = operator_properties(func)
         number = sequence_number() - 1  # autograd creates the node just before its operator runs
         node = number - self.start if number >= self.start and number != self._last else -1

@@ -55,7 +55,7 @@ class _Cut(NamedTuple):
     before: list[GradFn]  # the nodes that created the operands
     meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
     after: list[int]  # sequence numbers of the nodes that used the result
-    results: list[int]  # indices of graph outputs computed from the result without a node between
+    results: list[int]  # indices of graph outputs computed from the result without any other node
 
 
 class OperationTrace:

@@ -36,7 +36,7 @@ class _CheckedMean:
     place: CodePosition | None
     number: int  # sequence number of the node of the mean
     masked: int  # sequence number of the node that applied the mask
-    numbers: Probe  # the number of zeros, and that of values that are neither 0 nor 1
+    numbers: Probe  # number of zeros, and number of values that are neither 0 nor 1, in the mask
     among: int  # number of elements of the mask
 
 
@@ -104,6 +104,6 @@ def _mask_before(fn: GradFn) -> tuple[GradFn, Tensor] | None:
 
 
 def _count(mask: Tensor) -> Tensor:
-    """Return the number of zeros of a mask, and that of values that are neither 0 nor 1."""
+    """Return [number of zeros of a mask, number of its values that are neither 0 nor 1]."""
     zeros, ones = torch.sum(torch.eq(mask, 0)), torch.sum(torch.eq(mask, 1))
     return torch.stack((zeros, torch.rsub(torch.add(zeros, ones), TensorBase.numel(mask))))

@@ -115,7 +115,7 @@ class PairedTensors(Listener):
                     self._check_ratio(one, other, event)
 
     def _check_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
-        """Report `x - x.detach()` and `x / x.detach()`."""
+        """Report `x - x.detach()` and `x / x.detach()`, which are always 0 and 1."""
         kept = one if one.requires_grad else other
         same = _is_plain(one) and _is_plain(other) and one.shape == other.shape
         same = same and storage_id(one) == storage_id(other)

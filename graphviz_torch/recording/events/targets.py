@@ -1,10 +1,10 @@
-"""Find targets of losses that are all ignored, all equal, or not allowed by the loss.
+"""Find targets of losses that are all ignored, all equal, or invalid for the loss.
 
 The following are checked: class indices; targets of losses that take a sign, a probability or a
 count; and the log-probabilities of kl_div, which must not exceed 0. Regression targets are checked
-only if the last batch of a DataLoader contains them. Targets that the program itself creates, as
-for an adversarial loss, may be constant on purpose. Results on devices other than the CPU are read
-at the end of the step.
+only if the last batch of a DataLoader contains them, because targets that the program itself
+creates, as for an adversarial loss, may be constant on purpose. Results on devices other than the
+CPU are read at the end of the step.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Handle an exception in backward, after which the node that ran last has no duration."""
+        """Discard the duration of the last node, because it raised an exception."""
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:

@@ -357,7 +357,7 @@ class _hide_operators:
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
-    """Return a dense gradient's elements without repetitions by `expand`, and their number."""
+    """Return a dense gradient's elements without the repetitions by `expand`, and how many."""
     if found.numel <= SMALL_GRADIENT:  # all elements are recorded as values
         return found, 1
     tensor, times = without_repeats(found.tensors[0])

@@ -19,7 +19,7 @@ from .checks import WatchReport, line_of
 from .optimizer_past import OptimizerPast
 
 _MAX_LINKS = 128  # references to modules and parameters that are compared in one step
-_PATIENCE = 3  # steps in which the program may add new parameters to an optimizer unreported
+_PATIENCE = 3  # new parameters are reported if no optimizer has them after this number of steps
 _LOOK_UP_EVERY = 100  # steps between comparisons of the whole model
 
 

@@ -61,9 +61,10 @@ class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
     steps: int  # number of the earlier steps
-    number: int | None = None  # sequence number of the node of the tensor that keeps them alive
-    label: str = ""  # the program's name for that tensor
-    source: str = ""  # the line that created that tensor
+    # Sequence number of the node of the holder, the tensor that keeps the earlier graphs alive.
+    number: int | None = None
+    label: str = ""  # the program's name for the holder
+    source: str = ""  # the line that created the holder
     inside: bool = False  # True if the running backward runs nodes of the earlier graphs
 
 

@@ -51,7 +51,7 @@ class _Rates:
     """Numbers of steps in which a parameter group had no positive learning rate."""
 
     idle: int = 0  # number of steps with learning rate 0
-    last: int = 0  # number of steps in a row, up to the last one, with learning rate 0
+    last: int = 0  # number of steps in a row with learning rate 0, ending with the last step
     negative: int = 0  # number of steps with a learning rate below 0
 
 
@@ -304,7 +304,7 @@ class EarlySchedulers(Listener):
         """Check the schedulers at the first step of an optimizer."""
         optimizer, program, frame = event.optimizer, self.program, user_frame(event.frame)
         if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            return  # known, or no scheduler is attached to the optimizer (private, 2.13)
+            return  # the optimizer has stepped before, or has no scheduler (private, 2.13)
         self._met.add(id(optimizer))
         frames = user_frames(frame, program.frame)
         known = [(name, scheduler()) for name, scheduler in self._waiting]

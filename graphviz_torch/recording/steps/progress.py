@@ -232,7 +232,7 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
         if slopes.is_cpu and not TensorBase.item(torch.amax(largest.values)):
             continue
         values = _elements_at(leaf, largest.indices)
-        # `not <= 0` is also True for NaN gradients, which change the weight.
+        # `not (gradient <= 0)` is also True for NaN, which changes the weight.
         learns = torch.logical_not(torch.le(largest.values, 0))
         yield _LargestElements(
             Ref(leaf), largest.indices, values, learns, Probe(torch.narrow(learns, 0, 0, 1))

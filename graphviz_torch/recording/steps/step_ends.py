@@ -308,7 +308,7 @@ class _Tail:
         self._observer = _StepCallObserver(self, key)
 
     def on_optimizer_step(self) -> None:
-        """Handle a step of another optimizer, so that an earlier `zero_grad` does not count."""
+        """Ignore earlier calls of `zero_grad`, because another optimizer has stepped since."""
         self._cleared = False
 
     def close(self) -> bool:
