@@ -99,7 +99,7 @@ class _GraphIndex:
         yield from (e.target for e in self.users[node])
 
 
-_Neighbours = Callable[[_GraphIndex, int], dict[Hashable, int]]
+_Neighbors = Callable[[_GraphIndex, int], dict[Hashable, int]]
 
 
 @with_gc_disabled
@@ -202,7 +202,7 @@ class _Matching:
                     if (j := candidates.popleft()) not in self.to_a:
                         self._pair(i, j)
 
-    def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbours, ...] = ()) -> None:
+    def _grow(self, seeds: list[tuple[int, int]], directions: tuple[_Neighbors, ...] = ()) -> None:
         """Match the neighbors of matched nodes.
 
         Two neighbors match if they have the same name, and if the edges to them have the same
@@ -215,11 +215,11 @@ class _Matching:
         queue = deque(seeds)
         while queue and not self._complete:
             i, j = queue.popleft()
-            for neighbours in directions or (_sources, _targets):
-                left = neighbours(self.a, i)
+            for neighbors in directions or (_sources, _targets):
+                left = neighbors(self.a, i)
                 if all(map(self.to_b.__contains__, left.values())):
                     continue
-                right = neighbours(self.b, j)
+                right = neighbors(self.b, j)
                 for key, x in left.items():
                     y = right.get(key)
                     if y is None or x in self.to_b or y in self.to_a:

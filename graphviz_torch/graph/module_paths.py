@@ -39,7 +39,7 @@ def check_paths(graph: Any) -> None:
 
 
 def cut_paths(graph: Graph) -> Graph:
-    """Return the graph with too long module paths shortened by an ellipsis.
+    """Return the graph, in which module paths that are too long have an ellipsis.
 
     If any path is shortened, `Node.note` of the outputs says so.
     """

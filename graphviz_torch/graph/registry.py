@@ -19,7 +19,7 @@ _displays: list[Display] = []
 
 
 def register_reader(reader: Reader) -> None:
-    """Register a function that converts other values than graphs to a Graph."""
+    """Register a function that converts values that are not graphs to a Graph."""
     _readers.append(reader)
 
 

@@ -88,7 +88,7 @@ def _round_to_places(value: float | Decimal, places: int) -> Decimal:
 
 def _round_half_up(value: float, digits: int) -> str:
     """Return a number in scientific notation, "2.667e+00", with halves rounded away from zero."""
-    # Python rounds a number halfway between two results to the even one; all others are right.
+    # Python rounds a number halfway between two results to the even one, which is corrected here.
     if float(f"{value:.{digits}e}") != value:
         return f"{value:.{digits - 1}e}"
     exact = Decimal(value)

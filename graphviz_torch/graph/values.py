@@ -51,7 +51,7 @@ class Transfer:
     # number shared by all copies of the same data, and copies of these copies
     data: int | None = None
     in_forward: bool | None = (
-        None  # True if a module's forward was running, also that of the root (`module` is "")
+        None  # True if the forward of a module was running (of the root, if `module` is "")
     )
     moment: int | None = None  # counter that grows with every module call and backward
     library: str = ""  # library that makes the copy: "lightning", "torch.optim.adam"
@@ -243,7 +243,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that took part in an operation that failed."""
+    """A tensor that an operation used: one that failed, or one that an event describes."""
 
     label: str
     tensor: TensorMeta
@@ -255,7 +255,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """The reason for a failure: an earlier in-place change or backward, or a vmap around it."""
+    """The reason for a failure: an earlier in-place change or backward, or a surrounding vmap."""
 
     operation: str  # "add_", "step", "backward", "grad", "vmap"
     where: str = ""
@@ -326,7 +326,7 @@ class Finding:
 
     rule: str  # "cut-gradient"
     severity: Severity
-    message: str  # one sentence in the user's own names
+    message: str  # one sentence, with the names of the user's program
     advice: str = ""  # what to try
     cause: str = ""
     where: str = ""  # the user's line
@@ -362,7 +362,7 @@ class Experiment:
     module: str = ""
     node: NodeId | None = None  # id of its node in the recording's graph
     change: float | None = None  # largest difference of its result, relative to the largest value
-    finding: Finding | None = None  # the problem to report if the dependence was seen
+    finding: Finding | None = None  # the problem to report, if `holds` is False
 
     __repr__ = short_repr
 

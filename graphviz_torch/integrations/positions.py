@@ -24,7 +24,7 @@ _MAX_CALLS = 2  # maximum number of calls mentioned in a clause
 
 # Rank -> its position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-# A call, and how many times more a rank made it than the reference rank; negative if fewer.
+# A call, and the calls that a rank made more than the reference rank; negative if it made fewer.
 _Difference = tuple[CollectiveCalls, int]
 
 

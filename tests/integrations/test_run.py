@@ -285,7 +285,7 @@ def test_steps_that_found_no_room_are_named_and_those_after_are_written(
     lost = sorted({*range(150)} - {*there})
     assert there == [*range(lost[0]), *range(lost[-1] + 1, 150)]
     assert 0 < len(lost) < 30
-    assert f"graphviz-torch: g.json.gz does not contain the steps {lost[0]} to {lost[-1]}: " in said
+    assert f"graphviz-torch: g.json.gz does not contain steps {lost[0]} to {lost[-1]}: " in said
     assert "File too large" in said
     assert code == 2
 

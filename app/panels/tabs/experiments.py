@@ -64,6 +64,6 @@ def _draw_influence(made: ExperimentResults, *, key: str) -> None:
     st.markdown(
         "## Influence of an input",
         help="The bar of each node shows how much of its value changes with the sample, position "
-        "or input that is chosen below the graph. Nodes that do not change are grey.",
+        "or input that is chosen below the graph. Nodes that do not change are gray.",
     )
     draw_graph(made.payload, key=key, place="influence", color_by="influence", height=600)

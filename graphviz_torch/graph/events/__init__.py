@@ -442,7 +442,7 @@ class UnreadArgument(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnusedSum(Occurrence):
-    """A sum of two losses that no backward pass uses, although one uses one of the losses alone."""
+    """A sum of two losses that no backward uses, although a backward uses one of the losses."""
 
     used: Operand | None = None
     unused: Operand | None = None

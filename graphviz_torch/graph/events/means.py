@@ -14,7 +14,7 @@ class AccumulatedBackwards(Occurrence):
     `where` is the line of the backwards; `nodes` are the roots of the last one.
     """
 
-    backwards: int = 0  # in each step
+    backwards: int = 0  # number of backwards in each step
     steps: int = 0
     stepped: str = ""  # line of the optimizer step
 

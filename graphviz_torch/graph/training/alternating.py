@@ -99,5 +99,5 @@ def _frequency_text(steps: Sequence[int], numbers: Sequence[int]) -> str:
         gap = gaps.pop()
         if gap > 1:
             return f"every {_ORDINALS.get(gap, f'{gap}th')} step"
-        return f"the steps {steps[0]} to {steps[-1]}"
+        return f"steps {steps[0]} to {steps[-1]}"
     return f"{len(steps)} of {len(numbers)} steps"

@@ -1,4 +1,4 @@
-"""Save a training run in a file that grows by a line per step and stays readable after a kill.
+"""Save a training run in a file that grows by a line per step and stays readable if it is killed.
 
 The first line is the header. Each other line is a step: its number, and for each backward pass the
 columns of its graph, or only the changes since an earlier graph with the same edges. If two lines

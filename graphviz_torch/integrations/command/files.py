@@ -19,7 +19,7 @@ from ...graph.text import printable
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Regular expression for a part of a report -> ANSI colour of this part.
+# Regular expression for a part of a report -> ANSI color of this part.
 SEVERITIES = {
     r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
     r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,
@@ -81,14 +81,14 @@ def default_output(file: Path, suffix: str) -> Path:
 
 
 def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | None = None) -> None:
-    """Print a text with its control characters escaped, and optionally with ANSI colours.
+    """Print a text with its control characters escaped, and optionally with ANSI colors.
 
     If the reader of a pipe, such as a pager, closes the pipe, later output is discarded without an
     error.
 
     Args:
         text: the text, or an object whose `str` is printed.
-        colors: as for `with_colors`. None prints without colours.
+        colors: as for `with_colors`. None prints without colors.
         file: the stream to print to. None prints to stdout.
     """
     out = file or sys.stdout
@@ -100,14 +100,14 @@ def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | No
 
 
 def with_colors(text: str, file: TextIO, colors: Mapping[str, int] = SEVERITIES) -> str:
-    """Return the text with ANSI colours if `file` is a terminal, else unchanged.
+    """Return the text with ANSI colors if `file` is a terminal, else unchanged.
 
-    The environment variable FORCE_COLOR adds colours for other files, too; NO_COLOR removes them.
+    The environment variable FORCE_COLOR adds colors for other files, too; NO_COLOR removes them.
 
     Args:
-        text: the text to colour.
+        text: the text to color.
         file: the stream to which the text will be printed.
-        colors: regular expressions, and the ANSI colour number of the text that each matches.
+        colors: regular expressions, and the ANSI color number of the text that each matches.
     """
     # The old Windows console prints escape sequences as text.
     old = sys.platform == "win32" and "WT_SESSION" not in os.environ

@@ -49,8 +49,8 @@ def shell_text(text: str, flag: str) -> str:
 
     >>> shell_text("draw it as one; None does so where there are many; False never.", "--fold")
     'draw it as one; left out, it does so where there are many; --no-fold never.'
-    >>> shell_text('colour by "device". In Python also by a function, or None.', "--color-by")
-    'colour by "device".'
+    >>> shell_text('color by "device". In Python also by a function, or None.', "--color-by")
+    'color by "device".'
     """
     text = text.partition(" In Python ")[0].replace("`math.inf`", "inf")
     text = re.sub(r"\. None: ", "; left out, ", text)

@@ -465,7 +465,7 @@ def _numbers(steps: Sequence[int]) -> str:
     """Return ascending step numbers as text, with ranges.
 
     >>> _numbers([4]), _numbers([4, 5, 6, 9])
-    ('step 4', 'the steps 4 to 6 and 9')
+    ('step 4', 'steps 4 to 6 and 9')
     """
     runs: list[list[int]] = []
     for step in steps:
@@ -474,7 +474,7 @@ def _numbers(steps: Sequence[int]) -> str:
         else:
             runs.append([step])
     parts = [f"{run[0]} to {run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
-    return f"step {parts[0]}" if len(steps) == 1 else f"the steps {listing(parts, 5)}"
+    return f"step {parts[0]}" if len(steps) == 1 else f"steps {listing(parts, 5)}"
 
 
 def _write_text(text: str, path: Path) -> None:
