@@ -186,7 +186,13 @@ def _visitor_name(label: str) -> str:
 
 
 def _places(script: ScriptText, named: dict[str, Tensor], output: Tensor) -> dict[int, str]:
-    """Return the line of the script that created each node of the graph of `output`."""
+    """Return the line of the script that created each node of the graph of `output`.
+
+    Args:
+        script: the script of the program.
+        named: the tensors that the program assigns, by name.
+        output: the output of the program.
+    """
     ids = {fn: position for position, fn in enumerate(iter_grad_fns(output))}
     places: dict[int, str] = {}
     for name, tensor in named.items():

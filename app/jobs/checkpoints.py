@@ -26,7 +26,13 @@ _TOLERANCE = 1e-4  # relative difference; devices sum in different orders
 
 
 def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
-    """Save a gallery model after one backward, together with its graph."""
+    """Save a gallery model after one backward, together with its graph.
+
+    Args:
+        model: name of the gallery model.
+        device: the argument of `devices.use`.
+        suffix: suffix of the file, such as ".pt".
+    """
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
         module, loss = build(model, found, 0)
         with record(module) as recording:
@@ -43,6 +49,13 @@ def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> Loade
     """Load a file into a new gallery model, and compare this model with the original one.
 
     With `disturb`, one value is changed after loading, to show how a difference is found.
+
+    Args:
+        name: name of the visitor's file.
+        data: content of the file.
+        into: name of the gallery model.
+        device: the argument of `devices.use`.
+        disturb: whether to change one value after loading.
     """
     with devices.use(device) as found, tempfile.TemporaryDirectory() as folder:
         # Only the suffix of the visitor's file name is used.

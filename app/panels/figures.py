@@ -44,6 +44,13 @@ def draw_graph(
     """Draw the interactive view, linked to the selected node of the page.
 
     Without `color_by`, the view colors nodes by gradient or difference, if the graph has one.
+
+    Args:
+        payload: result of `view_payload`.
+        key: key of the selection.
+        color_by: coloring of the view; None colors by gradient or difference.
+        height: height in CSS pixels.
+        place: name that identifies this view on the page.
     """
     view(
         payload,
@@ -231,7 +238,13 @@ _TRANSFER_HELPS = {
 
 
 def transfer_row(graph: Graph, transfer: Transfer, ran: bool) -> dict[str, Any]:
-    """Return the table row of a copy, with the most important columns first."""
+    """Return the table row of a copy, with the most important columns first.
+
+    Args:
+        graph: the graph.
+        transfer: the copy.
+        ran: whether backward has run.
+    """
     node = graph.nodes[transfer.node] if transfer.node is not None else None
     coming = transfer.phase == "backward" and not ran
     row: dict[str, Any] = {

@@ -129,7 +129,13 @@ def _draw_recording(opened: OpenedGraph | None, *, key: str) -> None:
 
 
 def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
-    """Run the choice and return the result. The first page has a stored result and needs no job."""
+    """Run the choice and return the result. The first page has a stored result and needs no job.
+
+    Args:
+        choice: the visitor's choice.
+        backward: whether to run backward, too.
+        shared: whether all visitors share the result.
+    """
     if choice == example.CHOICE and not backward:
         return example.forward()
     if choice.source == "expression":

@@ -209,6 +209,12 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[in
     """Return the index of the output that the loss uses, and the first position that it uses.
 
     Returns None if no output has the values that the loss got.
+
+    Args:
+        subject: the recorded call.
+        loss: the recorded call of a loss function.
+        batch: number of samples.
+        length: number of positions in the target.
     """
     rows = getattr(loss, "rows", None)
     if rows is None or rows.numel() != batch * length:

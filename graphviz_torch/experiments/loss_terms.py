@@ -121,7 +121,13 @@ def _is_weighed(
 
 
 def has_one_term_per_sample(graph: Graph, known: list[Term], count: int) -> bool:
-    """Return whether each of `count` samples has one term, computed from this sample alone."""
+    """Return whether each of `count` samples has one term, computed from this sample alone.
+
+    Args:
+        graph: the graph of the loss.
+        known: the terms of the loss.
+        count: number of samples.
+    """
     if count < 2 or len(known) != count:
         return False
     sources, rows = _sources(graph), set[str]()

@@ -147,7 +147,13 @@ def _find_in_steps(training: Training) -> Findings:
 def _without_repeats(
     found: Iterable[tuple[int, Finding]], count: int, graphs: Iterable[Graph] = ()
 ) -> list[Finding]:
-    """Return each finding once, with the indices of its steps among `count` steps."""
+    """Return each finding once, with the indices of its steps among `count` steps.
+
+    Args:
+        found: (index of the step, finding).
+        count: number of steps.
+        graphs: the graphs of all steps, which show the modules that were called.
+    """
     distinct = RunFindings()
     distinct.add(0, (), graphs)
     for step, each in found:

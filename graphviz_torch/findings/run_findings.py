@@ -56,7 +56,13 @@ class RunFindings:
     def add(
         self, step: int, found: Iterable[Finding], graphs: Iterable[Graph] = ()
     ) -> list[Finding]:
-        """Add the findings of a step. Returns those that no earlier step had."""
+        """Add the findings of a step. Returns those that no earlier step had.
+
+        Args:
+            step: index of the step.
+            found: the findings of the step.
+            graphs: the graphs of the step, which show the modules that were called.
+        """
         new = []
         parameters = (p for graph in graphs for p in graph.parameters)
         used = (p.name for p in parameters if p.module_called or p.node is not None)
@@ -123,6 +129,11 @@ def counts_text(findings: Iterable[Finding]) -> str:
 
 def steps_text(finding: Finding, count: int, noun: str = "step") -> str:
     """Return a phrase with the steps of a finding: "in each of 3 steps".
+
+    Args:
+        finding: a finding with its steps.
+        count: number of steps of the run.
+        noun: the unit of `Finding.steps`: "step", "backward" or "rank".
 
     >>> steps_text(Finding("r", "info", "", steps=(0, 1, 4)), 9)
     'in steps 1 to 2, 5 of 9, and no longer'

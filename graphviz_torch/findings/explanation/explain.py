@@ -67,7 +67,14 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
 
 
 def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]) -> GradientPath:
-    """Return the path from the loss to the cut before the target, if a cut is known."""
+    """Return the path from the loss to the cut before the target, if a cut is known.
+
+    Args:
+        reading: the graph.
+        name: name of the target.
+        node: node of the target; None if it is not in the graph.
+        paths: for each node, the number of paths from the roots of backward.
+    """
     cut = _cut(reading, name, node)
     if cut is None:
         why = f"Backward cannot reach {name}: its output does not depend on it."
@@ -129,7 +136,13 @@ def _count_paths(reading: Reading) -> list[int]:
 
 
 def _points(reading: Reading, target: int, paths: list[int]) -> tuple[Waypoint, ...]:
-    """Return the nodes of the strongest path, the loss first."""
+    """Return the nodes of the strongest path, the loss first.
+
+    Args:
+        reading: the graph.
+        target: node at which the path ends.
+        paths: for each node, the number of paths from the roots of backward.
+    """
     lengths = _lengths(reading, paths)
     node, path = target, []
     while True:

@@ -207,6 +207,11 @@ def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:
     """Return the nodes of parameters that only the last `deep` nodes of a path use.
 
     The last nodes come first.
+
+    Args:
+        reading: the graph.
+        chain: the nodes of the path, from the last layer to the input.
+        deep: number of nodes, counted from the end of the path.
     """
     position = {node: i for i, node in enumerate(reversed(chain))}
     latest = [-1] * len(reading.graph.nodes)

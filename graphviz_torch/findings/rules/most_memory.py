@@ -237,6 +237,12 @@ def _candidate_blocks(
     """Return the bytes of activations by common name and block, outer blocks first.
 
     Blocks that have fewer than `least` bytes together are left out.
+
+    Args:
+        own: bytes of activations by module.
+        parent_of: parent of each module, as `_parents` returns it.
+        repeated: common name of each repeated block.
+        least: minimum number of bytes.
     """
     kept = {module: own.get((module, ""), 0) for module in parent_of}
     for module, outer in reversed(parent_of.items()):

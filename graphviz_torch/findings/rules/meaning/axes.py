@@ -600,7 +600,13 @@ def _has_weight(reading: Reading, product: int) -> bool:
 
 
 def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[int, Dimension]]:
-    """Yield the next products that use a result, each with the axis that it sums over."""
+    """Yield the next products that use a result, each with the axis that it sums over.
+
+    Args:
+        reading: the graph.
+        axes: for each node, the axes of its result.
+        node: the node of the result.
+    """
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         source = stack.pop()
@@ -616,7 +622,13 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
 
 
 def _division(reading: Reading, norm: int, source: int | None) -> int | None:
-    """Return the node that divides a tensor by its own norm; None if none is found."""
+    """Return the node that divides a tensor by its own norm; None if none is found.
+
+    Args:
+        reading: the graph.
+        norm: node of the norm.
+        source: node of the tensor.
+    """
     nodes, stack = reading.graph.nodes, [norm]
     for node in stack:
         for edge in reading.users[node]:

@@ -402,6 +402,11 @@ def _is_distance(reading: Reading, node: int, drawn: set[int]) -> bool:
     """Return True for the difference of a sample and the mean.
 
     The difference may be divided by the square root of the covariance.
+
+    Args:
+        reading: the graph.
+        node: the node of the difference.
+        drawn: nodes that use a sample.
     """
     for _ in range(10):
         if node in drawn:

@@ -239,7 +239,13 @@ def _reason(graphs: Sequence[Graph], found: DivergedReplica) -> _Divergence | No
 def _reason_without_average(
     graphs: Sequence[Graph], found: DivergedReplica, used: str
 ) -> _Divergence:
-    """Return the likely reason for the divergence of a parameter whose gradient is not averaged."""
+    """Return the likely reason for the divergence of a parameter whose gradient is not averaged.
+
+    Args:
+        graphs: one for each rank.
+        found: the parameter.
+        used: line at which the forward uses the parameter; "" if unknown.
+    """
     sizes = {p.name: p.tensor.nbytes or 0 for p in graphs[0].parameters}
     sent = [c for c in graphs[0].collectives if c.kind in REDUCING and not c.parameters]
     by_hand = [c for c in sent if c.phase == "other"]
