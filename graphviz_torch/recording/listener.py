@@ -50,7 +50,7 @@ from .program import Program
 # Field of `Node` -> node id -> value. Nodes without a value are left out.
 Columns = Mapping[str, Mapping[int, Any]]
 # Field of `ModuleRow` -> path of the module -> value. Modules without a value are left out.
-Rows = Mapping[str, Mapping[str, Any]]
+ModuleColumns = Mapping[str, Mapping[str, Any]]
 
 
 # Name of an event -> class of a context manager that installs hooks. The class takes the callback
@@ -166,7 +166,7 @@ class Listener:
         """Return the values of nodes, by field of `Node` and then by node id."""
         return {}
 
-    def module_columns(self) -> Rows:
+    def module_columns(self) -> ModuleColumns:
         """Return the values of modules, by field of `ModuleRow` and then by path.
 
         The values are added to all graphs of the recording.

@@ -154,7 +154,7 @@ _STRONGER = {
 }
 
 
-Rows = dict[int, tuple[SavedTensor, ...]]  # by node id
+SavedRows = dict[int, tuple[SavedTensor, ...]]  # by node id
 # Key that identifies a view: storage id, offset, shape, strides.
 _ViewKey = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
@@ -183,14 +183,14 @@ class Memory:
         self._checkpoints = Checkpoints() if checkpoints is None else checkpoints
 
     @cached_property
-    def _read(self) -> tuple[Rows, dict[int, str], list[Tensor]]:
+    def _read(self) -> tuple[SavedRows, dict[int, str], list[Tensor]]:
         if not HAS_SAVED_TENSOR_DATA:
             return {}, {}, []
         with unseen_calls():  # hidden from tensor subclasses
             return _read_saved(list(self._fns), self._known, self._named, self._checkpoints)
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> SavedRows:
         """Return the saved tensors by node id."""
         return self._read[0]
 
@@ -220,7 +220,7 @@ def _read_saved(
     known: Iterable[tuple[SavedKind, Tensor]],
     named: Iterable[tuple[str, Tensor]],
     checkpoints: Checkpoints,
-) -> tuple[Rows, dict[int, str], list[Tensor]]:
+) -> tuple[SavedRows, dict[int, str], list[Tensor]]:
     kept: list[tuple[int, str, Tensor]] = []  # node id, attribute name, tensor
     kept += [(node, _OF_CHECKPOINT, tensor) for node, tensor in checkpoints.kept]
     inside = {node for part in checkpoints.parts for node in part.nodes}
@@ -285,7 +285,7 @@ def _describe(
     kept: Sequence[tuple[int, str, Tensor]],
     kinds: Mapping[int, SavedKind],
     labels: Mapping[_ViewKey, str],
-) -> tuple[Rows, list[Tensor]]:
+) -> tuple[SavedRows, list[Tensor]]:
     """Return the saved tensors as plain values by node id, and the live activations.
 
     The bytes of a storage are counted at the first node that saves a tensor in this storage.

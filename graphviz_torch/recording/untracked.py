@@ -58,7 +58,7 @@ from ..internals.wrappers import wrapped_module
 from .backward import Backward
 from .listener import Listener, RegionRan
 from .program import Program
-from .program.call_names import name_of
+from .program.call_names import bare_name
 from .program.call_stack import RunningModule
 
 _MAX_DEPTH = 200  # largest number of entries in a chain
@@ -259,7 +259,7 @@ class UntrackedCalls(Listener):
         given = tensors(*args, *(kwargs or {}).values()) if made else []
         if any(one is given[0] for one in made if given):
             return  # the call changes its argument in place
-        name = name_of(func)
+        name = bare_name(func)
         if not given:
             self._note_factory(made, "" if name in _CONVERSIONS else name)
             return

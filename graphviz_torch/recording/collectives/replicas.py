@@ -34,7 +34,7 @@ from ..program import Program
 _MAX_CHECKSUMS = 8  # checksums kept per tensor; of a longer run, the first and the last half
 
 
-class _Copy(NamedTuple):
+class _ReplicatedTensor(NamedTuple):
     """A tensor of which several ranks should have equal copies."""
 
     tensor: Tensor
@@ -54,7 +54,7 @@ class Replicas(Listener):
         # the first step, all others at the end of a step.
         self._summed: list[tuple[int, dict[str, int]]] = []
         self._now: tuple[int, dict[str, int]] | None = None
-        self._found: dict[str, _Copy] = {}
+        self._found: dict[str, _ReplicatedTensor] = {}
         self._last = -1  # index of this step's last backward
         self._ddp_guarantees: tuple[frozenset[int], dict[int, tuple[int, ...]], set[int]] | None = (
             None
@@ -95,7 +95,7 @@ class Replicas(Listener):
         sums = Checksums({name: each.tensor for name, each in self._found.items()})
         return sums.fetch()
 
-    def _replicas(self) -> dict[str, _Copy]:
+    def _replicas(self) -> dict[str, _ReplicatedTensor]:
         """Return the tensors of which other ranks should have equal copies, by name."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
@@ -104,16 +104,17 @@ class Replicas(Listener):
             if type(tensor) in PLAIN:
                 ranks = promised.get(id(tensor))
                 wrapper = "" if ranks is None else DistributedDataParallel.__name__
-                found[name] = _Copy(tensor, "parameter", ranks or everybody, wrapper)
+                found[name] = _ReplicatedTensor(tensor, "parameter", ranks or everybody, wrapper)
             elif len(ranks := replica_ranks(tensor)) > 1:
-                found[name] = _Copy(tensor, "parameter", ranks, "DTensor")
+                found[name] = _ReplicatedTensor(tensor, "parameter", ranks, "DTensor")
         for module, path in table.called_modules():
             for name, buffer in module._buffers.items():
                 local = name in module._non_persistent_buffers_set
                 if buffer is None or local or type(buffer) not in PLAIN or id(buffer) in broadcast:
                     continue
                 found.setdefault(
-                    f"{path}.{name}" if path else name, _Copy(buffer, "buffer", everybody, "")
+                    f"{path}.{name}" if path else name,
+                    _ReplicatedTensor(buffer, "buffer", everybody, ""),
                 )
         return {name: each for name, each in found.items() if len(each.ranks) > 1}
 

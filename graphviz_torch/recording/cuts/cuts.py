@@ -16,14 +16,14 @@ shown with the next backward, unless an earlier backward reached the hidden para
 A call costs the same however many calls precede it. A result that requires no gradient gets a
 `Trail`, which refers to the cut that the call makes and to the trails of the call's operands:
 
-    call ──► CutRecord (plain)  ◄── Origin (nodes of the operands)  ◄── Trail  ◄── a live tensor
+    call ──► CutRecord (plain)  ◄── CutOperands (nodes or leaves)   ◄── Trail  ◄── a live tensor
                                                                         │ ◄── a later Trail
                                                                         └──► earlier trails
 
-An `Origin` lives as long as any tensor computed from the cut's result. If a node used such a
-tensor, or the program read it into Python, the `Origin` lives until the next backward. After that
-the nodes of the operands may be freed. Before a backward, and when a graph is read, `_take` follows
-the trails from used tensors to the cuts. A backward also removes the cuts that it found.
+A `CutOperands` lives as long as any tensor computed from the cut's result. If a node used such a
+tensor, or the program read it into Python, the `CutOperands` lives until the next backward. After
+that the nodes of the operands may be freed. Before a backward, and when a graph is read, `_take`
+follows the trails from used tensors to the cuts. A backward also removes the cuts that it found.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
 from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
-from ..program.tracking import Trail, inwards, name_of
+from ..program.tracking import Trail, inwards, public_name
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, caller_of_checkpoint, cut_name, detached_results, takes_only_metadata
-from .record import CutRecord, LiveCut, Origin, leaf_or_maker, operand_makers
+from .record import CutOperands, CutRecord, LiveCut, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # a cut, the label of one operand, the operand's node id
@@ -80,8 +80,8 @@ class Cuts(Listener):
         self._detached: dict[GradFn, Tensor] = {}  # operands of the running detach_()
         self._records: list[CutRecord] = []
         # Cuts whose operands are all parameters. The key contains function, line and parameters.
-        self._parameter_cuts: dict[Any, tuple[Origin, ...]] = {}
-        self._reads: dict[Origin, None] = {}  # latest reads into Python
+        self._parameter_cuts: dict[Any, tuple[CutOperands, ...]] = {}
+        self._reads: dict[CutOperands, None] = {}  # latest reads into Python
         self._inside: list[InsideTrails] = []  # compiled regions with cuts that ran in this step
 
     def on_call_start(self, event: Calling) -> None:
@@ -168,7 +168,7 @@ class Cuts(Listener):
         made = [result] if type(result) is Tensor else tensors(result)
         if behind:
             self._use(behind, func, (begin, end), made)
-        start: tuple[Origin, ...] = ()
+        start: tuple[CutOperands, ...] = ()
         if operands:
             if (lost := detached_results(given, made)) is None:
                 return
@@ -259,7 +259,7 @@ class Cuts(Listener):
             reader = _node_with_constant(fns, start) if end - start > 1 else None
             after = [fn._sequence_nr() for fn in fns] if reader is None else [reader]
             self._tracker.use(behind, after)
-        elif not made and (name := name_of(func)) in READS:
+        elif not made and (name := public_name(func)) in READS:
             origins = chain.from_iterable(trail.nearest() for trail in behind)
             for origin in islice(origins, _MAX_PENDING_READS):
                 origin.cut.read = name
@@ -267,8 +267,8 @@ class Cuts(Listener):
 
     def _cut(
         self, func: Any, operands: list[Tensor], made: list[Tensor], frame: FrameType
-    ) -> tuple[Origin, ...]:
-        """Return the `Origin` of the cut that a call makes, in a tuple; () if it makes no cut.
+    ) -> tuple[CutOperands, ...]:
+        """Return the `CutOperands` of the cut that a call makes, in a tuple; () if it makes no cut.
 
         Args:
             func: the called function.
@@ -286,7 +286,7 @@ class Cuts(Listener):
             if (known := self._parameter_cuts.get(key)) is not None:
                 return known
         name = cut_name(func, made)
-        origins: tuple[Origin, ...] = ()
+        origins: tuple[CutOperands, ...] = ()
         if name:
             origins = self._new_cut(name, [*map(leaf_or_maker, operands)], operands, made, frame)
         if key is not None and (made or not name):
@@ -300,8 +300,8 @@ class Cuts(Listener):
         operands: list[Tensor],
         made: list[Tensor],
         frame: FrameType,
-    ) -> tuple[Origin]:
-        origin = Origin(made_by)
+    ) -> tuple[CutOperands]:
+        origin = CutOperands(made_by)
         self.program.cuts += 1
         outer = user_frame(frame)
         place, module = self.program.place(outer), self.program.module
@@ -335,7 +335,7 @@ class Cuts(Listener):
         return (origin,)
 
     def _lead(
-        self, made: list[Tensor], start: tuple[Origin, ...], behind: dict[Trail, None]
+        self, made: list[Tensor], start: tuple[CutOperands, ...], behind: dict[Trail, None]
     ) -> None:
         """Assign a trail to those results of a call that require no gradient.
 
@@ -361,7 +361,7 @@ class Cuts(Listener):
                     one if issubclass(type(one), Tensor) else None for one in operands
                 ]
 
-    def _read(self, origin: Origin) -> None:
+    def _read(self, origin: CutOperands) -> None:
         if origin not in self._reads:
             self._reads[origin] = None
             if len(self._reads) > _MAX_PENDING_READS:

@@ -20,7 +20,7 @@ from ..listener import RegionRan
 from ..program import Program
 from ..program.source_lines import place_of
 from ..program.tracking import Tracker, Trail
-from .record import CutRecord, Origin, leaf_or_maker
+from .record import CutOperands, CutRecord, leaf_or_maker
 
 
 class InsideTrails:
@@ -65,8 +65,8 @@ def used_outside(
     )
 
 
-def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin | None:
-    """Return the `Origin` of a cut inside a region; None if no input requires a gradient.
+def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> CutOperands | None:
+    """Return the `CutOperands` of a cut inside a region; None if no input requires a gradient.
 
     The region's node, if there is one, counts as the operand of the cut, so that the region is
     shown in the graph. The region's inputs are stored as well: they are used if the node was freed.
@@ -81,7 +81,7 @@ def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> Origin 
     if not given:
         return None
     operands = [*own[:1], *given]
-    origin = Origin([*map(leaf_or_maker, operands)])
+    origin = CutOperands([*map(leaf_or_maker, operands)])
     module = program.module
     if cut.origin.modules:
         module = program.table.path_inside(*cut.origin.modules[-1], module)

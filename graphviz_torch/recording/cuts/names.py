@@ -15,7 +15,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from ...internals.functions import METADATA_CALLS
-from ..program.tracking import name_of
+from ..program.tracking import public_name
 
 DETACHING_CALLS = ("detach", "detach_", "data")
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
@@ -35,7 +35,7 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
     """
     if func in METADATA_CALLS:
         return ""
-    name = name_of(func)
+    name = public_name(func)
     if name in ("get", "_get_data_attr"):  # the getter of `Tensor.data`
         name = "data"
     if not made:
@@ -51,7 +51,7 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 def takes_only_metadata(func: Any) -> bool:
     """Return True for a function such as `zeros_like`, which reads only its argument's metadata."""
-    name = name_of(func)
+    name = public_name(func)
     return name.endswith("_like") or name.startswith("new_")
 
 

@@ -26,7 +26,7 @@ class CutRecord:
     place: CodePosition | None
     module: str
     in_forward: bool
-    origin: weakref.ref[Origin]
+    origin: weakref.ref[CutOperands]
     named: bool = True  # False if the label "" is used for operands that are parameters
     in_region: bool = False  # True if the cut is inside a region whose node is alive
     read: str = ""  # name of the call that read the result into Python, if any
@@ -52,7 +52,7 @@ class LiveCut(NamedTuple):
     operands: list[tuple[str, GradFn]]
 
 
-class Origin:
+class CutOperands:
     """The operands of a cut: for each operand the node that created it, or a leaf itself."""
 
     __slots__ = ("__weakref__", "cut", "operands")

@@ -19,10 +19,10 @@ from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
 from ..live import LiveGraph, producers_of
 from ..program import Program
 from ..program.in_place import Change
-from ..program.tracking import name_of
+from ..program.tracking import public_name
 from .cause import Computed, explain_failure
 from .node import FailingNode, find_failing_node, find_node_in_checkpoint
-from .operands import Error, FailedCall, operand, refused_operands
+from .operands import ErrorKey, FailedCall, operand, refused_operands
 
 _REFUSED = "can't optimize a non-leaf Tensor"  # PyTorch's message (2.13)
 
@@ -37,7 +37,7 @@ class _Rerun(NamedTuple):
 class _FailedBackward(NamedTuple):
     """A backward that raised."""
 
-    error: Error
+    error: ErrorKey
     node: FailingNode | None
     computed: list[Computed]  # the program's variables when backward raised the exception
     rerun: _Rerun | None = None
@@ -58,7 +58,7 @@ class Failures(Listener):
 
     def on_call_error(self, event: Raised) -> None:
         """Record the operands of a call that raised, with their names in the user's frames."""
-        known = Error.create(event.error)
+        known = ErrorKey.create(event.error)
         if self._call is not None and self._call.error == known:
             return  # the exception of an inner call propagates through an outer call
         operands = []
@@ -69,7 +69,7 @@ class Failures(Listener):
                 label, outer = self.program.label(tensor, outer), outer.f_back
             operands.append(operand(label, tensor))
         place = self.program.place(event.frame)
-        self._call = FailedCall(known, name_of(event.func), place, operands)
+        self._call = FailedCall(known, public_name(event.func), place, operands)
         if (caller := caller_of_vmap(event.frame)) is not None:
             self._call.mapped = self.program.place(caller)
 
@@ -103,7 +103,7 @@ class Failures(Listener):
             if node is None and self._inner is not None and order:
                 node = replace(self._inner, node=order[-1], leaf=None)
             rerun = self._rerun(live) if isinstance(event.error, CheckpointError) else None
-            failed = _FailedBackward(Error.create(event.error), node, computed, rerun)
+            failed = _FailedBackward(ErrorKey.create(event.error), node, computed, rerun)
             self._failed[live.position] = failed
         self._backwards.append(event.backward)
         self._inner = None
@@ -129,7 +129,7 @@ class Failures(Listener):
     def on_block_error(self, event: BlockRaised) -> None:
         """Find out whether a call, a backward, or something else raised the exception."""
         error, place = event
-        known = Error.create(error)
+        known = ErrorKey.create(error)
         failed = self._call
         if failed is None or failed.error != known:
             failed = FailedCall(known, place=place)

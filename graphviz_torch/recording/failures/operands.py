@@ -31,7 +31,7 @@ class OperandRecord:
     node: int | None = None  # id of `fn` in the graph up to the failure
 
 
-class Error(NamedTuple):
+class ErrorKey(NamedTuple):
     """A key that identifies an exception without keeping the exception's frames alive."""
 
     key: int  # id() of the exception
@@ -39,7 +39,7 @@ class Error(NamedTuple):
     message: str
 
     @classmethod
-    def create(cls, error: BaseException) -> Error:
+    def create(cls, error: BaseException) -> ErrorKey:
         """Create the key of a live exception."""
         try:
             return cls(id(error), type(error).__name__, str(error))
@@ -51,7 +51,7 @@ class Error(NamedTuple):
 class FailedCall:
     """An exception that a call or the recorded block raised, with the operands of the call."""
 
-    error: Error
+    error: ErrorKey
     operation: str = ""
     place: CodePosition | None = None
     operands: list[OperandRecord] = field(default_factory=list)

@@ -36,7 +36,7 @@ Row = tuple[float, float, float, float, int, int, tuple[Any, ...] | None]
 _Key = tuple[int, int, bool]
 
 
-class _Memory(threading.local):
+class _Buffers(threading.local):
     """Buffers of a few megabytes for each thread.
 
     The buffers are reused, because allocating them would take longer than a reduction.
@@ -53,7 +53,7 @@ class _Memory(threading.local):
         return TensorBase.view(torch.narrow(self._rows[name], 0, 0, size), dtype)
 
 
-_memory = _Memory()
+_buffers = _Buffers()
 
 
 def flat(gradient: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ def on_cpu(row: Tensor, elements: int) -> Numbers:
 def _nonzero(block: Tensor) -> int:
     """Return the number of non-zero elements of a block, faster than `count_nonzero`."""
     size = block.shape[0]
-    flags = _memory.row("beside", -(-size // _LANES) * _LANES, torch.bool)
+    flags = _buffers.row("beside", -(-size // _LANES) * _LANES, torch.bool)
     TensorBase.copy_(torch.narrow(flags, 0, 0, size), block)
     TensorBase.zero_(torch.narrow(flags, 0, size, flags.shape[0] - size))
     lanes = TensorBase.view(TensorBase.view(flags, torch.uint8), _LANES, -1)
@@ -187,7 +187,7 @@ class Joined:
         lengths, dtype = self._lengths, self._row.dtype
         ends = list(accumulate(lengths, initial=0))
         starts, count = np.array(ends[:-1]), np.array(lengths)
-        spare = _memory.row("beside", ends[-1], dtype)
+        spare = _buffers.row("beside", ends[-1], dtype)
         row, beside = TensorBase.numpy(self._row), TensorBase.numpy(spare)
         with np.errstate(all="ignore"):  # results with overflow or NaN are corrected below
             squares = np.add.reduceat(np.multiply(row, row, out=beside), starts)
@@ -274,7 +274,7 @@ def _concatenate(blocks: Sequence[Sequence[Tensor]], rest: Iterable[Tensor]) -> 
     flats = [row if TensorBase.dim(row) == 1 else torch.ravel(row) for row in rest]
     sizes = [sum(map(TensorBase.numel, block)) for block in (*blocks, flats)]
     dtype = next(t.dtype for part in (*blocks, flats) for t in part)
-    row = _memory.row("row", sum(sizes), torch.float32 if dtype.itemsize < 4 else dtype)
+    row = _buffers.row("row", sum(sizes), torch.float32 if dtype.itemsize < 4 else dtype)
     for part, place in zip((*blocks, flats), TensorBase.split(row, tuple(sizes)), strict=True):
         if not part:
             continue

@@ -30,7 +30,7 @@ from ...internals.hooks.modes import FUNCTIONS, leave, unseen_calls
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.pytree import tensors
-from ..listener import BackwardBegan, Listener, Rows
+from ..listener import BackwardBegan, Listener, ModuleColumns
 from ..live import LiveGraph
 from ..program import Program
 
@@ -50,7 +50,7 @@ class Modes(Listener):
     def on_step_end(self, event: None) -> None:
         self._modes = {}
 
-    def module_columns(self) -> Rows:
+    def module_columns(self) -> ModuleColumns:
         return {"mode": self._modes}
 
 

@@ -27,7 +27,7 @@ class Call(NamedTuple):
 NO_CALL: Final = Call("")
 
 
-def name_of(function: Any) -> str:
+def bare_name(function: Any) -> str:
     """Return the name of a torch function without its outer underscores; "" if it has none."""
     name = getattr(function, "__name__", "")
     if name == "__get__":  # the getter of an attribute, such as `x.T`

@@ -33,7 +33,7 @@ from ...internals.tensors.pytree import flatten, tensors
 from ...internals.tensors.weak import Ref
 from ...internals.wrappers import wrapped_module
 from ...tracing.nodes import GradientEdge, gradient_edges_of
-from .call_names import NO_CALL, Call, Functions, name_of
+from .call_names import NO_CALL, Call, Functions, bare_name
 from .parameters import ParameterTable
 from .source_lines import Files, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
@@ -230,7 +230,7 @@ class CallStack:
 
     def _call(self, function: Any) -> Call:
         """Return the `Call` for a function, and cache it if the function keeps no tensor alive."""
-        call = Call(name_of(function))
+        call = Call(bare_name(function))
         if type(function) in _FUNCTION_KINDS and not getattr(function, "__closure__", None):
             self._calls[function] = call
         return call

@@ -26,7 +26,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
-from .tracking import name_of
+from .tracking import public_name
 
 _MAX_CHANGES = 10_000  # number of latest changes that are kept
 _MAX_STEPS = 100  # number of latest optimizer steps that are kept
@@ -114,7 +114,7 @@ class Changes:
 
     def _look(self, versions: Versions, event: Called) -> None:
         given = (k for k, v in (event.kwargs or {}).items() if k in _OPTIONS and v is not None)
-        name = name_of(event.func) + next((f"({option}=)" for option in given), "")
+        name = public_name(event.func) + next((f"({option}=)" for option in given), "")
         number = event.end - 1 if event.end > event.start else -1
         place = None
         for tensor, before in versions:

@@ -161,7 +161,7 @@ class Tracker:
                 copy.on_free()
 
 
-def name_of(func: Any) -> str:
+def public_name(func: Any) -> str:
     """Return a function's name as the user knows it: "copy_", or "float" for `__float__`."""
     name = getattr(func, "__name__", "")
     if type(name) is not str:

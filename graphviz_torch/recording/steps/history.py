@@ -77,7 +77,7 @@ class _Alive(NamedTuple):
 
 
 @dataclass(slots=True)
-class _LineBackwards:
+class _BackwardsOfLine:
     """The backwards that one line called, for losses that one line created."""
 
     first: int = 0  # nodes from this sequence number on are newer than the line's last backward
@@ -108,7 +108,7 @@ class GraphHistory(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._lines: dict[tuple[CodePosition | None, str], _LineBackwards] = {}
+        self._lines: dict[tuple[CodePosition | None, str], _BackwardsOfLine] = {}
         self._begins = sequence_number()
         self._found: dict[int, Retention | None] = {}  # by index of the graph
         self._going_on: set[int] = set()  # indices of graphs that contain nodes of earlier steps
@@ -152,7 +152,7 @@ class GraphHistory(Listener):
         """
         step = live.call.step
         made = self.program.source(max(nodes.values(), default=-1))
-        line = self._lines.setdefault((live.call.place, made), _LineBackwards())
+        line = self._lines.setdefault((live.call.place, made), _BackwardsOfLine())
         before = partial(line.previous_graphs, step, self.program.steps.ever, live.reached)
         begins = max(line.first, self._begins)
         if min(nodes.values(), default=begins) < begins:
@@ -168,7 +168,7 @@ class GraphHistory(Listener):
 
     def _retention(
         self,
-        line: _LineBackwards,
+        line: _BackwardsOfLine,
         graphs_before: Callable[[], list[_Alive]],
         nodes: Numbers,
         running: Container[GradFn],

@@ -45,7 +45,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
-from ..program.tracking import name_of
+from ..program.tracking import public_name
 from .operators import OPERATORS, dispatched_copies
 from .profiler import Memcpy
 
@@ -372,7 +372,7 @@ def _operation(frame: FrameType) -> str:
         return "pack"
     if is_replicating_module(frame):
         return "replicate"
-    name = name_of(running_function())
+    name = public_name(running_function())
     return f"Module.{name}" if is_moving_module(frame) else name
 
 

@@ -1,4 +1,4 @@
-"""Rows by module: the mode of each, and what other listeners give."""
+"""ModuleColumns by module: the mode of each, and what other listeners give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from graphviz_torch import draw_graph, find, record, summary
 from graphviz_torch.graph import ModuleRow
 from graphviz_torch.recording import listeners
-from graphviz_torch.recording.listener import Listener, Rows
+from graphviz_torch.recording.listener import Listener, ModuleColumns
 
 
 def modes(model: nn.Module, *later: nn.Module) -> dict[str, str]:
@@ -71,7 +71,7 @@ def test_the_summary_tells_modes_that_differ_and_leaves_out_one_that_all_have() 
 
 def test_values_of_two_listeners_come_together_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     class Late(Listener):
-        def module_columns(self) -> Rows:
+        def module_columns(self) -> ModuleColumns:
             return {"mode": {"0": "eval", "beside": "eval"}}
 
     monkeypatch.setattr(listeners, "LISTENERS", (*listeners.LISTENERS, Late))
