@@ -45,6 +45,20 @@ LOST = f"""() => {{
 }}"""
 
 
+# The boxes behind which an edge passes.
+CROSSED = f"""() => {{
+  const seen = [...{INSIDE}.querySelectorAll(".wire")]
+    .filter((wire) => getComputedStyle(wire).display !== "none")
+    .flatMap((wire) => Array.from({{length: wire.getTotalLength() / 4}}, (_, i) =>
+      wire.getPointAtLength(4 * i).matrixTransform(wire.getScreenCTM())));
+  return [...{INSIDE}.querySelectorAll(".card")].filter((card) => {{
+    const box = card.getBoundingClientRect();
+    return seen.some(({{x, y}}) => x > box.left + 8 && x < box.right - 8
+      && y > box.top + 8 && y < box.bottom - 8);
+  }}).map((card) => card.textContent);
+}}"""
+
+
 def test_a_small_graph_opens_whole_and_says_the_gradients(opened: Open) -> None:
     page = opened(worked())
     assert cards(page) == set(range(5))
@@ -335,6 +349,16 @@ def test_a_reshape_between_two_operations_is_an_edge_and_a_box_in_the_opened_lay
     page.locator('.card:has-text("Linear") [data-act=open]').click()
     expect(page.locator(".frame .strong")).to_have_text("Linear(4, 6)")
     assert {find(graph, operation="t").id, find(graph, operation="addmm").id} <= cards(page)
+
+
+@pytest.mark.parametrize("name", ["mlp", "diffusion"])
+def test_no_edge_passes_behind_the_data_of_the_loss(opened: Open, name: str) -> None:
+    torch.manual_seed(0)
+    graph, told = graph_and_marks(PROGRAMS[name]())
+    page = opened(graph, findings=told)
+    page.get_by_role("button", name="See all").click()
+    expect(page.locator('.card.data:has-text("target")')).to_be_visible()
+    assert page.evaluate(CROSSED) == []
 
 
 @pytest.mark.parametrize("name", ["siamese", "unet", "vae", "lora"])

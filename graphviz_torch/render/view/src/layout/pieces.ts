@@ -39,7 +39,13 @@ export function cut(boxes: readonly Area[], links: readonly [number, number][], 
   for (const item of exits) count(passing, of(item), boxes.length);
 
   const near = links.filter((_, link) => !far[link]);
-  const next = new Set(near.filter(([from, to]) => of(to) === of(from) + 1).map(([from]) => of(from)));
+  // In its piece, the last box must be below all others, and the first box above all others.
+  const [users, inputs] = [new Int32Array(boxes.length), new Int32Array(boxes.length)];
+  for (const [from, to] of near) {
+    users[of(from)] = (users[of(from)] as number) + 1;
+    inputs[of(to)] = (inputs[of(to)] as number) + 1;
+  }
+  const next = new Set(near.filter(([from, to]) => of(to) === of(from) + 1 && users[of(from)] === 1 && inputs[of(to)] === 1).map(([from]) => of(from)));
   const ends = [...boxes.keys()].filter((at) => at === boxes.length - 1 || (passing[at] === 1 && next.has(at)));
   const pieces = ends.map((end, at) => ({ boxes: boxes.slice(at ? (ends[at - 1] as number) + 1 : 0, end + 1), links: [] as [number, number][], entries: [] as number[], exits: [] as number[] }));
   const home = new Map(pieces.flatMap((piece) => piece.boxes.map(({ item }) => [item, piece] as const)));
