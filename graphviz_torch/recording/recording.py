@@ -317,7 +317,7 @@ class Recording:
         if self._clock is not None:
             hooks.insert(0, self._clock)
         for hook in hooks:
-            self._hooks.append(hook)  # before `__enter__`, because an interrupt may come in between
+            self._hooks.append(hook)  # first, so that it is removed after an interrupt
             hook.__enter__()
 
     def _end(self, session: Session, error: BaseException | None) -> None:

@@ -409,7 +409,7 @@ def _wrap_recompilation_reasons(original: Callable[..., Any]) -> Callable[..., A
     return _get_and_maybe_log_recompilation_reasons
 
 
-_WRAPPERS: list[tuple[str, str, Callable[..., Any]]] = [  # module, function, wrapper
+_WRAPPERS: list[tuple[str, str, Callable[..., Any]]] = [  # (module, function, wrapper)
     (_DYNAMO, "_is_skip_guard_eval_unsafe_stance", _wrap_region_start),
     (_DYNAMO, "_maybe_set_eval_frame", _wrap_region_end),
     (_DYNAMO, "set_eval_frame", _wrap_uncompiled_call),

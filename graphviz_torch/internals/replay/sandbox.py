@@ -110,5 +110,5 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 def _version(tensor: Tensor) -> int | None:
     try:
         return tensor._version
-    except RuntimeError:  # created in inference mode
+    except RuntimeError:  # raised for a tensor that was created in inference mode
         return None

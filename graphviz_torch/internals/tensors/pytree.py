@@ -81,7 +81,7 @@ def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
                 yield (f"{dot}{names[i]}" if names else f"[{i}]"), part
     else:
         for field in fields(kind):
-            # A declared field may never have been set.
+            # A declared field of a dataclass may not have been set.
             read = getattr if ask else _own_attribute
             yield f"{dot}{field.name}", read(value, field.name, None)
 

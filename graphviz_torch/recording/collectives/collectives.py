@@ -74,7 +74,7 @@ class Collectives(Listener):
             self.on_module_start = self._owners.messages.on_module_start
             self.on_module_end = self._owners.messages.on_module_end
         self._live: LiveGraph | None = None  # graph of the running backward
-        self._backwards = 0  # number of backwards started
+        self._backwards = 0  # number of backwards started in this step
         self._began = time.perf_counter()
 
     def on_backward_start(self, event: BackwardBegan) -> None:

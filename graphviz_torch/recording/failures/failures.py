@@ -50,8 +50,8 @@ class Failures(Listener):
         super().__init__(program)
         self._call: FailedCall | None = None  # the last call that raised since the last backward
         self._block: FailedCall | None = None  # the exception that ended the block
-        self._position = -1  # index of the graph that shows this exception
-        self._in_backward = False  # True if the last backward raised this exception
+        self._position = -1  # index of the graph that shows the exception `_block`
+        self._in_backward = False  # True if the last backward raised the exception `_block`
         self._backwards: list[Backward] = []
         self._failed: dict[int, _FailedBackward] = {}  # by index of the graph
         self._inner: FailingNode | None = None  # the node at which a nested backward failed

@@ -59,7 +59,7 @@ _EFFECTS: dict[str, set[str]] = {
 }
 _EFFECT_STEPS = 1000  # number of steps in which consequences of a report are dropped
 _MEMORY_SAMPLES = 8  # memory is reported if it grew in each of this number of samples
-# Least growth of the memory over these samples, as a ratio and as a number of bytes.
+# Least growth of the memory over `_MEMORY_SAMPLES` samples, as a ratio and as a number of bytes.
 _GROWTH, _MIN_GROWTH = 1.1, 64 << 20
 
 

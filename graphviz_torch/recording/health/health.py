@@ -235,7 +235,7 @@ class Health:
                 self._filter_and_report(self._checks.gradients(self.step, norms))
         else:  # some gradients cannot be read quickly, or are not finite
             if quick is not None:
-                part = own  # to report all non-finite gradients, the norms of all are read
+                part = own  # all norms are read, so that all non-finite gradients are reported
             gradients = self._gradients(part)
             absent: dict[int, float | None] = {i: None for i in part if i not in gradients}
             norms = absent

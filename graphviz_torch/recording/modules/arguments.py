@@ -170,8 +170,8 @@ class _Plain(NamedTuple):
     """The positions of plain arguments, for calls with one combination of argument types."""
 
     places: tuple[int, ...]  # positions of the plain arguments
-    lists: bool  # True if any of them is a list
-    take: Callable[[Any], tuple[Any, ...]]  # function that selects them from all arguments
+    lists: bool  # True if any plain argument is a list
+    take: Callable[[Any], tuple[Any, ...]]  # selects the plain arguments from all arguments
 
 
 class _Places(dict[tuple[type, ...], _Plain]):

@@ -115,7 +115,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # steps that raised an exception, which have no end event
+        self.running = []  # the steps in it raised exceptions, after which there is no end event
         return False
 
 

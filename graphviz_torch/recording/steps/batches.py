@@ -39,7 +39,7 @@ _Hashes = dict[str, int]  # path of a tensor in the batch -> hash
 class _Pass:
     """The current pass of a DataLoader over its data set."""
 
-    first: _Hashes  # the first batch
+    first: _Hashes  # hashes of the first batch
     others: deque[_Hashes]  # the latest batches, one for each of the other workers
     count: int = 0  # number of batches so far
     again: int = 0  # number of batches that are equal to one of `others`

@@ -85,7 +85,7 @@ class _BackwardsOfLine:
     enough: int = STEPS  # search for the holder again at this number of steps with live graphs
     # The holder found last, as `number`, `label` and `source` of a `Retention`.
     holder: tuple[int | None, str, str] | None = None
-    holder_marks: Marks = field(default_factory=list)  # marks of the nodes that it kept alive
+    holder_marks: Marks = field(default_factory=list)  # marks of nodes that the holder kept alive
 
     def previous_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
         """Return the live graphs of earlier steps that reached the same optimized parameters.

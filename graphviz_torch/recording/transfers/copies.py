@@ -282,7 +282,7 @@ class Copies(Listener):
         self._made: list[tuple[Tensor, CopyRecord]] = []  # copies made by the running call
         self._transfers = Transfers()
         self._live: LiveGraph | None = None  # graph of the running backward
-        self._backwards = 0  # number of backwards started
+        self._backwards = 0  # number of backwards started in this step
         self._stepped = False  # True if an optimizer has stepped in this training step
 
     def on_copies_timed(self, event: Sequence[Memcpy]) -> None:
