@@ -1,4 +1,4 @@
-"""The job queue: jobs run in order, one per visitor, and only some at the same time."""
+"""The job queue: jobs run in order, one per visitor, and a limited number at the same time."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class Move:
     """
 
     name: str
-    tensor: TensorMeta  # after the move
-    source: str  # device before the move
+    tensor: TensorMeta  # metadata of the tensor after the move
+    source: str  # device of the tensor before the move
     nbytes: int  # copied bytes; 0 if another tensor's copy contains this one
     shares: str = ""  # name of that other tensor
 

@@ -42,7 +42,7 @@ _CAUSES_OF = {
     "exploding-gradient": _KEEPS,
     "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
 }
-_PREVIOUS = 4  # number of earlier steps with which a step is compared
+_PREVIOUS = 4  # largest number of earlier steps with which a step is compared
 _MAX_NOTE_LINE = 400  # number of characters after which `diagnosis` shortens a line
 
 

@@ -21,7 +21,7 @@ Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
-LAYERS = ("mm", "addmm", "linear", "convolution")  # products with a weight
+LAYERS = ("mm", "addmm", "linear", "convolution")  # operations that multiply by a weight
 _PRODUCTS = {"mm", "bmm", "addmm"}
 _MULTI_LAYER_RNNS = ("cudnn_rnn", "miopen_rnn")  # one node computes all layers and their states
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}

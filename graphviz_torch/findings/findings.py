@@ -27,7 +27,7 @@ class Checked:
     nodes: int
     parameters: int
     steps: int = 1
-    noun: str = "backward"  # unit of `steps`: "backward", "step" or "rank"
+    noun: str = "backward"  # the things that `steps` counts: "backward", "step" or "rank"
     # Values that were not recorded. Rules that need them report nothing.
     missing: tuple[str, ...] = ()
 

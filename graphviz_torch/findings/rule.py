@@ -137,7 +137,7 @@ class Rules(tuple[Rule, ...]):
         for rule in self:
             if rule.id == id:
                 return rule
-        from difflib import get_close_matches  # slow to import
+        from difflib import get_close_matches  # imported here because the import is slow
 
         near = get_close_matches(id, [rule.id for rule in self], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all rules."

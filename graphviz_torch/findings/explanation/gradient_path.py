@@ -63,7 +63,7 @@ class GradientPath:
     target: str
     points: tuple[Waypoint, ...]  # the loss first; () if backward cannot reach the node
     path_count: int  # number of paths to the target; `points` shows the strongest one
-    end: str  # a sentence: where the gradient ended
+    end: str  # a sentence that says where the gradient ended
 
     @property
     def shrank(self) -> Waypoint | None:

@@ -36,12 +36,12 @@ _TORCH_PREFIXES = (
     "Broadcast",
     "Gather",
     "Scatter",
-)  # prefixes of the names of PyTorch's own Function classes
+)  # name prefixes of PyTorch's own Function classes
 _STRAIGHT_THROUGH = (
     "Use a straight-through estimator, x + (torch.{}(x) - x).detach(), or a smooth function."
 )
 _DRAW = "Sample with rsample() of a distribution, or as mean + std * torch.randn_like(std)."
-_SINGLE_VALUE_ADVICE = {  # for a softmax over one value
+_SINGLE_VALUE_ADVICE = {  # advice on a softmax over a single value
     "softmax": "Use sigmoid for a single output.",
     "log_softmax": "Use logsigmoid for a single output.",
 }

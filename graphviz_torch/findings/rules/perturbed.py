@@ -197,8 +197,8 @@ def target_shift() -> None:
 
     ## When it is intended
 
-    An autoencoder copies its input on purpose. Its bottleneck reads all positions, so it is
-    not reported. Several libraries shift the labels inside the model.
+    An autoencoder copies its input on purpose. It is not reported, because its outputs depend on
+    all positions. A model that shifts the labels itself is not reported either.
 
     ## Not detected
 

@@ -21,7 +21,7 @@ from ..transfer_groups import (
 )
 from ..words import at, group_by_key
 
-_LIBRARY_ADVICE = {  # advice on reads inside a library, by module
+_LIBRARY_ADVICE = {  # module of a library -> advice on the reads in this module
     "torch.distributions.distribution": "Create the distribution with validate_args=False: it "
     "then does not check its values.",
 }

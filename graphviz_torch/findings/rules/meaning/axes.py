@@ -487,7 +487,7 @@ def _mixes(reading: Reading, node: Node) -> bool:
 def _torch_class(reading: Reading, node: Node) -> str:
     """Return the class of the node's PyTorch layer, such as "GRU"; "" for other modules.
 
-    `Node.module_class` of PyTorch's recurrent layers contains their sizes.
+    The sizes that `Node.module_class` of a recurrent layer also contains are left out.
     """
     name, sizes, _ = node.module_class.rpartition("/")[2].partition("(")
     path = f"{node.module}.{_PROJECTION}" if node.module else _PROJECTION
@@ -573,7 +573,7 @@ def _shape(reading: Reading, node: int) -> tuple[int, ...]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """Return True for a softmax of attention scores: of a matrix product without parameters."""
+    """Return True for a softmax of attention scores, that is, of a product without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:

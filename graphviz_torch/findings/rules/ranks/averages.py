@@ -14,7 +14,7 @@ from ...rule import finding, finds, rule
 from ...words import at
 
 MIB = 1 << 20
-MIN_WASTE = MIB  # superfluous bytes; for less, the severity is info
+MIN_WASTE = MIB  # findings about fewer superfluous bytes have severity info
 
 
 @rule("error", reads="end", of=(WrapperBypass,))
