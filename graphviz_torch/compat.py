@@ -1,4 +1,4 @@
-"""Provide functions with the names and arguments of other libraries: torchviz' `make_dot`."""
+"""Provide functions of other libraries under the same names: `make_dot` of torchviz."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Bandwidth:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float | bool]]:
-        """Return the rates as dicts: rows for a data frame."""
+        """Return the rates as dicts, one for each row of a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
     def plot(self) -> Picture:
@@ -95,7 +95,7 @@ def measure_bandwidth(
     Args:
         device: a CUDA device.
         sizes: sizes of the copies in bytes, each 1 or more.
-        seconds: minimum time in seconds for measuring one number.
+        seconds: minimum time in seconds for each measurement.
 
     >>> measure_bandwidth("cpu").absent
     (('cpu', 'bandwidth is measured for CUDA devices only'),)

@@ -125,7 +125,7 @@ class DeviceComparison:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float]]:
-        """Return the times as dicts: rows for a data frame."""
+        """Return the times as dicts, one for each row of a data frame."""
         return [{**timing._asdict(), "total": timing.total} for timing in self.timings]
 
     def plot(self) -> Picture:
@@ -175,7 +175,7 @@ def compare_devices(
         sizes: the sizes to time.
         inputs: returns a tuple of CPU tensors for a size; used if `work` is a function. By default
             one square matrix.
-        seconds: minimum time in seconds for measuring one number.
+        seconds: minimum time in seconds for each measurement.
 
     Raises:
         ValueError: if `work` is an unknown name, or no device can be timed.
@@ -256,7 +256,7 @@ def median_seconds(
         function: the function to call.
         seconds: minimum time in seconds for all calls together.
         device: the device of the work. An accelerator other than CUDA is synchronized after each
-            call; CUDA always is.
+            call. CUDA devices are always synchronized.
     """
 
     def run_and_synchronize() -> None:

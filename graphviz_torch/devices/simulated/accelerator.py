@@ -9,10 +9,10 @@ explains these names, and `patches.py` replaces `torch.cuda`.
 
 Not simulated: time, memory limits, streams, `torch.compile`. Some operators have code of their own
 for the CPU or CUDA, and take PyTorch's generic path on other devices: `nn.LSTM` runs step by step,
-`nn.MultiheadAttention` uses its plain form of attention, and `prod`, `mish` and `linalg.lstsq` have
-generic backwards. Results of these operators equal the CPU's up to rounding, all others bit for
-bit. Sparse and nested tensors stay on the CPU. Three operators fail because they take or return
-sparse tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
+`nn.MultiheadAttention` computes attention without a fused kernel, and `prod`, `mish` and
+`linalg.lstsq` have generic backwards. Results of these operators equal the CPU's up to rounding,
+all others bit for bit. Sparse and nested tensors stay on the CPU. Three operators fail because they
+take or return sparse tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
 
 A recording lists `tolist` as the operation "cpu". No copy is listed when a whole tensor is printed
 or saved, or when `torch.load` loads onto a simulated CUDA device. If CUDA is simulated,
@@ -73,7 +73,7 @@ def simulate_accelerator(
             on, `torch.cuda.is_available()` is True, and graphs name them "sim cuda:0".
 
     Raises:
-        ValueError: if `count` or `name` has another value.
+        ValueError: if `count` or `name` is none of these values.
         RuntimeError: if `name` is "cuda" and the machine has a CUDA device.
 
     >>> with simulate_accelerator() as [device]:
@@ -315,7 +315,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Compute attention with the CPU's fused kernel, or in plain form if the kernel does not apply.
+    """Compute attention with the CPU's fused kernel, or without it if this kernel does not apply.
 
     PyTorch chooses a kernel by the device type before it dispatches the call, and has no fused
     kernel for simulated devices.

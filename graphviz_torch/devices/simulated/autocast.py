@@ -62,7 +62,8 @@ WIDEST = (
 )
 REFUSED = "binary_cross_entropy"
 
-_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> (weight, its cast)
+# id of a weight -> (the weight, the cast weight)
+_cast_weights: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 _libraries: list[torch.library.Library] = []
 
 

@@ -63,7 +63,7 @@ class Stream:
         """Return at once, because the work of the other stream has already run."""
 
     def record_event(self, event: Any = None) -> Any:
-        """Return `event`, or a new event if it is None."""
+        """Return `event`, or a new event if `event` is None."""
         return event or Event()
 
     def query(self) -> bool:

@@ -1,9 +1,9 @@
 """The devices that a thread simulates, and their names.
 
 In a program, device k is the `torch.device("meta", 64 + k)` that `simulate_accelerator` yields, or
-"cuda:k" if CUDA is simulated. PyTorch's C++ code sees a different device, called the *place* of
-device k: a device of type "meta", with index 64 + k in the first case and 96 + k in the second.
-Every build of PyTorch has the device type "meta", and no other code uses these indices.
+"cuda:k" if CUDA is simulated. PyTorch's C++ code sees the *place* of device k: a device of type
+"meta", with index 64 + k in the first case and 96 + k in the second. Every build of PyTorch has the
+device type "meta", and no other code uses these indices.
 """
 
 from __future__ import annotations
