@@ -17,7 +17,7 @@ from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 
 Report = Mapping[str, Any]  # the result of `Rehearsal.to_dict()`
-_ROWS, _MORE = 8, "    and {:,} more"  # largest number of rows in a list
+_ROWS, _MORE = 8, "    and {:,} more"  # largest number of rows in a list, and text for the rest
 _SIZES = ("parameters", "gradients", "optimizer", "activations", "gathered")
 _FIGURES = (
     ("peak", "peak_bytes"),

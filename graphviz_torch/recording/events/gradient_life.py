@@ -166,7 +166,7 @@ class GradientLife(Listener):
         if self._norm_clip is not None and not self._clipped.isdisjoint(map(storage_id, tensors)):
             clip = GradientClip(function="clip_grad_norm_", moment="before the average")
             self.events.note(clip, self._norm_clip)
-            self._norm_clip = None  # reported once for all parameters
+            self._norm_clip = None  # the line is reported once, not for each parameter
 
     def _on_unscale(self) -> None:
         """Handle that the GradScaler divided the gradients by the loss scale.

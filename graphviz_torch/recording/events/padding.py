@@ -67,9 +67,8 @@ class Padding(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._tokens: _PaddedTokens | None = (
-            None  # the first batch of tokens since the last backward
-        )
+        # The first batch of tokens since the last backward.
+        self._tokens: _PaddedTokens | None = None
         self._uses: list[_PaddingUse] = []
 
     def on_call_end(self, event: Called) -> None:

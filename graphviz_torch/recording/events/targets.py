@@ -77,7 +77,8 @@ _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.binary_cross_entropy_with_logits: (1, _is_no_share),
     F.poisson_nll_loss: (1, _is_negative),
 }
-_CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}  # position of ignore_index among the arguments
+# Loss with class indices -> position of ignore_index among the arguments.
+_CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}
 # Losses with regression targets.
 _NUMBERS = frozenset(
     (
