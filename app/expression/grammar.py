@@ -132,7 +132,7 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
     """Return the names and values in lines such as `x = 1, 2, 3` and `w = randn(3, 4)`.
 
     Raises:
-        ExpressionError: if a line has another form, or a name is assigned twice.
+        ExpressionError: if a line has a different form, or a name is assigned twice.
     """
     lines: dict[str, ast.expr] = {}
     for statement in _statements(text, "Inputs is empty. Give each name a value: `x = 1, 2, 3`."):

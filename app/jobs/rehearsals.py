@@ -56,7 +56,7 @@ def _check_report(given: Any) -> dict[str, Any]:
     """Return `given` if it is the report of one rank with values of the right types.
 
     Raises:
-        ValueError, TypeError, KeyError: if a value is missing or has another type.
+        ValueError, TypeError, KeyError: if a value is missing or has the wrong type.
     """
     sizes = [given[key] for key in _NUMBERS]
     rows = given["collectives"]

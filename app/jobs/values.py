@@ -75,7 +75,7 @@ class GradientSteps:
 
     # (node, module, gradient norm, norm divided by the previous node's norm)
     steps: tuple[tuple[int, str, float | None, float | None], ...]
-    sentences: tuple[str, ...]  # where the gradient shrank, grew and ended
+    sentences: tuple[str, ...]  # that say where the gradient shrank, grew and ended
 
 
 @dataclass(frozen=True)

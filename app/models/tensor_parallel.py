@@ -1,4 +1,4 @@
-"""Tensor parallel: two ranks share one batch; each holds half of both layers."""
+"""Tensor parallel: two ranks share one batch; each stores half of both layers."""
 
 import torch
 from torch import nn

@@ -70,7 +70,7 @@ def _draw_file(ranks: int, tp: int, gib: float) -> None:
 
 
 def _needs(found: FitReport, memory: float) -> str:
-    """Return a text with the device memory or number of ranks that the training needs."""
+    """Return a text with the device memory or number of ranks that the training step needs."""
     sizes = dict(found.parts)
     states = min(sum(sizes[name] for name in _STATES), found.peak_bytes)
     rest = found.peak_bytes - states

@@ -88,7 +88,7 @@ def _ask(work: str) -> None:
 
 
 def _draw_measured(measured: Measurements) -> None:
-    """Draw each device's times by size, and the size from which on the device is faster."""
+    """Draw each device's times by size, and the smallest size from which the device is faster."""
     rows = [
         {
             "device": timing.device,

@@ -27,7 +27,7 @@ ABOUT = (
     "No code in a file is run. Or choose a model that this app can record. The page's address "
     "contains the model, the tab and the selected node, so that you can share it."
 )
-HEIGHT = 690  # CSS pixels of the graph; it ends at the lower edge of a usual window
+HEIGHT = 690  # CSS pixels of the graph; it ends at the lower edge of a typical window
 TABS = ["Graph", "Gradients", "Nodes", "Modules"]
 RENAMED_TABS = {  # names of tabs in links of earlier versions
     "Summary": "Modules", "Memory": "Modules", "Gradient's way": "Gradients", "Flow": "Gradients",
