@@ -126,7 +126,7 @@ class LiveGraph:
     call: BackwardCall
     ends: list[GradientEdge]  # roots of the backward
     ids: dict[GradFn, int]  # the live nodes, in the order of `Graph.nodes`
-    own: dict[GradFn, int]  # those that backward can run; the other nodes are upstream of cuts
+    own: dict[GradFn, int]  # live nodes that backward can run; the others are upstream of cuts
     reading: NodeData
     numbers: list[int]  # sequence numbers of the nodes; -1 for leaves
     reached: frozenset[int]  # id() of the leaf tensors that backward reaches

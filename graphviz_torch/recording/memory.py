@@ -221,7 +221,7 @@ def _read_saved(
     named: Iterable[tuple[str, Tensor]],
     checkpoints: Checkpoints,
 ) -> tuple[SavedRows, dict[int, str], list[Tensor]]:
-    kept: list[tuple[int, str, Tensor]] = []  # node id, attribute name, tensor
+    kept: list[tuple[int, str, Tensor]] = []  # (node id, attribute name, tensor)
     kept += [(node, _OF_CHECKPOINT, tensor) for node, tensor in checkpoints.kept]
     inside = {node for part in checkpoints.parts for node in part.nodes}
     notes: dict[int, str] = {}

@@ -85,7 +85,7 @@ class NodeData:
 
     columns: dict[str, Sequence[Any]]  # field of `Node` -> one value per node
     edges: tuple[Edge, ...]
-    ends: tuple[tuple[int, int], ...]  # node id and output_nr of each output
+    ends: tuple[tuple[int, int], ...]  # (node id, output_nr) of each output
     leaves: dict[int, int]  # id() of a leaf -> id of its node
     owners: dict[int, set[str]]  # node id of a parameter -> paths of the modules that have it
     regions: dict[int, Region]  # id of a compiled region's node -> contents of the region

@@ -57,7 +57,7 @@ class RegionCut(NamedTuple):
     inputs: tuple[int, ...] = ()  # indices of the region's inputs upstream of the cut
     results: tuple[int, ...] = ()  # indices of the region's results computed from the cut's result
     shown: bool = True  # True if the cut is shown even if no node outside uses its result
-    outside: tuple[int, ...] = ()  # ids, before inlining, of the nodes outside that use its result
+    outside: tuple[int, ...] = ()  # ids before inlining of outside nodes that use the result
 
 
 class RegionEvent(NamedTuple):
@@ -65,7 +65,7 @@ class RegionEvent(NamedTuple):
 
     event: Event  # the event; its line, nodes and operands are not set
     nodes: tuple[int, ...]
-    operands: tuple[tuple[TensorMeta, int | None], ...]  # each with the node that created it
+    operands: tuple[tuple[TensorMeta, int | None], ...]  # (metadata, node that created the operand)
     origin: Origin
 
 

@@ -40,7 +40,7 @@ _METHODS: tuple[Any, ...] = (
     Tensor.dim_order,
     Tensor.register_post_accumulate_grad_hook,
     Tensor.share_memory_,
-    Tensor.split,  # in torch 2.8
+    Tensor.split,  # only in torch 2.8
     Tensor.unflatten,
 )
 _PLAIN = (Tensor, Parameter)

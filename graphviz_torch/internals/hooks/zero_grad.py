@@ -27,8 +27,8 @@ from .watch import Replacement, Watch
 class GradientsCleared(NamedTuple):
     """A `zero_grad` that has returned."""
 
-    by_optimizer: bool  # True for an optimizer's, False for a module's
-    frame: FrameType  # the frame that called it
+    by_optimizer: bool  # True for an optimizer's `zero_grad`, False for a module's
+    frame: FrameType  # the frame that called `zero_grad`
 
 
 class ZeroGradWatch(Watch):

@@ -80,9 +80,9 @@ class ComparisonRun(NamedTuple):
     # The user's line at which the control flow first depends on values that differ, if known.
     depends: CodePosition | None
     dependent: bool  # True if the control flow depends on values that differ
-    # Function that takes values out of PyTorch at that position, such as "numpy"; "" if none.
+    # Function that takes values out of PyTorch at `depends`, such as "numpy"; "" if none does.
     leaves: str
-    at: int  # number of the operator at that position, or else of the last operator
+    at: int  # number of the operator at `depends`, or else of the last operator
     unsupported: int  # number of operators that raised on the changed operands
     draws_in_python: bool  # True if `random` or numpy drew numbers
 

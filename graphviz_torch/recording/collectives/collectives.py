@@ -49,7 +49,7 @@ class _Record:
     peer: int | None
     number: int | None  # sequence number of the forward node to which the collective belongs
     run: int  # number of the running backward in the step, from 1 on; 0 if none was running
-    node: int | None  # the node that this backward was running
+    node: int | None  # id of the node that the running backward was running
     call: int  # number of the collective's call
     times: RankTime | None  # durations of the call and of the wait for its result; None: unknown
     waited: CodePosition | None = None  # the user's line that waited for the result

@@ -28,8 +28,10 @@ class Placements(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._made: dict[int, str] = {}  # placement by sequence number of the tensor's node
-        self._leaves: dict[int, dict[int, str]] = {}  # graph -> node id of a leaf -> placement
+        self._made: dict[int, str] = {}  # sequence number of the tensor's node -> placement
+        self._leaves: dict[
+            int, dict[int, str]
+        ] = {}  # index of a graph -> leaf's node id -> placement
 
     def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

@@ -31,7 +31,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
 
-_MAX_CHECKSUMS = 8  # checksums kept per tensor; of a longer run, the first and the last half
+_MAX_CHECKSUMS = 8  # number of checksums kept per tensor: half are the earliest, half the latest
 
 
 class _ReplicatedTensor(NamedTuple):

@@ -60,7 +60,7 @@ from .record import CutOperands, CutRecord, LiveCut, leaf_or_maker, operand_make
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # a cut, the label of one operand, the operand's node id
 _PARAMETER = frozenset((torch.nn.Parameter,))
-_MAX_OPERANDS = 32  # operands recorded per call; one call of an optimizer may take all parameters
+_MAX_OPERANDS = 32  # recorded operands per call; a call of an optimizer may take all parameters
 # Latest reads into Python that are kept. Each may keep a graph alive until the next backward.
 _MAX_PENDING_READS = 32
 _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped

@@ -57,8 +57,8 @@ class _LineBackward:
     """The last backward that a source line called, and what became of its gradients."""
 
     reached: set[int]  # id() of the parameters that backward reached
-    used: bool = False  # True if an optimizer step or the program used one of these gradients
-    cleared: bool = False  # True if one of these gradients was cleared
+    used: bool = False  # True if an optimizer step or the program used one of its gradients
+    cleared: bool = False  # True if one of its gradients was cleared
 
 
 class GradientLife(Listener):
@@ -330,7 +330,7 @@ class GradientLife(Listener):
         elif key in self._fresh:  # the gradient comes from a recorded backward
             moment = "while scaled" if self._scaled else "in time"
             self._clipped.add(storage_id(gradient))
-        if moment is not None and moment not in self._clips:  # reported once for all parameters
+        if moment is not None and moment not in self._clips:  # reported once per kind
             self._clips.add(moment)
             clip = GradientClip(function=clipping_function(frame), moment=moment)
             place = self.program.place(frame)

@@ -24,7 +24,7 @@ from ..listener import Listener
 from ..program import Program
 from ..program.events import NodeLine
 
-_MAX_MEANS = 64  # checked means in one step
+_MAX_MEANS = 64  # number of means that are checked in one step
 _PASSES = ("NegBackward0", "ViewBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
 _MAX_NODES = 4  # largest number of nodes between the mask and the mean
 

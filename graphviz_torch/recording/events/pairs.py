@@ -37,7 +37,7 @@ class _Sum:
 
     place: CodePosition | None
     numbers: list[int]  # sequence numbers of the addends' nodes, then of the sum's node
-    # For each of these nodes, True if it was in the graph of a backward.
+    # For each node of `numbers`, True if it was in the graph of a backward.
     ran: list[bool] = field(default_factory=lambda: [False] * 3)
 
 

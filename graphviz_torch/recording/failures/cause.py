@@ -58,7 +58,7 @@ def explain_failure(
         )
         label = _name(run, last, computed, program)
         found = [Cause("backward", "", _not_none(last, user), label=label)]
-    if not failing.freed:  # an earlier backward matters only if this graph continues its graph
+    if not failing.freed:  # an earlier graph matters only if this graph continues it
         found = [each for each in found if each.in_loop and len(each.nodes) > 1]
     return replace(failure, node=failing.node, modified=modified, causes=(*changes, *found))
 

@@ -26,7 +26,7 @@ class CudaClock:
         # Thread -> its running node, the node's device and stream, and the node's start event.
         self._running: dict[int, tuple[int, int, int, Any]] = {}
         self._streams: dict[int, set[int]] = {}  # device -> streams that ran nodes
-        self._spans: list[tuple[int, Any, Any]] = []  # node, start event, end event
+        self._spans: list[tuple[int, Any, Any]] = []  # (node, start event, end event)
 
     def stop(self) -> Any:
         """End the node that runs in this thread, and return its end event.

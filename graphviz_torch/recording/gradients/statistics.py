@@ -153,7 +153,7 @@ class Descriptions:
         self._kinds: dict[TensorMeta, GradientClass] = {}
         self._batches: dict[tuple[str, str], PendingBatch] = {}  # by device and dtype
         self._found: dict[Where, GradientStats] = {}
-        self._streams: set[tuple[int, int]] = set()  # CUDA devices and streams of gradients
+        self._streams: set[tuple[int, int]] = set()  # (device, stream) of CUDA gradients
         self._reduced: dict[torch.device, list[_Reduced]] = {}
 
     def kind(self, meta: TensorMeta) -> GradientClass:

@@ -22,7 +22,7 @@ from .checks import WatchReport, line_of
 
 _ZERO_STEPS = 10  # reported after this number of steps in a row with a learning rate of 0
 _RATE_JUMP = 500.0  # a learning rate jumped if it exceeds this many times the largest earlier rate
-_RATE_AFTER = 10  # number of first steps in which such a jump is not reported
+_RATE_AFTER = 10  # number of first steps in which a jump is not reported
 _UNCLEARED_STEPS = 5  # reported after this number of steps in a row with uncleared gradients
 
 
@@ -50,7 +50,7 @@ class OptimizerPast(OptimizerRecord):
         self._sample: Tensor | None = None  # the parameter with the first gradient
         self._cleared = True  # True if the program cleared the first gradient after the last step
         self._uncleared = 0  # number of steps in a row with gradients that were not cleared
-        self._since = 0  # the first step of this row
+        self._since = 0  # the first of the steps that `_uncleared` counts
 
     def check_rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType

@@ -21,7 +21,7 @@ class Call(NamedTuple):
     """A call into torch, with the user's functions that lead to it."""
 
     name: str  # name of torch's function, such as "cross_entropy", or "matmul" for `__matmul__`
-    functions: Functions = ()  # the user's functions inside the recorded one
+    functions: Functions = ()  # the user's functions that lead to the call
 
 
 NO_CALL: Final = Call("")

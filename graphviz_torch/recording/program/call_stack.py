@@ -75,7 +75,7 @@ class CallStack:
         self._origins = origins
         self._running: list[RunningModule] = []
         self._counts: dict[str, int] = {}  # path -> number of outermost calls since the backward
-        self._forwards: dict[CodeType, bool] = {}  # True for the forward of a custom Function
+        self._forwards: dict[CodeType, bool] = {}  # code -> True for a custom Function's forward
         self._calls: dict[Any, Call] = {}  # cache: function of torch -> its `Call`
         # True if no other function mode was active at the last call that created nodes.
         self.is_alone = True

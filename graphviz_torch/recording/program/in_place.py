@@ -163,8 +163,8 @@ class Changes:
         found: list[Change] = []
         now = tensor._version
         while now > version:
-            # Of nested changes, such as a call inside a step, only the outermost one counts. It has
-            # the widest range of versions.
+            # Nested changes, such as a call inside a step, count as one change: the outermost one,
+            # which has the widest range of versions.
             ending = sorted((c for c in known if c.after == now), key=lambda change: change.before)
             widest = [change for change in ending if change.before == ending[0].before]
             # For an optimizer step, the changed parameter is certain. Calls are only matched by

@@ -115,7 +115,7 @@ class Steps:
             if id(frame) in frames:
                 return True
             frame = frame.f_back
-        self.running = []  # the steps in it raised exceptions, after which there is no end event
+        self.running = []  # a step that raised an exception has no end event
         return False
 
 

@@ -43,7 +43,9 @@ class Trail:
     def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
         self.starts = starts
         self.behind = behind
-        self.after: list[int] | None = None  # sequence numbers of nodes that used such a tensor
+        self.after: list[int] | None = (
+            None  # sequence numbers of nodes that used a tensor with this trail
+        )
 
     def nearest(self) -> Iterator[Any]:
         """Yield the cuts of the history, nearest first."""

@@ -43,9 +43,9 @@ class _Pass:
     others: deque[_Hashes]  # the latest batches, one for each of the other workers
     count: int = 0  # number of batches so far
     again: int = 0  # number of batches that are equal to one of `others`
-    same: int = 1  # number of passes in a row that had only this first batch
-    kept: list[_Hashes] = field(default_factory=list)  # the first batches of this pass
-    before: list[_Hashes] = field(default_factory=list)  # the first batches of the previous pass
+    same: int = 1  # number of passes in a row whose only batch was equal to `first`
+    kept: list[_Hashes] = field(default_factory=list)  # hashes of the first batches of this pass
+    before: list[_Hashes] = field(default_factory=list)  # `kept` of the previous pass
     # Number of batches in a row that repeat the previous pass. It is carried over to the next pass.
     equal: int = 0
 

@@ -60,7 +60,7 @@ _Holder = tuple[int | None, str, list[_Mark]]
 class Retention(NamedTuple):
     """Graphs of earlier steps that are alive at a later backward of the same line."""
 
-    steps: int  # number of the earlier steps
+    steps: int  # number of earlier steps whose graphs are alive
     # Sequence number of the node of the holder, the tensor that keeps the earlier graphs alive.
     number: int | None = None
     label: str = ""  # the program's name for the holder

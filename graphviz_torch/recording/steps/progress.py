@@ -59,7 +59,7 @@ class _Loss:
     value: float  # the first value, if it was on the CPU
     same: list[Probe]  # comparisons with `first` whose results are still on the device
     steps: set[tuple[int, int]]  # steps in which the loss was computed
-    count: int = 1  # number of values
+    count: int = 1  # number of the line's losses so far
 
 
 class Progress(Listener):

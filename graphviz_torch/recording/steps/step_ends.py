@@ -115,7 +115,7 @@ class StepEnds:
         self._captures = CaptureWatch(on_begin=self._before_capture)
         self._calls: _StepCallObserver | None = None  # set while calls are observed
         self._optimizers: set[int] = set()  # id() of optimizers that stepped before this tail
-        self._number = 0  # sequence number when the last of these optimizers stepped
+        self._number = 0  # sequence number when the last of `_optimizers` stepped
         self._tail: _Tail | None = None  # set if the exact end of this tail has to be found
         self._over: _Tail | None = None  # a tail that ended inside a call and is not closed yet
         self._running = False  # True during an optimizer step
