@@ -22,7 +22,7 @@ Axes = tuple[Dimension, ...]
 
 VIEWS = {"view", "unsafe_view", "reshape_alias"}
 LAYERS = ("mm", "addmm", "linear", "convolution")  # operations that multiply by a weight
-_PRODUCTS = {"mm", "bmm", "addmm"}
+_PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 _MULTI_LAYER_RNNS = ("cudnn_rnn", "miopen_rnn")  # one node computes all layers and their states
 _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_vector_norm"}
 
@@ -182,7 +182,7 @@ class AxisReading:
     def _axes_after_compute(self, node: Node, shape: tuple[int, ...]) -> Axes:
         if node.operation in _PRODUCTS:
             fresh = self._fresh(shape)
-            first = 1 if node.operation == "addmm" else 0
+            first = 1 if node.operation in ("addmm", "baddbmm") else 0
             one, other = self._input(node.id, first), self._input(node.id, first + 1)
             rows = one[:-1] if one is not None and len(one) == len(shape) else fresh[:-1]
             known = other is not None and len(other) == len(shape)

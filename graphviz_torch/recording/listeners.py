@@ -13,24 +13,28 @@ from .collectives.wrappers import Wrappers
 from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
+from .events.context import ContextTensors
 from .events.gradient_life import GradientLife
+from .events.ignored_results import IgnoredResults
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.means import MaskedMeans
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
-from .events.padding import Padding
 from .events.pairs import PairedTensors
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
+from .events.tokens import TokenUses
 from .events.unread_arguments import UnreadArguments
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
 from .modules.arguments import CallArguments
+from .modules.average_buffers import AverageBuffers
 from .modules.calls import FastPaths, Modes, SampleCalls
 from .modules.first_call import FirstCall
 from .modules.forwards import Forwards
+from .modules.train_modes import TrainModes
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .saved_tensors import Reruns, SavedTensors
@@ -54,6 +58,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     OptimizerSteps,
     EarlySchedulers,
     EvalModes,
+    TrainModes,
     TrainingSetup,
     Leaves,
     TensorAttributes,
@@ -62,9 +67,12 @@ LISTENERS: tuple[type[Listener], ...] = (
     OptimizerCalls,
     Targets,
     MaskedMeans,
-    Padding,
+    TokenUses,
     Overwrites,
     UnreadArguments,
+    ContextTensors,
+    IgnoredResults,
+    AverageBuffers,
     RedrawnDropouts,
     Batches,
     Accumulation,

@@ -311,15 +311,19 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         for options in (whole, light)
     )
     left = [name for name in told if name not in less]
-    calls = ["GradientLife", "EvalModes", "Leaves", "TensorAttributes", "PairedTensors"]
+    calls = ["GradientLife", "EvalModes", "TrainModes", "Leaves", "TensorAttributes"]
     calls += [
+        "PairedTensors",
         "DropoutAndRetainedGraphs",
         "OptimizerCalls",
         "Targets",
         "MaskedMeans",
-        "Padding",
+        "TokenUses",
         "Overwrites",
         "UnreadArguments",
+        "ContextTensors",
+        "IgnoredResults",
+        "AverageBuffers",
         "RedrawnDropouts",
         "Batches",
         "Accumulation",

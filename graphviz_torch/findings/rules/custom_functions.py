@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import RedrawnDropout, UnreadArgument
+from ...graph.events import RedrawnDropout, ResultOnContext, UnreadArgument
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -183,5 +183,93 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
             cause="a different dropout mask",
             advice=advice,
             where=where,
+            nodes=event.nodes,
+        )
+
+
+@rule("warning", reads="end", of=(ResultOnContext,))
+def result_on_context(reading: Reading) -> Iterator[Finding]:
+    """A custom Function keeps its own result as an attribute of ctx, which is a reference cycle.
+
+    ## Why it matters
+
+    `ctx` is the node of the result, so the result and the node refer to each other. Neither is
+    freed when the program drops the result, but only when Python's garbage collector runs: memory
+    grows from step to step, and the CUDA allocator may run out of memory before. Changes of the
+    tensor in place are not noticed either.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.result = x.exp()  # <- reported
+            return ctx.result
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * ctx.result
+
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        Exp.apply(model(torch.randn(8, 4))).mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            result = x.exp()
+            ctx.save_for_backward(result)
+            return result
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (result,) = ctx.saved_tensors
+            return gradient * result
+
+
+    model = nn.Linear(4, 1)
+    with record(model) as recording:
+        Exp.apply(model(torch.randn(8, 4))).mean().backward()
+    ```
+
+    ## When it is intended
+
+    It is never intended: `save_for_backward` keeps a result without a cycle.
+
+    ## Not detected
+
+    Inputs and intermediate results that are attributes of ctx make no cycle, and are not reported.
+
+    ## See also
+
+    - [Extending torch.autograd](https://docs.pytorch.org/docs/stable/notes/extending.html)
+    - [FunctionCtx.save_for_backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.FunctionCtx.save_for_backward.html)
+    """
+    for event in reading.events(ResultOnContext):
+        yield finding(
+            "warning",
+            f"{event.function} keeps its own result as ctx.{event.attribute}{at(event.where)}: the "
+            "result and its node refer to each other, so their memory is freed only by Python's "
+            "garbage collector.",
+            cause="reference cycle of a custom Function",
+            advice=f"Call ctx.save_for_backward(result) in place of ctx.{event.attribute} = ..., "
+            "and read ctx.saved_tensors in backward.",
+            where=event.where,
             nodes=event.nodes,
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import dropwhile, takewhile
+from operator import methodcaller
 from pathlib import PurePath
 from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ...graph.events import UnregisteredParameters
-from ...graph.text import listing
+from ...graph.text import listing, shorten
 from ..exceptions import ADVICE
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -37,6 +39,7 @@ _METADATA = r"metadata: \{'shape': torch\.Size\((\[[^\]]*\])\), 'dtype': torch\.
 _SAVED, _RECOMPUTED = re.compile(f"saved {_METADATA}"), re.compile(f"recomputed {_METADATA}")
 _READY_TWICE, _REENTRANT = "mark a variable ready only once", "CheckpointFunction"
 _INDEX = re.compile(r"Parameter at index (\d+)")
+_MAX_TEXT = 400  # characters of a worker's message
 _WORKER = re.compile(r"Caught \w+ in DataLoader worker process")
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+)', re.MULTILINE)
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]|[/\\]lib[/\\]python3|^<")
@@ -358,14 +361,21 @@ def _in_worker(message: str) -> _WorkerError | None:
     """Return the exception of a DataLoader worker that a message quotes; None if there is none."""
     if _WORKER.match(message) is None:
         return None
-    frames = [match.groups() for match in _FRAME.finditer(message)]
-    own = [(file, number) for file, number in frames if not _INSTALLED.search(file)]
-    lines = message.rstrip().splitlines()
-    # In the traceback, the source lines of the last frame are followed by the exception's message.
-    text = next((i for i, line in reversed([*enumerate(lines)]) if line.startswith("  ")), 0)
-    said = "\n".join(lines[text + 1 :])
+    frames = [*_FRAME.finditer(message)]
+    own = [match.groups() for match in frames if not _INSTALLED.search(match[1])]
     where = f"{PurePath(own[-1][0]).name}:{own[-1][1]}" if own else ""
-    return _WorkerError(said.partition(": ")[2] or said, where) if said else None
+    lines = message[frames[-1].end() if frames else 0 :].splitlines()[1:]
+    # The source line of the last frame is followed by the exception, whose message may have several
+    # lines, and by the stack of C++ functions.
+    said = [*dropwhile(methodcaller("startswith", "    "), lines)]
+    text = " ".join(line.strip() for line in takewhile(_is_no_stack, said))
+    return (
+        _WorkerError(shorten(text.partition(": ")[2] or text, _MAX_TEXT), where) if text else None
+    )
+
+
+def _is_no_stack(line: str) -> bool:
+    return not line.startswith("Exception raised from ")
 
 
 def _sentences(message: str) -> str:

@@ -390,6 +390,12 @@ def not_registered(reading: Reading) -> Iterator[Finding]:
         elif event.holder == "variable":
             message = f"No optimizer holds {event.name}, which got a gradient{at(line)}."
             advice = f"Pass {event.name} to an optimizer if it should learn."
+        elif event.holder == "attribute":
+            message = f"No optimizer updates {event.name}, which got a gradient{at(line)}: the "
+            message += (
+                f"tensor{_assignment(event)} is not an nn.Parameter, so it is not registered."
+            )
+            advice = f"Set it to nn.Parameter(...), or pass {event.name} to an optimizer."
         elif event.holder == "outside":
             message = f"No optimizer updates {names}, which got a gradient{at(line)}: "
             message += f"{event.name} is not in the model."

@@ -60,6 +60,7 @@ _LOSSES = {
 
 # Losses whose input has a row of values for each sample.
 _OF_SAMPLES = ("nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+_RECTIFIED = ("relu",)
 _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 
@@ -161,6 +162,8 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
                 where=maker.where,
                 nodes=(maker.id, node.id),
             )
+        if maker.operation in _RECTIFIED and loss.takes == "raw scores":
+            yield _rectified_scores(reading, name, node, maker)
         gives = loss.mistakes.get(maker.operation)
         if gives is None or (gives == "raw scores" and not _is_layer(reading, maker, first)):
             continue
@@ -173,6 +176,57 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
             advice=loss.advice.format(maker.operation),
             where=node.where,
             nodes=(maker.id, node.id),
+        )
+
+
+def _rectified_scores(reading: Reading, name: str, node: Node, maker: Node) -> Finding:
+    """Return the finding about a loss that got the result of a ReLU as raw scores."""
+    binary = name.startswith("binary")
+    effect = "scores below 0 become 0" + (", a probability of 1/2" if binary else "")
+    return finding(
+        "warning" if binary else "info",
+        f"{name}{at(node.where)} takes raw scores, but got the result of relu from "
+        f"{reading.call(maker.id)}{at(maker.where)}: {effect}, and get no gradient.",
+        cause="relu before the loss",
+        advice="Leave out the ReLU after the last layer.",
+        where=node.where,
+        nodes=(maker.id, node.id),
+    )
+
+
+# Losses of two arguments of different meaning -> their names.
+_ARGUMENTS = {
+    "kl_div": ("input, the log-probabilities of the model", "target"),
+    "cross_entropy": ("input", "target"),
+    "binary_cross_entropy": ("input", "target"),
+    "binary_cross_entropy_with_logits": ("input", "target"),
+}
+
+
+@finds("loss-input", reads="end", of=(LossCall,))
+def swapped_arguments(reading: Reading) -> Iterator[Finding]:
+    """Report a loss whose target requires a gradient while its input is constant."""
+    for event in reading.events(LossCall):
+        if len(event.operands) < 2 or event.function not in _ARGUMENTS:
+            continue
+        given, target = event.operands[:2]
+        if given.node is not None or target.node is None:
+            continue
+        first, second = _ARGUMENTS[event.function]
+        reverse = event.function == "kl_div"
+        yield finding(
+            # The reverse divergence, KL(model || teacher), is computed in this way on purpose.
+            "info" if reverse else "warning",
+            f"{event.function}{at(event.where)} got a constant as {first}, and "
+            f"{target.label or 'a result'}, which requires a gradient, as {second}"
+            + (": it computes KL(model || other), not KL(other || model)." if reverse else "."),
+            cause="arguments of a loss swapped",
+            advice="Pass the model's output first and the target second."
+            if not reverse
+            else "Pass the model's log-probabilities first and the target second; do nothing if "
+            "the reverse divergence is intended.",
+            where=event.where,
+            nodes=event.nodes,
         )
 
 

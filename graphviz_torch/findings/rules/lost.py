@@ -207,9 +207,10 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
     - [torch.round](https://docs.pytorch.org/docs/stable/generated/torch.round.html)
     """
     nodes = reading.graph.nodes
+    listed = reading.graph.parameters or _leaves(reading)
     zeros = [
         (p.node, p)
-        for p in reading.graph.parameters
+        for p in listed
         if p.requires_grad and p.node is not None and _zeros_only(nodes[p.node])
     ]
     if not zeros:
@@ -246,6 +247,15 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
             where=node.where,
             nodes=(*flats, *nodes_of(parameters)),
         )
+
+
+def _leaves(reading: Reading) -> tuple[Parameter, ...]:
+    """Return the graph's leaves with names, as parameters of a program that calls no module."""
+    return tuple(
+        Parameter(name, meta, True, node)
+        for node, name in reading.names.items()
+        if reading.graph.nodes[node].leaf and (meta := reading.meta(node)) is not None
+    )
 
 
 def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...graph import Finding, RetainedGraphs, SavedTensor
+from ...graph.events import RetainedForward
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
-from ..rule import finding, rule
+from ..rule import finding, finds, rule
 from ..words import at
 from .most_memory import MIN_BYTES, MIN_SHARE
 
@@ -126,6 +127,22 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
         where=kept.where,
         nodes=() if kept.node is None else (kept.node,),
     )
+
+
+@finds("retained-graph", reads="end", of=(RetainedForward,))
+def retained_forward(reading: Reading) -> Iterator[Finding]:
+    """Report a variable that keeps forwards of earlier steps that no backward has used."""
+    for event in reading.events(RetainedForward):
+        added = f", appended{at(event.where)}," if event.where != event.made else ""
+        yield finding(
+            "warning",
+            f"{event.label} keeps results of the forward{at(event.made)}{added} with their graphs, "
+            f"from {event.steps} steps: no backward has run through them, and memory grows.",
+            cause="history kept from step to step",
+            advice="Keep a detach() of the tensor, or run the forward under torch.no_grad().",
+            where=event.where,
+            nodes=event.nodes,
+        )
 
 
 @rule("warning", of=("float64",))

@@ -26,7 +26,7 @@ ClipMoment = Literal[
     "before the average",
     "no parameters",
 ]
-Holder = Literal["list", "dict", "forward", "outside", "variable"]
+Holder = Literal["list", "dict", "attribute", "forward", "outside", "variable"]
 # Cause of repeated batches:
 # - "workers": workers have equal random states
 # - "stream": each worker iterates over all data
@@ -34,10 +34,24 @@ Holder = Literal["list", "dict", "forward", "outside", "variable"]
 # - "twice": the dataset returns a batch twice in a row
 # - "pass": a shuffled pass over the data repeats the previous pass
 RepeatKind = Literal["workers", "stream", "first", "twice", "pass"]
-# Problem of a loss: its targets are ignored, constant or out of range; or its input is out of
-# range.
-TargetKind = Literal["ignored", "constant", "outside", "input"]
+# Problem of a loss: its targets are ignored, constant or out of range; its input is out of range;
+# or the activation before the loss cannot return the targets.
+TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable"]
+# Use of padding: a loss counts it, attention attends to it, or an inverted mask hides all other
+# tokens.
+PaddingUse = Literal["targets", "attended", "inverted"]
 Origin = Literal["operation", "input", "parameter"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class StaleBuffers(Occurrence):
+    """An averaged model whose parameters the program changes, while its buffers keep their values.
+
+    `where` is the line that changes the parameters.
+    """
+
+    module: str = ""
+    count: int = 0  # number of changes of a parameter
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -130,6 +144,26 @@ class DiscardedForward(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class DropoutSwitchedOff(Occurrence):
+    """A dropout whose probability is 0 in training, although it was larger in earlier steps.
+
+    `where` is the line that sets the probability, or else the line of the dropout.
+    """
+
+    function: str = ""  # "dropout"
+    rate: float = 0.0  # the earlier probability
+    attribute: str = ""  # attribute that contains the probability; "" if unknown
+    called: str = ""  # line of the dropout
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IgnoredResult(Occurrence):
+    """A call whose result the program drops, although the call has no other effect."""
+
+    call: str = ""  # "scores.masked_fill()"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class EarlySchedulerStep(Occurrence):
     """A step of a learning rate scheduler before the first step of its optimizer."""
 
@@ -180,6 +214,20 @@ class GraphBreak(Occurrence):
 
     reason: str = ""  # Dynamo's reason: "Dynamic shape operator"
     call: BreakingCall = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RetainedForward(Occurrence):
+    """Forwards of several earlier steps that a variable keeps with their graphs, although no
+    backward has run through them.
+
+    `where` is the line that appends the results, or the line that calls the module.
+    """
+
+    module: str = ""  # path of the module; "" for the model
+    label: str = ""  # name of the variable
+    steps: int = 0
+    made: str = ""  # line that calls the module
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -260,6 +308,7 @@ class OptimizerStep(Occurrence):
     foreign: int = 0  # number of the optimizer's parameters that are not in the model
     # Learning rate of each parameter group at the last step; None if it is a tensor.
     learning_rates: tuple[float | None, ...] = ()
+    maximizes: bool = False  # True for an optimizer with maximize=True
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -277,12 +326,25 @@ class SelfCopy(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class TokenShift(Occurrence):
+    """Class targets that are the tokens of the embedding, shifted by a number of positions."""
+
+    function: str = ""  # "cross_entropy"
+    lag: int = 0  # 0 for unshifted targets, 1 for those of a language model
+    length: int = 0  # number of tokens in a row
+    only: bool = True  # True if the forward embedded no other batch of tokens
+    attention: str = ""  # function that attends to all tokens, without a mask; "" if none
+    attended: str = ""  # line of this attention
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class UsedPadding(Occurrence):
     """Padding of a batch of tokens that a loss counts as targets, or that attention attends to.
 
     `where` is the line of the call.
     """
 
+    use: PaddingUse = "targets"
     function: str = ""  # "cross_entropy", "scaled_dot_product_attention"
     token: int = 0  # the token that pads
     count: int = 0  # number of targets that are padding; for attention, of tokens
@@ -333,6 +395,18 @@ class RepeatedBatch(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class RepeatedLayer(Occurrence):
+    """A list of modules that contains one module several times.
+
+    `where` is the line that creates the list.
+    """
+
+    container: str = ""  # path of the list
+    count: int = 0  # number of times
+    layer: str = ""  # class of the module
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RepeatedForward(Occurrence):
     """Two calls of a module with the same arguments before one backward pass.
 
@@ -342,6 +416,17 @@ class RepeatedForward(Occurrence):
 
     module: str = ""
     first: str = ""  # the corresponding line in the call stack of the first call
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ResultOnContext(Occurrence):
+    """A custom Function that keeps its own result as an attribute of its context.
+
+    `where` is the line that sets the attribute; `nodes` are those of the Function.
+    """
+
+    function: str = ""
+    attribute: str = ""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -378,6 +463,28 @@ class StalledTraining(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class TrainModeForward(Occurrence):
+    """Forwards without gradients of a module in train mode, with active dropout or batch norm."""
+
+    module: str = ""  # path of the module; "" for the model
+    active: tuple[str, ...] = ()  # "dropout", "batch norm"
+    frozen: bool = False  # True if no parameter of the module requires a gradient
+    count: int = 0  # number of forwards
+    layers: int = 0  # number of frozen batch norm layers of a forward with gradients
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnchangingTerm(Occurrence):
+    """A term of the loss that has the same value in several steps. `where` is the line of the
+    sum.
+    """
+
+    term: Operand | None = None
+    value: float = 0.0
+    count: int = 0  # number of steps
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class UnchangedParameters(Occurrence):
     """Parameters that optimizer steps did not change, despite a gradient and a learning rate.
 
@@ -396,7 +503,8 @@ class UnregisteredParameters(Occurrence):
     """Parameters that the model uses, but that are not registered in any of its modules."""
 
     # Where the parameters are: in a plain list or dict of the model, in a layer created in forward,
-    # in a module outside of the model, or (a single parameter) in a variable of the program.
+    # in a module outside of the model, or (a single parameter) in a variable of the program; or,
+    # for a tensor that is not an nn.Parameter, in an attribute of a module.
     holder: Holder = "outside"
     name: str = ""  # name of this object
 
@@ -468,12 +576,15 @@ Event = (
     | DataAssignment
     | DiscardedForward
     | DiscardedGradients
+    | DropoutSwitchedOff
+    | IgnoredResult
     | EarlySchedulerStep
     | EvalMode
     | GradientClearing
     | GradientClip
     | GradientRead
     | GraphBreak
+    | RetainedForward
     | LeafBackward
     | LossCall
     | LossTarget
@@ -483,16 +594,22 @@ Event = (
     | OptimizerStep
     | OverwrittenWeights
     | ParameterFreeze
+    | ResultOnContext
     | SelfCopy
     | Recompilation
     | RedrawnDropout
     | RepeatedBatch
     | RepeatedForward
+    | RepeatedLayer
     | SelfDifference
     | SkippedFunction
+    | StaleBuffers
     | StalledTraining
     | SymmetricRows
+    | TokenShift
+    | TrainModeForward
     | UnchangedParameters
+    | UnchangingTerm
     | UnregisteredParameters
     | UnevenAccumulation
     | UnreadArgument

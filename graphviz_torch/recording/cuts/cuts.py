@@ -52,6 +52,7 @@ from ..backward import Backward
 from ..listener import Listener, Reach, RegionRan
 from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
+from ..program.source_lines import source_text
 from ..program.tracking import Trail, inwards, public_name
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, caller_of_checkpoint, cut_name, detached_results, takes_only_metadata
@@ -63,6 +64,7 @@ _PARAMETER = frozenset((torch.nn.Parameter,))
 _MAX_OPERANDS = 32  # recorded operands per call; a call of an optimizer may take all parameters
 # Latest reads into Python that are kept. Each may keep a graph alive until the next backward.
 _MAX_PENDING_READS = 32
+_NUMBERS = ("item", "tolist", "float")
 _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped
 
 
@@ -165,6 +167,8 @@ class Cuts(Listener):
         operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
         if not (operands or behind) or takes_only_metadata(func):
             return
+        if func is TensorBase.__setitem__:  # it returns None, and its result is the changed tensor
+            result = args[0]
         made = [result] if type(result) is Tensor else tensors(result)
         if behind:
             self._use(behind, func, (begin, end), made)
@@ -187,6 +191,7 @@ class Cuts(Listener):
         hidden = operand_makers(cuts) if cuts else []
         if hidden and not failed:
             names = {id(tensor): "" for _, tensor in self.program.table.with_replaced()}
+            names.update(dict.fromkeys(self.program.steps.ever, ""))  # some are in no module
             logged = operand_makers(one for one in cuts if one.cut.pending and not one.cut.after)
             cut_off = [fn for fn in hidden if fn not in logged]
             # If an earlier backward reached the parameter that a read into Python hides, the
@@ -225,7 +230,7 @@ class Cuts(Listener):
         line = self.program.line()
         cuts = [
             Cut(
-                cut.name,
+                _shown_name(cut),
                 cut.tensor,
                 before,
                 tuple(dict.fromkeys(backward.node_ids(cut.after))),
@@ -411,6 +416,12 @@ class Cuts(Listener):
         """Forget all cuts and trails."""
         self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
+
+
+def _shown_name(cut: CutRecord) -> str:
+    """Return the name of a cut; "tensor" for a number that its line passes to torch.tensor."""
+    passes = cut.name in _NUMBERS and "torch.tensor(" in source_text(cut.place)
+    return "tensor" if passes else cut.name
 
 
 def _node_with_constant(results: list[GradFn], start: int) -> int | None:

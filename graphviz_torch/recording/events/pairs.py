@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from ...graph import Graph
-from ...graph.events import Broadcast, ConstantTerm, LossCall, SelfDifference, UnusedSum
+from ...graph.events import (
+    Broadcast,
+    ConstantTerm,
+    LossCall,
+    SelfDifference,
+    UnchangingTerm,
+    UnusedSum,
+)
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modes import unseen_operators
-from ...internals.probes import unobserved
+from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.weak import Ref
@@ -29,6 +37,8 @@ from ..program.events import TensorRecord
 
 _MAX_INTENDED = 256  # number of latest items of each kind that are remembered, such as sums
 _MIN_SUMS = 2  # a line with fewer unused sums is not reported
+_MIN_EQUAL = 3  # a term with the same value in fewer steps is not reported
+_ROUNDING = 1e-6  # relative difference of values that count as the same
 
 
 @dataclass(slots=True)
@@ -39,6 +49,16 @@ class _Sum:
     numbers: list[int]  # sequence numbers of the addends' nodes, then of the sum's node
     # For each node of `numbers`, True if it was in the graph of a backward.
     ran: list[bool] = field(default_factory=lambda: [False] * 3)
+
+
+@dataclass(slots=True)
+class _TermValues:
+    """The values of an addend in different steps."""
+
+    values: list[Probe] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)  # number of optimizer steps before each
+    term: TensorRecord | None = None
+    differ: bool = False
 
 
 class PairedTensors(Listener):
@@ -59,6 +79,8 @@ class PairedTensors(Listener):
         self._addends: dict[CodePosition | None, tuple[TensorRecord, TensorRecord]] = {}
         # Line -> number of its sums that no backward used; -1 if a backward used one.
         self._unused: dict[CodePosition | None, int] = {}
+        # By line and position of an addend: its values, as yet on their device, and its record.
+        self._values: dict[tuple[CodePosition | None, int], _TermValues] = {}
 
     def on_call_end(self, event: Called) -> None:
         if not self.program.steps.is_own_call(event.frame):
@@ -215,8 +237,27 @@ class PairedTensors(Listener):
             operands = self._addends[place] = first, second
             while len(self._addends) > _MAX_INTENDED:
                 del self._addends[next(iter(self._addends))]
+        for i, term in enumerate((one, other)):
+            self._compare_value(place, i, term, operands[i].label)
         numbers = [int(t.grad_fn._sequence_nr()) for t in (one, other, result)]  # type: ignore[union-attr]
         self._sums.append(_Sum(place, numbers))
+
+    def _compare_value(self, place: CodePosition | None, i: int, term: Tensor, label: str) -> None:
+        """Keep the value of an addend, for a comparison with its values in other steps."""
+        known = self._values.get((place, i))
+        if known is None:
+            if len(self._values) >= _MAX_INTENDED:
+                return
+            known = self._values[place, i] = _TermValues()
+        if known.differ or (known.steps and known.steps[-1] == self.program.steps.count):
+            return
+        value = probe(torch.clone, term)
+        if value is None:
+            known.differ = True
+            return
+        known.steps.append(self.program.steps.count)
+        known.values.append(value)
+        known.term = TensorRecord.create(term, label)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         numbers = event.live.numbers
@@ -234,6 +275,22 @@ class PairedTensors(Listener):
             elif any(each.ran) and not all(each.ran[:2]):
                 self._check_unused(each)
         self._sums.clear()
+        for (place, _), known in self._values.items():
+            self._check_values(place, known)
+
+    def _check_values(self, place: CodePosition | None, known: _TermValues) -> None:
+        """Report an addend that had the same value in several steps."""
+        values = [row[0] for row in fetch(known.values) if row]
+        known.differ = known.differ or any(
+            not math.isclose(value, values[0], rel_tol=_ROUNDING) for value in values
+        )
+        if known.differ:
+            known.values, known.term = [], None
+        elif len(values) >= _MIN_EQUAL and values[0]:
+            self.events.note(
+                UnchangingTerm(), place, term=known.term, value=values[0], count=len(values)
+            )
+            del known.values[_MIN_EQUAL:], known.steps[:-1]
 
     def _check_unused(self, each: _Sum) -> None:
         """Report a line whose sums no backward used, although a backward used one addend."""
@@ -332,7 +389,9 @@ _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.
 PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are recorded. Rules check which operations computed these inputs.
-JUDGED = _functions_named("kl_div cross_entropy", functional)
+JUDGED = _functions_named(
+    "kl_div cross_entropy binary_cross_entropy binary_cross_entropy_with_logits", functional
+)
 # Function -> the method that checks calls of this function.
 _CHECKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
     TensorBase.__getitem__: PairedTensors.shape,

@@ -24,6 +24,7 @@ from ...graph.events import (
     LeafBackward,
     NewLeaves,
     ParameterFreeze,
+    RepeatedLayer,
     UnregisteredParameters,
     UnusedGradients,
 )
@@ -44,6 +45,7 @@ from .code import codes, find_assignment
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
+_LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
 _MAX_HARMLESS_NAMES = 10_000
 _MAX_LINES = 256  # lines that call backward and are observed
 _OWN_REFERENCES = 3  # the recording's own references to a module: table, variable, argument
@@ -84,6 +86,7 @@ class TrainingSetup(Listener):
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program, self._codes)
+        look_for_repeated_layers(self.events, self.program)
         look_for_steps(self.events, self.program, backwards, self._first)
 
     def on_resume(self, event: Resumed) -> None:
@@ -115,6 +118,19 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
             events.note(assignment, find_assignment(known, attribute))
 
 
+def look_for_repeated_layers(events: Events, program: Program) -> None:
+    """Report lists of modules that contain one module with parameters several times."""
+    for module, path in program.table.modules():
+        if not isinstance(module, _LISTS) or len(set(map(id, module._modules.values()))) > 1:
+            continue
+        layers = list(module._modules.values())
+        if len(layers) > 1 and layers[0] is not None and any(True for _ in layers[0].parameters()):
+            kind = type(layers[0]).__name__
+            event = RepeatedLayer(container=path, count=len(layers), layer=kind)
+            attribute = path.rpartition(".")[2]
+            events.note(event, find_assignment(codes(program), attribute))
+
+
 def _learns(module: torch.nn.Module, attribute: str) -> bool:
     """Return True if a module learns although this attribute of the module is False.
 
@@ -133,7 +149,9 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
         leaves: the leaves that get a gradient.
     """
     given, own = program.table.is_given, program.table.own_ids()
-    strangers = [p for p in leaves if id(p) not in own and isinstance(p, torch.nn.Parameter)]
+    strangers = [p for p in leaves if id(p) not in own]
+    look_for_plain_tensors(events, program, strangers)
+    strangers = [p for p in strangers if isinstance(p, torch.nn.Parameter)]
     if not strangers or (given and not own):
         return
     known = optimized_parameters()
@@ -154,6 +172,26 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
         if stray.holder in _CONTAINERS:
             place = find_assignment(codes(program), stray.name.rpartition(".")[2])
         events.note(stray, place, leaves=keys)
+
+
+def look_for_plain_tensors(events: Events, program: Program, leaves: Sequence[Tensor]) -> None:
+    """Report leaves that are attributes of a module, but neither parameters nor in an optimizer.
+
+    Args:
+        events: receives the events.
+        program: the recorded program, which knows the modules.
+        leaves: the leaves that get a gradient.
+    """
+    lost = {id(leaf): leaf for leaf in leaves if not isinstance(leaf, torch.nn.Parameter)}
+    if not lost or not program.steps.ever or not lost.keys().isdisjoint(optimized_parameters()):
+        return
+    for module, path in program.table.modules():
+        for name, value in vars(module).items():
+            if id(value) in lost:
+                label = f"{path}.{name}" if path else name
+                place = find_assignment(codes(program, [type(module)]), name)
+                found = UnregisteredParameters(holder="attribute", name=label)
+                events.note(found, place, leaves=[id(value)])
 
 
 def look_for_plain_lists(events: Events, program: Program, error: BaseException) -> None:

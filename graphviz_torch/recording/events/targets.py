@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -64,6 +65,11 @@ def _is_negative(target: Tensor) -> Tensor:
     return torch.lt(target, 0)
 
 
+def _is_beyond(target: Tensor, ends: tuple[float, float]) -> Tensor:
+    low, high = torch.lt(target, ends[0] - _ROUNDED), torch.gt(target, ends[1] + _ROUNDED)
+    return torch.logical_or(low, high)
+
+
 def _is_above(scores: Tensor) -> Tensor:
     return torch.gt(scores, _ROUNDED)
 
@@ -90,6 +96,14 @@ _NUMBERS = frozenset(
         F.binary_cross_entropy_with_logits,
     )
 )
+_DISTANCES = frozenset((F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss))
+# The smallest and the largest value that an activation returns, by the name of its node.
+_RANGES = {
+    "SigmoidBackward0": (0.0, 1.0),
+    "SoftmaxBackward0": (0.0, 1.0),
+    "TanhBackward0": (-1.0, 1.0),
+    "ReluBackward0": (0.0, math.inf),
+}
 _KL_DIV = ("input", "target")
 _ROUNDED = 1e-3  # largest log-probability that is explained by rounding errors
 _SUMS_TO = 1.05  # largest sum of probabilities that is explained by rounding errors of bfloat16
@@ -149,11 +163,22 @@ class Targets(Listener):
         if func in _NUMBERS:
             if type(target) is Tensor and self._is_of_batch(target):
                 self._look(event, target, "constant", None)
+            if func in _DISTANCES:
+                self._look_at_range(event, _argument(args, kwargs, 0, "input"), target)
             if outside is None:
                 return
         if outside is None and type(target) is Tensor and target.dtype.is_floating_point:
             outside = _is_no_probability
         self._look(event, target, "constant" if outside is None else "outside", outside)
+
+    def _look_at_range(self, event: Called, given: Any, target: Any) -> None:
+        """Start the check whether the activation that computed the input can reach the target."""
+        fn = given.grad_fn if type(given) is Tensor else None
+        while fn is not None and fn.name() in _SHAPES:
+            fn = next(iter(sources_of(fn)), None)
+        ends = None if fn is None else _RANGES.get(fn.name())
+        if ends is not None and type(target) is Tensor and target.is_floating_point():
+            self._look(event, target, "unreachable", partial(_is_beyond, ends=ends))
 
     def _look(
         self,
@@ -234,7 +259,7 @@ class Targets(Listener):
             rows: `_TargetCheck.numbers` of each call.
             sizes: number of targets of each call.
         """
-        if event.what in ("outside", "input"):
+        if event.what in ("outside", "input", "unreachable"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
             return

@@ -6,6 +6,7 @@ Only outermost forwards are observed. Each forward has one of three states:
     used         the graph of a backward contains nodes of the forward
     discarded    the forward's graph was freed while the forward was pending
 
+Forwards of one line that are pending after several optimizer steps are kept by the program.
 A weak reference to the hook dictionary of the result's node shows when the graph is freed.
 """
 
@@ -17,28 +18,34 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...graph import Graph
-from ...graph.events import DiscardedForward, RepeatedForward
+from ...graph.events import DiscardedForward, RepeatedForward, RetainedForward
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.nodes import hook_dictionaries
+from ...internals.tensors.heap import tensors_made_since
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
+from ...tracing.tracer import collect_nodes
 from ..backward import Backward
+from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener, Resumed
 from ..program import Program
+from ..program.call_lines import Lines, first_difference, own_line
 
-_Lines = tuple[CodePosition, ...]  # call stack of a forward, outermost first
 _MAX_PENDING, _MAX_LINES = 64, 256
+_MAX_TENSORS = 64  # tensors searched for the one that keeps a forward
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
+_MIN_KEPT = 3  # steps whose forwards of one line are kept, for a report
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 
 
@@ -54,13 +61,14 @@ class _Forward:
     """A forward whose result requires a gradient."""
 
     module: str
-    lines: _Lines
+    lines: Lines
     start: int  # the forward created the nodes start <= sequence number < end
     end: int
     graph: weakref.ref[Any]  # hook dictionary of the result's node; None if the graph was freed
     training: bool  # True if the module was in train mode
     given: _ArgumentKey
     cuts: int  # number of cuts that were recorded before the forward ended
+    step: int  # number of optimizer steps before the forward
     was_read: bool = False  # True if the program read a value into Python after the forward
 
 
@@ -72,6 +80,9 @@ class _LineForwards:
     used: bool = False  # True if a backward ran through any of these forwards
     # (`was_read`, `training`) of a forward -> number of such forwards that were discarded
     counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    # Variable that keeps the pending forwards' results, and the line that appends them to it; None
+    # before the search.
+    holder: tuple[str, CodePosition | None] | None = None
 
 
 class Forwards(Listener):
@@ -85,7 +96,7 @@ class Forwards(Listener):
         self._argument_key = _ArgumentKey()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
-        self._lines: dict[_Lines, _LineForwards] = {}
+        self._lines: dict[Lines, _LineForwards] = {}
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
         program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
@@ -117,15 +128,15 @@ class Forwards(Listener):
         graph = weakref.ref(hook_dictionaries(fns[:1])[0])
         training = bool(getattr(event.module, "training", True))
         row = module, lines, start, sequence_number(), graph, training, self._argument_key
-        self._last = _Forward(*row, self.program.cuts)
+        self._last = _Forward(*row, self.program.cuts, self.program.steps.count)
         for other in self._pending if self._argument_key.key else ():
             if other.module == module and other.given.key == self._argument_key.key:
                 self._note_repeated(module, other.lines, lines)
                 break
         self._pending.append(self._last)
 
-    def _note_repeated(self, module: str, first: _Lines, second: _Lines) -> None:
-        at, line = _first_difference(first, second), self.program.line()
+    def _note_repeated(self, module: str, first: Lines, second: Lines) -> None:
+        at, line = first_difference(first, second), self.program.line()
         self.events.note(RepeatedForward(module=module, first=line(first[at])), second[at])
 
     def on_backward_start(self, event: BackwardBegan) -> None:
@@ -156,7 +167,42 @@ class Forwards(Listener):
                     event = DiscardedForward(
                         module=known.module, was_read=was_read, in_training=training
                     )
-                    self.events.note(event, _own_line(lines, used), count=count)
+                    self.events.note(event, own_line(lines, used), count=count)
+        self._look_at_retained(used)
+
+    def _look_at_retained(self, used: Sequence[Lines]) -> None:
+        """Report lines whose forwards of several earlier steps are alive, and were never used."""
+        kept: dict[Lines, list[_Forward]] = {}
+        for forward in self._pending:
+            if forward.step < self.program.steps.count:
+                kept.setdefault(forward.lines, []).append(forward)
+        for lines, forwards in kept.items():
+            steps = len({forward.step for forward in forwards})
+            known = self._line(forwards[0])
+            if known.used or not used or steps < _MIN_KEPT:
+                continue
+            if known.holder is None:
+                known.holder = self._holder(forwards[-1])
+            label, added = known.holder
+            if label:
+                event = RetainedForward(module=known.module, label=label)
+                line = self.program.line()
+                self.events.note(
+                    event, added or own_line(lines, used), steps=steps, made=line(lines[-1])
+                )
+
+    def _holder(self, forward: _Forward) -> tuple[str, CodePosition | None]:
+        """Return the name of the variable that keeps a forward's result or a value computed from
+        it, and the line that appends to the variable; ("", None) if unknown.
+        """
+        found = sorted(tensors_made_since(forward.start), key=itemgetter(0))
+        for _, fn, tensor in found[:_MAX_TENSORS]:
+            numbers = (each._sequence_nr() for each in collect_nodes([fn])[0])
+            if any(forward.start <= number < forward.end for number in numbers):
+                label = self.program.variable(tensor)
+                if label:
+                    return label, find_method_call(codes(self.program), "append", label)
+        return "", None
 
     def close(self) -> None:
         self.program.stack.close()
@@ -178,31 +224,6 @@ class Forwards(Listener):
         """
         if self._last is not None:
             self._last.was_read = self._last.was_read or self.program.cuts > self._last.cuts
-
-
-def _first_difference(first: _Lines, second: _Lines) -> int:
-    """Return the index of the first line in which two call stacks differ.
-
-    If no line differs, it is the index of the last line.
-    """
-    pairs = zip(first, second, strict=False)
-    differ = next((i for i, (a, b) in enumerate(pairs) if a != b), len(first))
-    return min(differ, len(first) - 1, len(second) - 1)
-
-
-def _own_line(lines: _Lines, used: Sequence[_Lines]) -> CodePosition:
-    """Return the line to report for a discarded forward.
-
-    This is the line that calls the module. If this line also calls used forwards, it is the line of
-    the call stack at which the discarded forward differs from the used ones.
-
-    Args:
-        lines: call stack of the discarded forward.
-        used: call stacks of used forwards.
-    """
-    if all(lines[-1] != other[-1] for other in used):
-        return lines[-1]
-    return lines[max(_first_difference(lines, other) for other in used)]
 
 
 def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:

@@ -104,13 +104,19 @@ class Weights(Listener):
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed_parameters()
-        if not listed:  # no module was called, so the leaves that backward did not reach are listed
-            named = ((key, node, columns["label"][node]) for key, node in backward.cut_off.items())
-            return tuple(
-                Parameter(label, meta, True, node, got_gradient=key in self._reached)
-                for key, node, label in named
-                if label and (meta := outputs[node][0]) is not None
-            )
+        # Listed are also leaves of no module in front of cuts, if an optimizer holds them; if no
+        # module was called, all leaves in front of cuts.
+        alone = backward.cut_off
+        if listed and alone:
+            held = self.program.steps.ever - table.every()
+            alone = {key: node for key, node in alone.items() if key in held}
+        strangers = tuple(
+            Parameter(label, meta, True, node, got_gradient=key in self._reached)
+            for key, node in alone.items()
+            if (label := columns["label"][node]) and (meta := outputs[node][0]) is not None
+        )
+        if not listed:
+            return strangers
         norms = self._norms.get(backward.position)
         weights = {} if norms is None else norms.fetch()
         updated, optimized, had = self.program.steps.updated, self._optimized, self._with_grad
@@ -125,7 +131,7 @@ class Weights(Listener):
         names, tensors = [name for name, _ in listed], [tensor for _, tensor in listed]
         nodes, keys = list(map(node_of.get, names)), list(map(id, tensors))
         metas = [None if node is None else outputs[node][0] for node in nodes]
-        known = [None if node is None else weights.get(node) for node in nodes]
+        measured = [None if node is None else weights.get(node) for node in nodes]
         ranks = [type(tensor) not in PLAIN for tensor in tensors]  # True for a possible DTensor
         found = _rows(
             len(listed),
@@ -143,8 +149,8 @@ class Weights(Listener):
                 name in self._got or (False if self._looked_at else None) for name in names
             ],
             in_optimizer=_membership(keys, optimized),
-            norm=[None if each is None else each.norm for each in known],
-            extent=["" if each is None else each.extent for each in known],
+            norm=[None if each is None else each.norm for each in measured],
+            extent=["" if each is None else each.extent for each in measured],
             placement=[placement(t) if one else "" for t, one in zip(tensors, ranks, strict=True)],
             in_other_optimizer=_membership(keys, self._waiting),
         )
@@ -156,7 +162,7 @@ class Weights(Listener):
                 grad = self._grads.get(names[i])
                 part_ = number if alike else None
                 found[i] = replace(found[i], grad=grad, shard=part_, shard_count=parts)
-        return tuple(found)
+        return (*found, *strangers)
 
 
 def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:

@@ -26,5 +26,6 @@ class OptimizerSteps(Listener):
         record = program.steps.log.get(optimizer)
         rates = () if record is None else tuple(record.rates)
         name = program.optimizer_name(optimizer, user_frame(event.frame))
-        step = OptimizerStep(optimizer=name, foreign=len(strangers))
+        maximizes = any(group.get("maximize") is True for group in optimizer.param_groups)
+        step = OptimizerStep(optimizer=name, foreign=len(strangers), maximizes=maximizes)
         self.events.note(step, program.place(event.frame), learning_rates=rates)

@@ -28,17 +28,11 @@ NOT_YET = frozenset(
         "optimizer_made_in_each_epoch",
         # Of "recent", when it was written:
         "auxiliary_loss_scaler_discarded",
-        "balance_loss_that_is_constant",
         "helper_that_reads_a_generator_twice",
         "masked_weights_that_decay",
-        "teacher_that_keeps_old_statistics",
         # Of "unseen", when it was scored:
-        "dropout_probability_overwritten_in_eval_mode",
         "resized_embedding_is_no_longer_frozen",
         "learnable_scales_made_after_the_optimizer",
-        "state_wrapped_again_in_the_equation",
-        "ratio_of_two_dropout_masks",
-        "rollout_stored_with_its_graph",
         "advantage_of_equal_rewards",
     ]
 )

@@ -586,11 +586,15 @@ def _is_of_scores(reading: Reading, node: int) -> bool:
     return False
 
 
+# Operations between a weight and a product; einsum adds dimensions of size 1 to a weight.
+_WEIGHT_VIEWS = ("t", "transpose", "expand", "view", "permute", "unsqueeze", "reshape_alias")
+
+
 def _has_weight(reading: Reading, product: int) -> bool:
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node = edge.source
-        while nodes[node].operation in ("t", "transpose", "expand", "view", "permute"):
+        while nodes[node].operation in _WEIGHT_VIEWS:
             if not reading.inputs[node]:
                 break
             node = reading.inputs[node][0].source

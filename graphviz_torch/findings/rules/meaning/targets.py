@@ -1,16 +1,16 @@
-"""Rules about targets that are ignored, constant, padding, or out of a loss's range."""
+"""Rules about targets that are ignored, constant, or out of a loss's range."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....graph import Finding
-from ....graph.events import LossTarget, UsedPadding
+from ....graph import Finding, Node
+from ....graph.events import LossTarget
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
+from ..losses import maker_of_first_input
 
-_CLASS_LOSSES = ("cross_entropy", "nll_loss")
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
 # Loss -> the targets that the loss takes, and advice if it gets other targets.
 _TAKES = {
@@ -254,15 +254,23 @@ def _name(event: LossTarget) -> str:
     return label or ("its input" if event.what == "input" else "the target")
 
 
-@rule("warning", reads="end", of=(UsedPadding,))
-def padding_in_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss counts targets that are padding.
+_RANGE_TEXTS = {
+    "sigmoid": "between 0 and 1",
+    "softmax": "between 0 and 1",
+    "tanh": "between -1 and 1",
+    "relu": "of at least 0",
+}
+
+
+@rule("warning", reads="end", of=(LossTarget,))
+def unreachable_targets(reading: Reading) -> Iterator[Finding]:
+    """The activation before a regression loss cannot return the targets: it is a sigmoid, a tanh
+    or a ReLU, and targets are outside of its range.
 
     ## Why it matters
 
-    Sequences of different lengths are padded to the same length. If the loss does not ignore the
-    padding, most of its gradient may teach the model to predict padding, and the loss looks smaller
-    than it is.
+    The loss cannot become small for these targets. The activation saturates at the end of its
+    range, or a ReLU is driven below zero, where its gradient is zero.
 
     ## Example
 
@@ -272,12 +280,10 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
     from torch.nn import functional as F
     from graphviz_torch import record
 
-    model = nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20))
-    tokens = torch.randint(1, 20, (4, 9))
-    tokens[:, 6:] = 0
+    model = nn.Sequential(nn.Linear(4, 1), nn.Sigmoid())
+    x, target = torch.randn(8, 4), 10 * torch.rand(8, 1)
     with record(model) as recording:
-        scores = model(tokens[:, :-1])
-        F.cross_entropy(scores.flatten(0, 1), tokens[:, 1:].flatten()).backward()  # <- reported
+        F.mse_loss(model(x), target).backward()  # <- reported
     ```
 
     ## Use instead
@@ -288,105 +294,48 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
     from torch.nn import functional as F
     from graphviz_torch import record
 
-    model = nn.Sequential(nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20))
-    tokens = torch.randint(1, 20, (4, 9))
-    tokens[:, 6:] = 0
+    model = nn.Linear(4, 1)
+    x, target = torch.randn(8, 4), 10 * torch.rand(8, 1)
     with record(model) as recording:
-        scores, target = model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()
-        F.cross_entropy(scores, target, ignore_index=0).backward()
+        F.mse_loss(model(x), target).backward()
     ```
 
     ## When it is intended
 
-    If the token that ends a sequence is also used as padding, its first occurrence in each row must
-    be counted. Nothing is reported if each row has at most one such target.
+    A few outliers may be outside of the range on purpose. Clamp them.
 
     ## Not detected
 
-    A token is recognized as padding if it is the embedding's `padding_idx`, or if at least two rows
-    end with repetitions of the token and it occurs nowhere else. Losses with weights, and losses
-    with `reduction="none"`, are not reported, because the program may mask them.
+    Losses that the program computes itself are not checked. Neither are activations whose result is
+    scaled before the loss.
 
     ## See also
 
-    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
-    - [Embedding](https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html)
+    - [MSELoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html)
+    - [Sigmoid](https://docs.pytorch.org/docs/stable/generated/torch.nn.Sigmoid.html)
     """
-    for event in reading.events(UsedPadding):
-        if event.function in _CLASS_LOSSES:
-            yield finding(
-                "warning",
-                f"{event.function}{at(event.where)} counts {event.count} of {event.among} targets "
-                f"that are {event.token}, the padding of the tokens{at(event.embedded)}.",
-                cause="padding counted as targets",
-                advice=f"Pass ignore_index={event.token}, or set the targets of padding to -100.",
-                where=event.where,
-                nodes=event.nodes,
-            )
+    for event in reading.events(LossTarget):
+        if event.what != "unreachable":
+            continue
+        maker = _activation(reading, event)
+        name = maker.title if maker is not None else "activation"
+        yield finding(
+            "warning",
+            f"{event.count} of {event.among} targets in {_name(event)} that {event.function}"
+            f"{at(event.where)} got are outside of the range of {name}"
+            f"{at(maker.where) if maker is not None else ''}, whose results are "
+            f"{_RANGE_TEXTS.get(name, 'bounded')}.",
+            cause="targets that the activation cannot reach",
+            advice="Scale the targets to this range, or leave out the activation.",
+            where=event.where,
+        )
 
 
-@rule("info", reads="end", of=(UsedPadding,))
-def attention_to_padding(reading: Reading) -> Iterator[Finding]:
-    """An attention layer or function without a mask attends to padding.
-
-    ## Why it matters
-
-    The result for a sequence then depends on the number of padding tokens, that is, on the longest
-    sequence of its batch. Predictions for a single sequence differ from those in a batch.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    embedding = nn.Embedding(20, 8, padding_idx=0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    tokens = torch.randint(1, 20, (4, 9))
-    tokens[:, 6:] = 0
-    with record(nn.ModuleList([embedding, layer])) as recording:
-        h = layer(embedding(tokens))  # <- reported
-        h[:, 0].square().mean().backward()
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    embedding = nn.Embedding(20, 8, padding_idx=0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    tokens = torch.randint(1, 20, (4, 9))
-    tokens[:, 6:] = 0
-    with record(nn.ModuleList([embedding, layer])) as recording:
-        h = layer(embedding(tokens), src_key_padding_mask=tokens == 0)
-        (h[:, 0] * torch.randn(4, 8)).mean().backward()
-    ```
-
-    ## When it is intended
-
-    Some models learn to ignore padding by themselves.
-
-    ## Not detected
-
-    Only `scaled_dot_product_attention` and `nn.MultiheadAttention` are checked. A causal attention
-    is not reported, because a token attends only to tokens before it.
-
-    ## See also
-
-    - [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
-    """
-    for event in reading.events(UsedPadding):
-        if event.function not in _CLASS_LOSSES:
-            yield finding(
-                "info",
-                f"{event.function}{at(event.where)} has no mask, and attends to the padding of the "
-                f"tokens{at(event.embedded)}: {event.count} of {event.among} are {event.token}.",
-                cause="attention without a mask of the padding",
-                advice="Pass a mask of the padding, such as key_padding_mask or attn_mask.",
-                where=event.where,
-                nodes=event.nodes,
-            )
+def _activation(reading: Reading, event: LossTarget) -> Node | None:
+    """Return the activation before the loss at an event's line; None if there are several."""
+    found = [
+        maker
+        for node in reading.of_operations((event.function,))
+        if node.where == event.where and (maker := maker_of_first_input(reading, node))
+    ]
+    return found[0] if len(found) == 1 and found[0].title in _RANGE_TEXTS else None

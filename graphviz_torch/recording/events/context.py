@@ -1,0 +1,51 @@
+"""Find custom Functions whose context keeps the Function's own result as an attribute.
+
+The context of a Function is the node of its result. A result that is an attribute of its own node
+is a reference cycle: it is freed only when Python's garbage collector runs.
+"""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType
+from typing import Any
+
+from torch import Tensor
+
+from ...graph.events import ResultOnContext
+from ...internals.frames import CodePosition
+from ...internals.tensors.metadata import is_custom
+from ...tracing.nodes import GradFn, grad_fn_of
+from ..listener import Listener
+from ..live import LiveGraph
+
+
+class ContextTensors(Listener):
+    """Listener that reports results that a custom Function keeps as attributes of its context."""
+
+    needs = ("every_call",)
+
+    def on_graph_read(self, live: LiveGraph) -> None:
+        for fn in live.own:
+            if is_custom(type(fn)):
+                for name, value in vars(fn).items():
+                    if isinstance(value, Tensor) and grad_fn_of(value) is fn:
+                        self._note(fn, name)
+
+    def _note(self, fn: GradFn, name: str) -> None:
+        function = fn._forward_cls
+        place = _assignment(function, name)
+        if place is not None:
+            _ = self.program.stack.files[place[0].co_filename]
+        event = ResultOnContext(function=function.__name__, attribute=name)
+        self.events.note(event, place, [int(fn._sequence_nr())])
+
+
+def _assignment(function: Any, attribute: str) -> CodePosition | None:
+    """Return the position at which a Function assigns to an attribute; None if it is unknown."""
+    for method in (function.forward, function.setup_context):
+        code: CodeType | None = getattr(method, "__code__", None)
+        for step in dis.get_instructions(code) if code is not None else ():
+            if step.opname == "STORE_ATTR" and step.argval == attribute and code is not None:
+                return code, step.offset
+    return None

@@ -1,0 +1,326 @@
+"""Compare the tokens that an embedding gets with the targets of a loss and the masks of attention.
+
+Padding must not be counted by the loss, and attention must not attend to it. A model that predicts
+the next token needs targets that are shifted by one, and an attention that is causal.
+
+A token is padding if it is the `padding_idx` of the embedding, or if several rows of a batch end
+with a run of it and it occurs nowhere else. The comparisons run on the tokens' device, and their
+results are read at the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ...graph.events import TokenShift, UsedPadding
+from ...internals.frames import CodePosition
+from ...internals.functions import TensorBase
+from ...internals.hooks.calls import Called
+from ...internals.probes import Probe, fetch, probe, unobserved
+from ...internals.tensors.memory import may_be_read
+from ..listener import Listener
+from ..program import Program
+
+_MAX_CALLS = 64  # calls that are checked in one step
+_MAX_BATCHES = 4  # batches of tokens that are kept until the next backward
+_MAX_TOKENS = 1 << 20  # tokens of a batch that is kept
+_MIN_ROWS = 2  # rows that end with a run of padding
+_LAGS = (0, 1, 2)
+_MIN_COMPARED = 8  # compared targets, for a shift to be known
+
+
+@dataclass(slots=True)
+class _EmbeddedTokens:
+    """A batch of tokens that an embedding got, with its padding."""
+
+    tokens: Tensor  # a copy
+    token: Tensor  # the token that pads; -1 if there is no padding
+    classes: int  # number of the embedding's vectors
+    place: CodePosition | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.tokens.shape[0], self.tokens.shape[1]
+
+
+@dataclass(slots=True)
+class _PaddingUse:
+    """A call that may use padding."""
+
+    event: UsedPadding
+    place: CodePosition | None
+    embedded: CodePosition | None
+    numbers: Probe  # the token that pads, the number of its uses, and that of other uses
+    among: int  # number of targets, or of tokens, among which the uses are counted
+    allowed: int = 0  # number of uses that are not reported
+
+
+@dataclass(slots=True)
+class _Attention:
+    """A call of attention without a mask that is not causal."""
+
+    function: str
+    place: CodePosition | None
+    length: int  # number of keys
+
+
+@dataclass(slots=True)
+class _Shift:
+    """A comparison of targets with tokens."""
+
+    event: TokenShift
+    place: CodePosition | None
+    numbers: Probe  # number of compared targets, then that of unequal ones for each lag
+    length: int  # number of tokens in a row
+    only: bool  # True if no other batch of tokens was embedded since the last backward
+    attentions: list[_Attention]
+
+
+class TokenUses(Listener):
+    """Listener that reports padding that is used, and targets that are shifted tokens."""
+
+    needs = ("every_call",)
+    functions = frozenset(
+        (
+            F.embedding,
+            F.cross_entropy,
+            F.nll_loss,
+            F.scaled_dot_product_attention,
+            F.multi_head_attention_forward,
+        )
+    )
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._batches: list[_EmbeddedTokens] = []  # of the forward since the last backward
+        self._attentions: list[_Attention] = []
+        self._uses: list[_PaddingUse] = []
+        self._shifts: list[_Shift] = []
+
+    def on_call_end(self, event: Called) -> None:
+        func, args, kwargs = event.func, event.args, event.kwargs or {}
+        if func is F.embedding:
+            if len(self._batches) < _MAX_BATCHES:
+                self._embed(event, args, kwargs)
+        elif not self._batches or len(self._uses) >= _MAX_CALLS:
+            return
+        elif func in (F.cross_entropy, F.nll_loss):
+            self._loss(event, args, kwargs)
+        else:
+            self._attend(event, args, kwargs)
+
+    def _embed(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Copy a batch of tokens, and search it for padding."""
+        given = [*args, *(kwargs[key] for key in ("input", "weight") if key in kwargs)]
+        if len(given) < 2 or not all(isinstance(each, Tensor) for each in given[:2]):
+            return
+        tokens, weight = given[:2]
+        if TensorBase.dim(tokens) != 2 or not all(type(n) is int for n in tokens.shape):
+            return
+        if not (min(tokens.shape) >= 2 and TensorBase.numel(tokens) <= _MAX_TOKENS):
+            return
+        if not may_be_read(tokens) or not may_be_read(weight):
+            return
+        index = args[2] if len(args) > 2 else kwargs.get("padding_idx")
+        with unobserved():
+            copy = torch.clone(tokens)
+            if index is None:
+                token = _trailing_token(copy)
+            else:
+                index = index % weight.shape[0]
+                token = torch.where(torch.any(torch.eq(copy, index)), index, -1)
+        place = self.program.place(event.frame)
+        self._batches.append(_EmbeddedTokens(copy, token, int(weight.shape[0]), place))
+
+    def _loss(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compare the targets of a loss with the tokens, if its classes are tokens."""
+        given = [*args[:2], *(kwargs[key] for key in ("input", "target") if key in kwargs)]
+        if len(args) > 2 or len(given) < 2 or not all(isinstance(one, Tensor) for one in given):
+            return  # arguments such as weights are passed by keyword nearly always
+        scores, target = given[:2]
+        if TensorBase.dim(scores) < 2 or target.is_floating_point():
+            return
+        ignored = kwargs.get("ignore_index", -100)
+        among, place = TensorBase.numel(target), self.program.place(event.frame)
+        for batch in self._batches:
+            if scores.shape[1] != batch.classes or target.device != batch.tokens.device:
+                continue
+            if kwargs.get("weight") is None and kwargs.get("reduction", "mean") != "none":
+                numbers = probe(lambda t, token: _targets(t, token, ignored), target, batch.token)
+                # The token may also end a sequence, so that each row has it as a target once.
+                self._use(event, batch, "targets", numbers, among, allowed=batch.shape[0])
+            rows = _rows(target, batch.shape)
+            if rows is None:
+                continue
+            compared = probe(lambda t, own: _differences(t, own, ignored), rows, batch.tokens)
+            if compared is not None:
+                self._shifts.append(
+                    _Shift(
+                        TokenShift(function=event.func.__name__),
+                        place,
+                        compared,
+                        batch.shape[1],
+                        len(self._batches) == 1,
+                        [each for each in self._attentions if each.length == batch.shape[1]],
+                    )
+                )
+
+    def _attend(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compare the mask of an attention with the padding of the tokens."""
+        with_heads = event.func is F.scaled_dot_product_attention
+        keys = args[1] if len(args) > 1 else kwargs.get("key")
+        if not isinstance(keys, Tensor) or TensorBase.dim(keys) < 3:
+            return
+        length = keys.shape[-2 if with_heads else 0]
+        mask, other = kwargs.get("attn_mask"), kwargs.get("is_causal")
+        if with_heads:
+            mask = args[3] if len(args) > 3 else mask
+            other = other or (args[5] if len(args) > 5 else None)
+        else:
+            other = other or mask is not None
+            mask = kwargs.get("key_padding_mask")
+        if mask is None and not other and len(self._attentions) < _MAX_CALLS:
+            place = self.program.place(event.frame)
+            self._attentions.append(_Attention(event.func.__name__, place, length))
+        for batch in self._batches:
+            if length != batch.shape[1] or keys.device != batch.tokens.device:
+                continue
+            rows = None if mask is None else _masked_keys(mask, batch.shape, with_heads)
+            count = TensorBase.numel(batch.tokens)
+            if mask is None and not other:
+                numbers = probe(
+                    lambda token, own: _targets(own, token, None), batch.token, batch.tokens
+                )
+                self._use(event, batch, "attended", numbers, count)
+            elif rows is not None:
+                numbers = probe(_inverted_mask, batch.token, batch.tokens, rows)
+                self._use(event, batch, "inverted", numbers, count)
+
+    def _use(
+        self,
+        event: Called,
+        batch: _EmbeddedTokens,
+        use: Any,
+        numbers: Probe | None,
+        among: int,
+        allowed: int = 0,
+    ) -> None:
+        if numbers is not None:
+            found = UsedPadding(use=use, function=event.func.__name__)
+            place = self.program.place(event.frame)
+            self._uses.append(_PaddingUse(found, place, batch.place, numbers, among, allowed))
+
+    def on_backward_end(self, event: object) -> None:
+        self._batches, self._attentions = [], []
+
+    def on_step_end(self, event: None) -> None:
+        self.close()
+
+    def on_graphs_built(self, backwards: Any, graphs: Any) -> None:
+        line = self.program.line()
+        uses, self._uses = self._uses, []
+        for each, row in zip(uses, fetch([one.numbers for one in uses]), strict=True):
+            if row and row[0] >= 0 and each.allowed < row[1] < each.among:
+                found = {"token": row[0], "count": row[1], "among": each.among}
+                self.events.note(each.event, each.place, embedded=line(each.embedded), **found)
+        shifts, self._shifts = self._shifts, []
+        for shift, row in zip(shifts, fetch([one.numbers for one in shifts]), strict=True):
+            lags = [lag for lag, unequal in zip(_LAGS, row[1:], strict=False) if not unequal]
+            if len(lags) == 1 and row[0] >= _MIN_COMPARED:
+                first = next(iter(shift.attentions), None)
+                self.events.note(
+                    shift.event,
+                    shift.place,
+                    lag=lags[0],
+                    length=shift.length,
+                    only=shift.only,
+                    attention="" if first is None else first.function,
+                    attended="" if first is None else line(first.place),
+                )
+
+    def close(self) -> None:
+        self._batches, self._attentions, self._uses, self._shifts = [], [], [], []
+
+
+def _trailing_token(tokens: Tensor) -> Tensor:
+    """Return the token that pads the ends of rows; -1 if there is none."""
+    ends = torch.eq(torch.select(tokens, 1, -1), torch.select(tokens, 1, -2))
+    last = torch.where(ends, torch.select(tokens, 1, -1), -1)
+    token = torch.amax(last)
+    is_token = torch.eq(tokens, token)
+    trailing = torch.cumprod(torch.flip(is_token, (1,)), 1)
+    enough = torch.ge(torch.sum(torch.eq(last, token)), _MIN_ROWS)
+    only = torch.eq(torch.sum(trailing), torch.sum(is_token))
+    # A row that consists of the token alone is not a padded sequence.
+    begun = torch.logical_not(torch.any(torch.eq(torch.select(tokens, 1, 0), token)))
+    return torch.where(torch.logical_and(torch.logical_and(enough, only), begun), token, -1)
+
+
+def _targets(target: Tensor, token: Tensor, ignored: Any) -> Tensor:
+    """Return [padding token, number of targets that are this token and not ignored].
+
+    Args:
+        target: the targets of a loss.
+        token: the padding token.
+        ignored: `ignore_index` of the loss.
+    """
+    counted = torch.eq(target, token)
+    if ignored is not None:
+        counted = torch.logical_and(counted, torch.ne(target, ignored))
+    return torch.stack((token, torch.sum(counted)))
+
+
+def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:
+    """Return targets as a matrix with a row for each row of tokens; None if they do not fit."""
+    count, length = shape
+    number = TensorBase.numel(target)
+    long = number // count
+    if number % count or not length - max(_LAGS) <= long <= length or long < 2:
+        return None
+    with unobserved():
+        return torch.reshape(target, (count, long))
+
+
+def _differences(target: Tensor, tokens: Tensor, ignored: Any) -> Tensor:
+    """Return the number of targets that are not ignored, and for each lag the number of those that
+    differ from the token at this distance.
+    """
+    counted = torch.ne(target, ignored)
+    numbers = [torch.sum(counted)]
+    for lag in _LAGS:
+        length = min(target.shape[1], tokens.shape[1] - lag)
+        unequal = torch.ne(torch.narrow(target, 1, 0, length), torch.narrow(tokens, 1, lag, length))
+        shown = torch.narrow(counted, 1, 0, length)
+        numbers.append(torch.sum(torch.logical_and(unequal, shown)))
+    return torch.stack(numbers)
+
+
+def _masked_keys(mask: Any, shape: tuple[int, int], with_heads: bool) -> Tensor | None:
+    """Return which keys of each row a mask hides; None if it does not depend on the rows alone."""
+    if not isinstance(mask, Tensor) or not may_be_read(mask):
+        return None
+    with unobserved():
+        if with_heads:
+            if TensorBase.dim(mask) != 4 or tuple(mask.shape[1:3]) != (1, 1):
+                return None
+            mask = mask[:, 0, 0]
+        if tuple(mask.shape) != shape:
+            return None
+        if mask.dtype is torch.bool:
+            return torch.logical_not(mask) if with_heads else mask
+        return torch.lt(mask, -1e4)
+
+
+def _inverted_mask(token: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
+    """Return the padding token, and the number of padding tokens if the mask hides exactly the
+    other tokens; otherwise 0.
+    """
+    padding = torch.eq(tokens, token)
+    inverted = torch.all(torch.eq(masked, torch.logical_not(padding)))
+    return torch.stack((token, torch.where(inverted, torch.sum(padding), 0)))

@@ -1,0 +1,352 @@
+"""Means over the wrong number of values, padding, overwritten weights, and wrong modes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.rows import says, silent
+
+
+def accumulate(record: Record, scale: float, count: int = 4) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for number in range(2 * count):
+            loss = F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3))
+            (scale * loss).backward()
+            if number % count == count - 1:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@says("undivided-accumulation", "adds the gradients of 4 backwards", "not divided by 4")
+def accumulation_with_a_weight_of_the_loss(record: Record) -> None:
+    accumulate(record, 0.7)
+
+
+@silent("undivided-accumulation")
+def accumulation_multiplied_by_the_share(record: Record) -> None:
+    accumulate(record, 0.25)
+
+
+@silent("undivided-accumulation")
+def accumulation_whose_gradients_are_divided(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for number in range(4):
+            F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3)).backward()
+            if number % 2:
+                for parameter in model.parameters():
+                    assert parameter.grad is not None
+                    parameter.grad /= 2
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@says("averaged-twice", "averaged over a batch of 8 already, and is divided by 8 again")
+def mean_of_squares_divided_by_the_batch(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        loss = -F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3))
+        (-loss / 8).backward()  # cause
+
+
+@silent("averaged-twice")
+def mean_divided_by_another_number(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        (F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3)) / 3).backward()
+
+
+@says("mean-over-masked-values", "sets 10 of 32 to zero")
+def tokens_masked_by_their_lengths(record: Record) -> None:
+    model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
+    kept = torch.arange(8) < torch.tensor([3, 5, 8, 6])[:, None]
+    with record(model):
+        words = torch.randint(9, (4, 8))
+        scores = model(words).transpose(1, 2)
+        losses = F.cross_entropy(scores, words, reduction="none")
+        (kept * losses).mean().backward()  # cause
+
+
+@silent("mean-over-masked-values")
+def weights_that_are_no_mask(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        losses = F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3), reduction="none")
+        (losses * torch.rand(8, 3)).mean().backward()
+        (losses.detach() * model[0].weight.sum()).mean().backward()
+
+
+@silent("mean-over-masked-values")
+def mask_that_a_hook_packs(record: Record) -> None:
+    """Nothing is unpacked that the program has packed."""
+    model, unpacked = mlp(), []
+
+    def unpack(tensor: Tensor) -> Tensor:
+        unpacked.append(tensor)
+        return tensor
+
+    with record(model):
+        losses = F.mse_loss(model(torch.randn(8, 6)), torch.randn(8, 3), reduction="none")
+        with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+            loss = (losses * (torch.rand(8, 3) > 0.5)).mean()
+        assert not unpacked
+        loss.backward()
+
+
+@silent("mean-of-unequal-means")
+def losses_of_unequal_sizes_in_one_backward(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        total: Any = 0
+        for size in (4, 16):
+            total = total + F.cross_entropy(model(torch.randn(size, 6)), torch.arange(size) % 3)
+        step(optimizer, total)
+
+
+def language(record: Record, tokens: Tensor, targets: Tensor, **options: Any) -> None:
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    with record(model):
+        scores = model(tokens[:, :-1]).flatten(0, 1)
+        F.cross_entropy(scores, targets[:, 1:].flatten(), **options).backward()  # cause
+
+
+def padded() -> Tensor:
+    tokens = torch.randint(1, 19, (4, 9))
+    for row, length in zip(tokens, (4, 6, 9, 5), strict=True):
+        row[length:] = 19
+    return tokens
+
+
+@says("padding-in-targets", "counts 12 of 32 targets that are 19", advice="ignore_index=19")
+def rows_that_end_with_one_token(record: Record) -> None:
+    tokens = padded()
+    language(record, tokens, tokens)
+
+
+@silent("padding-in-targets")
+def first_end_of_each_row_counts(record: Record) -> None:
+    tokens = padded()
+    targets = tokens.clone()
+    for row, length in zip(targets, (4, 6, 9, 5), strict=True):
+        row[length + 1 :] = -100
+    language(record, tokens, targets)
+
+
+@silent("padding-in-targets")
+def token_that_occurs_elsewhere_too(record: Record) -> None:
+    tokens = padded()
+    tokens[0, 0] = 19
+    language(record, tokens, tokens)
+
+
+@silent("padding-in-targets")
+def padding_without_weight(record: Record) -> None:
+    tokens, weight = padded(), torch.ones(20)
+    weight[19] = 0
+    language(record, tokens, tokens, weight=weight)
+
+
+@silent("attention-to-padding")
+def causal_attention_to_padding(record: Record) -> None:
+    embed, tokens = nn.Embedding(20, 8), padded()
+    with record(embed):
+        h = embed(tokens)
+        F.scaled_dot_product_attention(h, h, h, is_causal=True).mean().backward()
+
+
+def swap(record: Record, restored: bool) -> None:
+    model, other = mlp(), mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+            own = copy.deepcopy(model.state_dict())
+            with torch.no_grad():
+                for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
+                    mine.data.copy_(theirs)
+            if restored:
+                model.load_state_dict(own)
+
+
+@says("overwritten-weights", "copy_ at", "the updates of the steps before are lost")
+def weights_of_another_model(record: Record) -> None:
+    swap(record, restored=False)
+
+
+@silent("overwritten-weights")
+def weights_swapped_and_restored(record: Record) -> None:
+    swap(record, restored=True)
+
+
+@silent("overwritten-weights", "copy-onto-itself")
+def weights_projected_on_a_sphere(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+            with torch.no_grad():
+                model[0].weight.copy_(F.normalize(model[0].weight))
+
+
+@says("train-mode-without-gradients", "although it is frozen", "dropout makes the result random")
+def teacher_that_drops(record: Record) -> None:
+    teacher = nn.Sequential(nn.Linear(6, 3), nn.Dropout()).requires_grad_(False)
+    student = nn.Linear(6, 3)
+    optimizer = SGD(student.parameters(), lr=0.1)
+    with record(student):
+        x = torch.randn(8, 6)
+        target = teacher(x)  # cause
+        step(optimizer, F.mse_loss(student(x), target))
+
+
+@silent("dropout-switched-off", "train-mode-without-gradients")
+def dropout_off_for_an_evaluation(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout(0.5))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+            model[1].p = 0.0
+            with torch.no_grad():
+                model(torch.randn(8, 6))
+            model[1].p = 0.5
+
+
+@says("unreachable-targets", "outside of the range of tanh", "between -1 and 1")
+def targets_of_a_tanh(record: Record) -> None:
+    model = nn.Linear(6, 1)
+    with record(model):
+        y = model(torch.randn(8, 6)).tanh().squeeze(1)
+        F.smooth_l1_loss(y, torch.arange(8.0)).backward()  # cause
+
+
+@silent("unreachable-targets")
+def targets_at_the_ends_of_a_sigmoid(record: Record) -> None:
+    model = nn.Linear(6, 1)
+    with record(model):
+        y = model(torch.randn(8, 6)).sigmoid()
+        F.mse_loss(y, torch.randint(2, (8, 1)).float()).backward()
+
+
+@says("loss-input", "got the result of relu", "a probability of 1/2")
+def relu_before_binary_scores(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    with record(model):
+        scores = model(torch.randn(8, 6)).relu()
+        target = torch.randint(2, (8, 3)).float()
+        F.binary_cross_entropy_with_logits(scores, target).backward()  # cause
+
+
+@says("loss-input", "got a constant as input", severity="warning")
+def target_and_input_swapped(record: Record) -> None:
+    model = nn.Linear(6, 1)
+    with record(model):
+        y = model(torch.randn(8, 6)).sigmoid()
+        F.binary_cross_entropy(torch.rand(8, 1), y).backward()  # cause
+
+
+@says("loss-input", "computes KL(model || other)", severity="info")
+def divergence_of_the_model(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    with record(model):
+        y = model(torch.randn(8, 6)).softmax(1)
+        teacher = torch.randn(8, 3).log_softmax(1)
+        F.kl_div(teacher, y, reduction="batchmean").backward()  # cause
+
+
+def likelihood(record: Record, sign: float, maximize: bool = False) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1, maximize=maximize)
+    with record(model):
+        scores = model(torch.randn(8, 6)).log_softmax(1)
+        loss = sign * scores[torch.arange(8), torch.arange(8) % 3].sum() / 8
+        step(optimizer, loss)
+
+
+@says("minimized-log-probability", "without a minus sign")
+def likelihood_that_is_minimized(record: Record) -> None:
+    likelihood(record, 0.5)
+
+
+@silent("minimized-log-probability")
+def likelihood_with_a_minus_sign(record: Record) -> None:
+    likelihood(record, -0.5)
+
+
+@silent("minimized-log-probability")
+def likelihood_that_an_optimizer_maximizes(record: Record) -> None:
+    likelihood(record, 0.5, maximize=True)
+
+
+@says("repeated-layer", "contains one Linear 3 times")
+def one_layer_three_times(record: Record) -> None:
+    model = nn.Sequential(*[nn.Linear(6, 6)] * 3)
+    with record(model):
+        model(torch.randn(8, 6)).square().mean().backward()
+
+
+@says("retained-graph", "kept keeps results of the forward", "appended at {cause}")
+def outputs_kept_in_a_list(record: Record) -> None:
+    model, kept = mlp(), []
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(5):
+            state = model(torch.randn(8, 6))
+            kept.append(state)  # cause
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+
+
+@says("cut-gradient", "start got no gradient", "torch.tensor()")
+def parameter_of_no_module_before_a_cut(record: Record) -> None:
+    model, start = nn.Linear(2, 1), nn.Parameter(torch.ones(2))
+    optimizer = SGD([*model.parameters(), start], lr=0.1)
+    with record(model):
+        for _ in range(2):
+            inputs = torch.tensor([value.item() for value in start])  # cause
+            step(optimizer, model(inputs).square().sum())
+
+
+@says("zero-gradient", "round at {cause} has slope 0")
+def rounded_weights_of_no_module(record: Record) -> None:
+    weight = nn.Parameter(torch.randn(3, 6))
+    with record():
+        F.linear(torch.randn(8, 6), weight.round()).square().mean().backward()  # cause
+
+
+@silent("normalization-axis")
+def heads_mixed_by_a_weight_after_the_softmax(record: Record) -> None:
+    """As in DeepViT, which normalizes the mixed heads before the product."""
+    project, mix, norm = nn.Linear(8, 24), nn.Parameter(torch.randn(4, 4)), nn.LayerNorm(4)
+    with record(project):
+        q, k, v = (x.unflatten(-1, (4, 2)).transpose(1, 2) for x in self_chunks(project))
+        weights = (q @ k.transpose(2, 3)).softmax(-1)
+        weights = torch.einsum("bhij,hg->bijg", weights, mix)
+        weights = norm(weights).permute(0, 3, 1, 2)
+        torch.einsum("bhij,bhjd->bhid", weights, v).square().mean().backward()
+
+
+def self_chunks(project: nn.Linear) -> Any:
+    return project(torch.randn(5, 7, 8)).chunk(3, -1)
+
+
+@silent()
+def attention_with_a_mask_of_the_padding(record: Record) -> None:
+    """The mask is added by the product of queries and keys itself."""
+    attend = nn.MultiheadAttention(8, 2)
+    with record(attend):
+        h = torch.randn(9, 4, 8)
+        y, _ = attend(h, h, h, key_padding_mask=torch.arange(9).expand(4, 9) > 5)
+        (y * torch.randn(8)).square().mean().backward()
