@@ -93,8 +93,9 @@ def minimized_log_probability(reading: Reading) -> Iterator[Finding]:
 
 
 def _logarithm(reading: Reading, node: Node) -> tuple[Node, Node] | None:
-    """Return the logarithm of a loss that consists of a single, positive term, and the node that
-    scales it; None for any other loss.
+    """Return the logarithm of a loss with a single, positive term, and the node that scales it.
+
+    The result is None for any other loss.
     """
     first, selects, sign = node, False, 1
     while True:

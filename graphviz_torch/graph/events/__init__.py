@@ -218,8 +218,7 @@ class GraphBreak(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RetainedForward(Occurrence):
-    """Forwards of several earlier steps that a variable keeps with their graphs, although no
-    backward has run through them.
+    """Forwards of earlier steps that a variable keeps although no backward ran through them.
 
     `where` is the line that appends the results, or the line that calls the module.
     """
@@ -475,8 +474,9 @@ class TrainModeForward(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class UnchangingTerm(Occurrence):
-    """A term of the loss that has the same value in several steps. `where` is the line of the
-    sum.
+    """A term of the loss that has the same value in several steps.
+
+    `where` is the line of the sum.
     """
 
     term: Operand | None = None

@@ -288,8 +288,12 @@ def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:
 
 
 def _differences(target: Tensor, tokens: Tensor, ignored: Any) -> Tensor:
-    """Return the number of targets that are not ignored, and for each lag the number of those that
-    differ from the token at this distance.
+    """Return the number of counted targets, and for each lag that of targets unlike the token.
+
+    Args:
+        target: the targets, with a row for each row of tokens.
+        tokens: the tokens.
+        ignored: `ignore_index` of the loss; targets with this value are not counted.
     """
     counted = torch.ne(target, ignored)
     numbers = [torch.sum(counted)]
@@ -318,8 +322,9 @@ def _masked_keys(mask: Any, shape: tuple[int, int], with_heads: bool) -> Tensor 
 
 
 def _inverted_mask(token: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
-    """Return the padding token, and the number of padding tokens if the mask hides exactly the
-    other tokens; otherwise 0.
+    """Return [padding token, number of padding tokens]; the number is 0 for a correct mask.
+
+    The mask is inverted if it hides exactly the tokens that are not padding.
     """
     padding = torch.eq(tokens, token)
     inverted = torch.all(torch.eq(masked, torch.logical_not(padding)))

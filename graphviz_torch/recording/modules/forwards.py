@@ -192,8 +192,10 @@ class Forwards(Listener):
                 )
 
     def _holder(self, forward: _Forward) -> tuple[str, CodePosition | None]:
-        """Return the name of the variable that keeps a forward's result or a value computed from
-        it, and the line that appends to the variable; ("", None) if unknown.
+        """Return the variable that keeps a forward's result, and the line that appends to it.
+
+        The variable may keep a value that was computed from the result. If it is unknown, the
+        result is ("", None).
         """
         found = sorted(tensors_made_since(forward.start), key=itemgetter(0))
         for _, fn, tensor in found[:_MAX_TENSORS]:

@@ -126,8 +126,9 @@ class TrainModes(Listener):
             )
 
     def _assignment(self, event: Called) -> tuple[CodePosition | None, str]:
-        """Return the only line outside of `__init__` that assigns to the probability, and its
-        attribute; (None, "") if there is not exactly one.
+        """Return the line that assigns to the probability, and the attribute.
+
+        Lines in `__init__` do not count. If there is not exactly one, the result is (None, "").
         """
         module = self._running_module()
         names = [
@@ -185,8 +186,9 @@ def _parents(path: str) -> list[str]:
 
 
 def _stores(code: CodeType, attribute: str) -> list[CodePosition]:
-    """Return the positions at which code assigns to an attribute; only those that assign the
-    constant 0, if there are any.
+    """Return the positions at which code assigns to an attribute.
+
+    If some assign the constant 0, only these are returned.
     """
     steps = list(dis.get_instructions(code)) if attribute in code.co_names else []
     found = [i for i, s in enumerate(steps) if s.opname == "STORE_ATTR" and s.argval == attribute]
