@@ -111,7 +111,7 @@ def page(width: int, height: int) -> Iterator[Page]:
 
 
 def view() -> None:
-    """Draw the interactive view with a selected node."""
+    """Draw the interactive view."""
     with tempfile.TemporaryDirectory() as folder, page(1200, 720) as shown:
         file = Path(folder) / "step.html"
         to_html(step(), file)
