@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 ROOT = Path(__file__).parents[2]
@@ -66,11 +66,27 @@ def served(log: Path, checkout: Path = ROOT) -> Iterator[str]:
 
 
 class Visitor:
-    """A page of the app in its own browser context, with the errors that occurred on it."""
+    """A page of the app, with the errors that occurred on it.
 
-    def __init__(self, browser: Browser, url: str, width: int = 1280, theme: str = "light") -> None:
-        self.url = url
-        self.context = browser.new_context(
+    Args:
+        browser: the browser in which the page is opened.
+        url: address of the app.
+        width: width of the window, in CSS pixels.
+        theme: "light" or "dark".
+        context: a browser context that other pages share, which have parsed the app's code; without
+            one, the page has its own, of this width and theme.
+    """
+
+    def __init__(
+        self,
+        browser: Browser,
+        url: str,
+        width: int = 1280,
+        theme: str = "light",
+        context: BrowserContext | None = None,
+    ) -> None:
+        self.url, self._shared = url, context is not None
+        self.context = context or browser.new_context(
             viewport={"width": width, "height": SIZES[width]},
             color_scheme=theme,  # type: ignore[arg-type]
             accept_downloads=True,
@@ -109,7 +125,10 @@ class Visitor:
     def close(self) -> None:
         """Close the page, and assert that no error occurred."""
         assert not self.wrong
-        self.context.close()
+        if self._shared:
+            self.page.close()
+        else:
+            self.context.close()
 
     def press(self, name: str) -> None:
         """Press a button, and wait for the result."""
