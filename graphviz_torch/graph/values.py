@@ -50,9 +50,8 @@ class Transfer:
     used: bool | None = None  # False: the copy was freed before any operation read it
     # number shared by all copies of the same data, and copies of these copies
     data: int | None = None
-    in_forward: bool | None = (
-        None  # True if the forward of a module was running (of the root, if `module` is "")
-    )
+    # True if the forward of a module was running (of the root, if `module` is "").
+    in_forward: bool | None = None
     moment: int | None = None  # counter that grows with every module call and backward
     library: str = ""  # library that makes the copy: "lightning", "torch.optim.adam"
     after_backward: bool | None = None  # True if the graph's backward had ended before

@@ -45,9 +45,8 @@ class StallWatch:
         self._since = 0.0  # time when this number last changed
         self._due = 0.0  # seconds without progress after which the others' positions are read
         self._published = False  # whether this rank's position is in the store
-        self._announcements = (
-            0  # number of messages that all ranks had printed when this one stalled
-        )
+        # Number of messages that all ranks had printed when this rank stalled.
+        self._announcements = 0
         self._over = Event()
         self._thread = Thread(target=self._poll, name="graphviz-torch", daemon=True)
         self._counter.__enter__()

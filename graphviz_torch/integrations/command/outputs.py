@@ -108,9 +108,8 @@ class Outputs:
 
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
-        self.running = (
-            True  # True while the script runs: no error of this class may reach the script
-        )
+        # True while the script runs: no error of this class may reach the script.
+        self.running = True
 
     def warn_of_missing_folders(self) -> None:
         """Warn of files whose folder does not exist, before the script starts."""

@@ -57,9 +57,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     text = "arguments of the script"
     arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    arguments.required = (
-        False  # otherwise the error of Python < 3.12 also says that ARGS is missing
-    )
+    # If this were True, the error of Python < 3.12 would also say that ARGS is missing.
+    arguments.required = False
     parser.set_defaults(run=_run)
 
 

@@ -29,9 +29,8 @@ from torch.utils._python_dispatch import (
 
 # Hides calls into torch from function modes and subclasses.
 unseen_calls: Any = torch._C.DisableTorchFunction
-function_mode_count: Any = (
-    torch._C._len_torch_function_stack
-)  # returns the number of active function modes
+# Returns the number of active function modes.
+function_mode_count: Any = torch._C._len_torch_function_stack
 unseen_operators: Any = torch._C._DisableTorchDispatch  # hides operators from dispatch modes, too
 
 

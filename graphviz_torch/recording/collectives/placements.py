@@ -29,9 +29,8 @@ class Placements(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._made: dict[int, str] = {}  # sequence number of the tensor's node -> placement
-        self._leaves: dict[
-            int, dict[int, str]
-        ] = {}  # index of a graph -> leaf's node id -> placement
+        # Index of a graph -> node id of a leaf -> placement.
+        self._leaves: dict[int, dict[int, str]] = {}
 
     def on_call_end(self, event: Called) -> None:
         for tensor in tensors((event.args, event.kwargs or {}, event.result)):

@@ -43,9 +43,8 @@ class Trail:
     def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
         self.starts = starts
         self.behind = behind
-        self.after: list[int] | None = (
-            None  # sequence numbers of nodes that used a tensor with this trail
-        )
+        # Sequence numbers of nodes that used a tensor with this trail.
+        self.after: list[int] | None = None
 
     def nearest(self) -> Iterator[Any]:
         """Yield the cuts of the history, nearest first."""
