@@ -34,7 +34,7 @@ def result(
         key: Streamlit key of this place on the page.
         doing: description of the job for the visitor.
         function, arguments: as for `Job`.
-        seconds: limit on computing time, after which the job is killed.
+        seconds: limit on CPU time, after which the job is killed.
         shared: whether to cache the result for all visitors, as for the few examples.
         on_report: as for `wait`.
 

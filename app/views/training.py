@@ -87,7 +87,7 @@ def draw() -> None:
 
 
 def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
-    """Draw the button that pauses and continues the training; disable it after the training."""
+    """Draw the button that pauses and continues the training; disable it after training ends."""
     place.button(
         "Continue" if paused else "Pause",
         icon=":material/resume:" if paused else ":material/pause:",

@@ -16,7 +16,7 @@ _NUMBER = r"(?<![\w.])\d[\d.,]*(?:e[-+]?\d+)?%?(?![\w.]*\w)"
 
 
 def one_per_block(findings: Iterable[Finding]) -> list[Finding]:
-    """Merge findings of one line that differ only in the indices of blocks.
+    """Merge findings for one line that differ only in the indices of blocks.
 
     >>> same = [Finding("r", "info", f"layers.{i}.fc is dead.", nodes=(i,)) for i in range(3)]
     >>> [each.message for each in one_per_block(same)]

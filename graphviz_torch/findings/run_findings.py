@@ -10,7 +10,7 @@ from itertools import pairwise
 from ..graph import Finding, Graph
 from ..graph.units import count_text
 
-# Rules whose findings of one line are merged even if they name different tensors.
+# Rules whose findings for one line are merged even if they name different tensors.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 _UNCALLED = re.compile(r": (\S+) was never called\.")
 _LEFT_OUT = "Do nothing if forward leaves it out in some steps on purpose. Otherwise call it."

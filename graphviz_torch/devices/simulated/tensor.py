@@ -116,7 +116,7 @@ class SimulatedTensor(torch.Tensor):
         return super().type(dtype, *args, **kwargs)
 
     def inner_tensors(self) -> list[torch.Tensor]:
-        """Return the CPU tensor, for `internals/tensors/memory.py`."""
+        """Return the CPU tensor, whose memory `internals/tensors/memory.py` counts."""
         return [self.host]
 
     def untyped_storage(self) -> torch.UntypedStorage:

@@ -405,7 +405,7 @@ def _nodes(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _operation(node: Node) -> str:
-    # A node's label names its result, and is therefore not used for the operation.
+    # The title, because a node's label names the result and not the operation.
     return f"{node.title} in {node.module}" if node.module else node.title
 
 

@@ -93,7 +93,7 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Truncated backpropagation through time keeps the graphs of a few steps on purpose, and
-    meta-learning keeps the graphs of an inner loop. Silence the rule at the line if the number of
+    meta-learning keeps the graphs of an inner loop. Silence the rule on the line if the number of
     graphs is bounded.
 
     ## Not detected

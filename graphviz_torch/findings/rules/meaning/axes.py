@@ -114,7 +114,7 @@ def view_across_axes(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     Pixel shuffles and image patches may be written with views on purpose. Use `permute` for them,
-    or silence the rule at the line.
+    or silence the rule on the line.
 
     ## Not detected
 
@@ -236,7 +236,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Slot attention normalizes over the slots on purpose: silence the rule at the line.
+    Slot attention normalizes over the slots on purpose: silence the rule on the line.
 
     ## Not detected
 

@@ -72,7 +72,7 @@ def target_not_detached(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Siamese networks and consistency losses train both sides: silence the rule at the line of the
+    Siamese networks and consistency losses train both sides: silence the rule on the line of the
     loss.
 
     ## Not detected
