@@ -224,7 +224,7 @@ def _check(graph: Graph) -> None:
     for i, untracked in enumerate(graph.untracked):
         if any(not 0 <= position < i for position in untracked.inputs):
             raise ValueError(
-                f"graph.untracked[{i}].inputs has a position that is not from 0 to {i - 1}."
+                f"graph.untracked[{i}].inputs has an index that is negative or not below {i}."
             )
         if len(untracked.values or ()) > MOST_ELEMENTS:
             raise ValueError(f"graph.untracked[{i}].values has more than {MOST_ELEMENTS} elements.")
