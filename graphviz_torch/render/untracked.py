@@ -74,11 +74,16 @@ def stubs_of(drawing: Drawing) -> Stubs:
             made[several[0]] = _list_stub([made[i] for i in several])
             for i in several[1:]:
                 del made[i]
+
+    def in_order(end: tuple[str, int]) -> tuple[bool, int]:
+        kind, number = end
+        return kind == "stub", drawing.place(number) if kind == "key" else number
+
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
-        edges += [(key, stub) for key in sorted(keys)]
-        for kind, end in sorted(ends[i]):
+        edges += [(key, stub) for key in sorted(keys, key=drawing.place)]
+        for kind, end in sorted(ends[i], key=in_order):
             if kind == "key":
                 edges.append((stub, end))
             elif end in made:

@@ -20,6 +20,7 @@ from .edges import edge_lines, stacking_lines, stub_lines
 from .failure import failure_lines
 from .legend import legend
 from .nodes import Nodes
+from .siblings import sibling_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -62,7 +63,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     cuts = cut_lines(drawing)
     for key, stub in (*stub_lines(drawing), *cuts.stubs):
         lines[key] += f"\n{stub}"  # written with its node, so that the stub is in the same cluster
-    body = cluster_lines(drawing, nodes.copies, lines)
+    body = [*sibling_lines(drawing), *cluster_lines(drawing, nodes.copies, lines)]
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
     size = len(drawing.nodes) + len(drawing.boxes)

@@ -21,7 +21,7 @@ def shorten_edges(drawing: Drawing) -> Drawing:
     edges, lines = drawing.edges, drawing.merged_edges
     if len(edges) + len(lines) < _MIN_EDGES:
         return drawing
-    rank = _ranks_with_cycles(drawing) if drawing.keys else _ranks(drawing)
+    rank = ranks_with_cycles(drawing) if drawing.keys else _ranks(drawing)
     free = _MAX_INVISIBLE + _MAX_INVISIBLE_PER_BOX * (len(drawing.nodes) + len(drawing.boxes))
     length = sum([rank[edge.target] - rank[edge.source] for edge in edges]) - len(edges)
     if length + sum([rank[line.target] - rank[line.source] - 1 for line in lines]) <= free:
@@ -87,7 +87,7 @@ def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
             rank[key] = max(rank[key], min(rank[user] for user in users[key]) - 1)
 
 
-def _ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
+def ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
     """Return the approximate rank (row in the layout) of each key; groups may form cycles."""
     keys = [*drawing.nodes, *(~number for number in drawing.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}

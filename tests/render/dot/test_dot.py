@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import mse_loss
 
 from graphviz_torch import Recording, record, simulate_accelerator, trace
@@ -434,3 +436,31 @@ def test_an_input_with_a_gradient_has_a_node_and_no_stub() -> None:
     with record(model) as recording:
         model(x).sum().backward()
     assert not stubs(recording)
+
+
+def text_positions(svg: str, texts: Iterable[str]) -> list[float]:
+    """Return x of each text in an SVG."""
+    return [
+        float(re.findall(rf'<text[^>]* x="([-\d.]+)"[^>]*>{one}</text>', svg)[0]) for one in texts
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 4])
+def test_replicas_are_drawn_from_left_to_right_in_their_order(count: int) -> None:
+    with simulate_accelerator(count) as devices:
+        model = nn.DataParallel(nn.Linear(4, 2).to(devices[0]), device_ids=devices)
+        with record(model) as recording:
+            model(torch.ones(2 * count, 4).to(devices[0])).sum().backward()
+    svg = layout(to_dot(recording)).decode()
+    places = text_positions(svg, [f"sim:{number}" for number in range(1, count)])
+    assert places == sorted(places)
+
+
+def test_two_calls_of_an_encoder_are_drawn_from_left_to_right() -> None:
+    encoder = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    first, second = torch.ones(2, 4), torch.zeros(2, 4)
+    with record(encoder) as recording:
+        (encoder(first) * encoder(second)).sum().backward()
+    svg = layout(to_dot(recording)).decode()
+    places = text_positions(svg, ["first", "second"])
+    assert places == sorted(places)
