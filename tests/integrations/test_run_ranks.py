@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from graphviz_torch.integrations.ranks import (
     merge_graphs,
     merge_steps,
 )
+from tests.support.processes.forks import forked
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -52,17 +50,8 @@ dist.destroy_process_group()
 
 def test_two_ranks_write_one_file_and_one_report_that_names_who_differs(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINING)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    main = "import sys; from graphviz_torch.integrations.command.main import main; sys.exit(main())"
-    command += ["--no-python", sys.executable, "-c", main]
-    done = subprocess.run(
-        [*command, "run", "--notes", "-o", "step.json", "train.py"],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    command = ("-m", "graphviz_torch", "run", "--notes", "-o", "step.json", "train.py")
+    done = forked(*command, folder=tmp_path, ranks=2)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0 is done", "rank 1 is done"]
     said = done.stderr

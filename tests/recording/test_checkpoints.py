@@ -23,8 +23,8 @@ from graphviz_torch.graph import Training
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.internals.hooks.checkpoints import contents_of
 from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
-from tests.integrations.scripts import recorded
 from tests.recording.test_memory import kept, seen_by_hooks
+from tests.support.processes.forks import forked
 from tests.support.programs import function
 
 pytestmark = pytest.mark.skipif(
@@ -292,7 +292,7 @@ for _ in range(4):
 
 def test_each_step_of_a_run_tells_it_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = recorded("-o", "run.json.gz", "train.py", folder=tmp_path)
+    done = forked("-m", "graphviz_torch", "run", "-o", "run.json.gz", "train.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     training = load(tmp_path / "run.json.gz")
     assert isinstance(training, Training)
