@@ -260,7 +260,7 @@ class UntrackedCalls(Listener):
         if any(one is given[0] for one in made if given):
             return  # the call changes its argument in place
         name = bare_name(func)
-        if not given:
+        if not given or name.startswith("new_") or name.endswith("_like"):
             self._note_factory(made, "" if name in _CONVERSIONS else name)
             return
         if name in _VIEWS:

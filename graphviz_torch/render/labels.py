@@ -120,7 +120,7 @@ def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
     >>> attribute_suffix("sub", ("alpha=1", "data=old f32[64]"))
     ' old'
     >>> attribute_suffix("mul", ("data=f32[8, 4]",))
-    ' data'
+    ''
     """
     known = _parse_attributes(attributes)
     parts = [
@@ -197,7 +197,7 @@ def _parse_attributes(attributes: tuple[str, ...]) -> dict[str, str]:
 def _short_value(value: str, attribute: str) -> str:
     """Return an attribute's value as short text: "2" for "(2, 2)", except for kernel sizes."""
     if attribute == "data":  # "old" for "old f32[64]"
-        return value.rpartition("[")[0].rpartition(" ")[0] or "data"
+        return value.rpartition("[")[0].rpartition(" ")[0]
     parts = value.strip("()").rstrip(",").split(", ") if value.startswith("(") else [value]
     parts = list(map(_round_text, parts))
     once = len(set(parts)) == 1 and attribute != "kernel_size"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -19,18 +20,19 @@ from .style import role
 _MAX_DATA_INPUTS = 8  # maximum number of elements at which data is written; the first ones are used
 # Operation of a layer -> (autograd's name of the saved layer input, input_nr of that input).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
+_CALL_NUMBER = re.compile(r"#\d+(?=\.|$)")  # "#2" in "cell#2.fc", the second call of "cell"
 _MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
 _MAX_NOTED_COPIES = 3  # maximum number of the program's lines with copies in the note of a picture
 _MAX_PATH = 60  # maximum length of a module's path in a hint, in characters
 
 
 def transfer_lines(graph: Graph) -> dict[int, list[str]]:
-    """Return node id -> line on the copy, for nodes that copy between devices in forward."""
-    found: dict[int, list[str]] = {}
+    """Return node id -> lines on its copies, for nodes that copy between devices in forward."""
+    found: dict[int, list[Transfer]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
-            found.setdefault(transfer.node, labels.copies([transfer]))
-    return found
+            found.setdefault(transfer.node, []).append(transfer)
+    return {node: labels.copies(transfers) for node, transfers in found.items()}
 
 
 def other_copies(graph: Graph) -> str:
@@ -120,6 +122,8 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
     values, many = drawing.shading.values, drawing.inner.many
     found += [values[node.id]] if node.id in values else []
     found += labels.details(node)
+    if node.id in drawing.module_titles:
+        found += _frozen_line(drawing, node.module)
     if node.id in many:
         found.append(f"written inside its {many[node.id]:,} users")
     return found
@@ -277,7 +281,21 @@ def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[li
     said += [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     values = drawing.shading.values
     said += [values[~number]] if ~number in values else []
+    said += _frozen_line(drawing, part.path) if part.kind == "module" else []
     return names, said + collective_lines(drawing, ~number)
+
+
+def _frozen_line(drawing: Drawing, module: str) -> list[str]:
+    """Return a line with the number of frozen parameters of a module, or [] if it has none."""
+    if not drawing.has_frozen:
+        return []
+    path = _CALL_NUMBER.sub("", module)
+    inside = [p for p in drawing.graph.parameters if f"{p.name}.".startswith(f"{path}.")]
+    frozen = sum(not p.requires_grad for p in inside)
+    if not frozen:
+        return []
+    all_frozen = frozen == len(inside)
+    return ["frozen" if all_frozen else f"{frozen} of {len(inside)} parameters frozen"]
 
 
 def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
@@ -360,7 +378,11 @@ def group_details(drawing: Drawing, number: int) -> list[str]:
     else:
         said += [", ".join(contents.devices[:3])] if drawing.shows_devices else []
         said += [drawing.shading.values[~number]] if ~number in drawing.shading.values else []
-    return said + _inner_names(drawing, contents) + handed + collective_lines(drawing, ~number)
+    said += _inner_names(drawing, contents)
+    assert drawing.groups is not None
+    group = drawing.groups.groups[number]
+    said += _frozen_line(drawing, group.path) if group.kind == "module" else []
+    return said + handed + collective_lines(drawing, ~number)
 
 
 def _group_output_line(drawing: Drawing, number: int) -> list[str]:

@@ -73,6 +73,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
         notes = [*wording.notes(drawing, cuts.hidden), *filter(None, [note])]
         symbols = {
             "cut": cuts.edges,
+            "untracked": any(not stub.is_data for stub in drawing.stubs.stubs),
             "many": drawing.inner.many and nodes.inner,
         }
         marks = frozenset(symbol for symbol, there in symbols.items() if there)

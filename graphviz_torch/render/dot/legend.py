@@ -17,6 +17,7 @@ from . import markup
 
 SYMBOL_MEANINGS: Final = {
     "cut": "✂ no gradient passes",
+    "untracked": "┄ computed without a gradient",
     "many": f"(3{labels.TIMES}) used by 3 operations",
 }
 _MAX_FINDINGS = 6

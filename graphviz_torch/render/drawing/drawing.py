@@ -351,6 +351,11 @@ class Drawing:
             key = self.keys.key(node)
         return key if key is None or key == node or key < 0 else None
 
+    @cached_property
+    def has_frozen(self) -> bool:
+        """True if a parameter of the graph is frozen."""
+        return any(not each.requires_grad for each in self.graph.parameters)
+
     def fused_node(self, key: int) -> FusedNode | None:
         """Return the fused node with this key; None for the key of a node or of another group."""
         return None if key >= 0 or ~key in self.tree.represented_groups else self.fused.get(~key)

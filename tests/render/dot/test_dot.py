@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -464,3 +465,25 @@ def test_two_calls_of_an_encoder_are_drawn_from_left_to_right() -> None:
     svg = layout(to_dot(recording)).decode()
     places = text_positions(svg, ["first", "second"])
     assert places == sorted(places)
+
+
+def test_a_box_says_how_many_of_its_parameters_are_frozen() -> None:
+    block = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model = nn.Sequential(OrderedDict(first=nn.Linear(4, 4), block=block, last=nn.Linear(4, 1)))
+    for frozen in (block[2], block[4], model.last):
+        frozen.requires_grad_(False)
+    with record(model) as recording:
+        model(torch.ones(2, 4)).sum().backward()
+    said = {
+        name: re.findall(r">(frozen|\d of \d parameters frozen)<", line)
+        for name, line in re.findall(r"<B>(\w+) · ([^\n]*)", to_dot(recording.graph, depth=0))
+    }
+    assert said == {"first": [], "block": ["4 of 6 parameters frozen"], "last": ["frozen"]}
+
+
+def test_a_node_that_makes_two_copies_says_so() -> None:
+    with simulate_accelerator() as [device], record() as recording:
+        x = torch.arange(9.0).reshape(3, 3).to(device).requires_grad_()
+        row, column = torch.tensor([0, 1]), torch.tensor([1, 2])
+        x[row, column].sum().backward()
+    assert "cpu → sim:0, 2 copies, 32 B" in to_dot(recording.graph)
