@@ -26,11 +26,11 @@ class ContextTensors(Listener):
     needs = ("every_call",)
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        for fn in live.own:
-            if is_custom(type(fn)):
-                for name, value in vars(fn).items():
-                    if isinstance(value, Tensor) and grad_fn_of(value) is fn:
-                        self._note(fn, name)
+        kinds = {kind for kind in set(map(type, live.own)) if is_custom(kind)}
+        for fn in live.own if kinds else ():
+            for name, value in vars(fn).items() if type(fn) in kinds else ():
+                if isinstance(value, Tensor) and grad_fn_of(value) is fn:
+                    self._note(fn, name)
 
     def _note(self, fn: GradFn, name: str) -> None:
         function = fn._forward_cls

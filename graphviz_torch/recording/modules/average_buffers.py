@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from torch.nn import Module
+from torch.nn import Module, functional
 
 from ...graph.events import StaleBuffers
 from ...internals.functions import BATCH_NORM
+from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan
 from ..listener import Listener
 from ..program import Program
@@ -57,36 +58,41 @@ class AverageBuffers(Listener):
     """Listener that reports averaged models whose running statistics are not averaged."""
 
     needs = ("every_call",)
+    functions = frozenset((functional.batch_norm,))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._known: dict[int, _NormModule | None] = {}  # by id() of the module; None: no norm
+        self._known: dict[int, _NormModule] = {}  # by id() of the module
+        self._running: weakref.ref[Module] | None = None  # the outermost module
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
 
     def _on_outermost_start(self, event: ModuleBegan) -> None:
-        key = id(event.module)
-        known = self._known.get(key)
-        if key in self._known and (known is None or known.module() is event.module):
+        self._running = weakref.ref(event.module)
+
+    def on_call_end(self, event: Called) -> None:
+        module = None if self._running is None else self._running()
+        known = self._known.get(id(module))
+        if module is None or (known is not None and known.module() is module):
             return
-        if len(self._known) >= _MAX_MODULES:
+        first, norm = next(module.parameters(), None), self._running_norm()
+        if first is None or norm is None or first.is_inference():
             return
-        self._known[key] = None
-        for norm in event.module.modules():
-            if isinstance(norm, BATCH_NORM) and norm.running_mean is not None:
-                first = next(event.module.parameters(), None)
-                if first is not None and not first.is_inference():
-                    self._known[key] = _NormModule(
-                        weakref.ref(event.module),
-                        self.program.table.path(event.module) or "",
-                        weakref.ref(norm),
-                        first._version,
-                        _version(norm),
-                    )
-                return
+        if len(self._known) < _MAX_MODULES:
+            path = self.program.table.path(module) or ""
+            row = weakref.ref(module), path, weakref.ref(norm), first._version, _version(norm)
+            self._known[id(module)] = _NormModule(*row)
+
+    def _running_norm(self) -> Module | None:
+        """Return the batch norm layer that runs now; None if it has no running statistics."""
+        path = self.program.module
+        for module, name in self.program.table.modules():
+            if name == path and isinstance(module, BATCH_NORM):
+                return module if module.running_mean is not None else None
+        return None
 
     def on_graphs_built(self, backwards: object, graphs: object) -> None:
-        known = [each for each in self._known.values() if each is not None]
+        known = list(self._known.values())
         trained = self.program.steps.ever
         moving = set()
         for each in known:
