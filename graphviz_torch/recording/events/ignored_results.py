@@ -55,6 +55,17 @@ class IgnoredResults(Listener):
             self._around = [frame.f_code for frame in user_frames(event.frame)]
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        own = [file for file, owner in self.program.stack.files.items() if owner == OWN]
+        if any(text.endswith(".apply()") for file in own for text in _calls(file).values()):
+            self._find_functions()
+        if self._functions and backwards:
+            for name in {node.name for graph in graphs for node in graph.nodes}:
+                self._functions.pop(name, None)
+            for text, place in self._functions.values():
+                self.events.note(IgnoredResult(call=text), place)
+
+    def _find_functions(self) -> None:
+        """Find calls of custom Functions whose result is not used, in functions that are new."""
         files = self.program.stack.files
         for code in codes(self.program, more=self._around):
             if code not in self._seen and files[code.co_filename] == OWN:
@@ -62,11 +73,6 @@ class IgnoredResults(Listener):
                 for text, place in _ignored_calls(code):
                     if text.endswith(".apply()"):
                         self._functions[f"{text.removesuffix('.apply()')}Backward"] = text, place
-        if self._functions and backwards:
-            for name in {node.name for graph in graphs for node in graph.nodes}:
-                self._functions.pop(name, None)
-            for text, place in self._functions.values():
-                self.events.note(IgnoredResult(call=text), place)
 
 
 def _ignored_calls(code: CodeType) -> Iterator[tuple[str, CodePosition]]:

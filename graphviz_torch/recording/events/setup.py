@@ -45,7 +45,7 @@ from .code import codes, find_assignment
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
 _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
-_LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
+_LISTS = frozenset((torch.nn.ModuleList, torch.nn.Sequential))
 _MAX_HARMLESS_NAMES = 10_000
 _MAX_LINES = 256  # lines that call backward and are observed
 _OWN_REFERENCES = 3  # the recording's own references to a module: table, variable, argument
@@ -121,7 +121,7 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
 def look_for_repeated_layers(events: Events, program: Program) -> None:
     """Report lists of modules that contain one module with parameters several times."""
     for module, path in program.table.modules():
-        if not isinstance(module, _LISTS) or len(set(map(id, module._modules.values()))) > 1:
+        if type(module) not in _LISTS or len(set(map(id, module._modules.values()))) > 1:
             continue
         layers = list(module._modules.values())
         if len(layers) > 1 and layers[0] is not None and any(True for _ in layers[0].parameters()):
