@@ -239,3 +239,60 @@ def outputs_with_their_graphs(record: Record, followed: bool) -> Tensor:
             loss = model(torch.randn(8, 6)).square().mean()
             step(optimizer, loss)
     return loss
+
+
+@follows("future-leak", "is_causal=True", same_loss=False)
+def language_model_without_a_causal_mask(record: Record, followed: bool) -> Tensor:
+    embed, project, head = nn.Embedding(20, 8), nn.Linear(8, 24), nn.Linear(8, 20)
+    words = torch.randint(20, (4, 9))
+    with record(nn.ModuleList([embed, project, head])):
+        q, k, v = project(embed(words)).chunk(3, -1)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=followed)
+        loss = F.cross_entropy(head(y)[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+        loss.backward()
+    return loss
+
+
+@follows("target-shift", "by one position once", same_loss=False)
+def labels_shifted_again(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    words = torch.randint(20, (4, 9))
+    with record(model):
+        scores, labels = model(words[:, :-1]), words[:, 1:]
+        if not followed:
+            scores, labels = scores[:, :-1], labels[:, 1:]
+        loss = F.cross_entropy(scores.flatten(0, 1), labels.flatten())
+        loss.backward()
+    return loss
+
+
+@follows("ignored-result", "ends with an underscore", same_loss=False)
+def mask_without_effect(record: Record, followed: bool) -> Tensor:
+    model, mask = nn.Linear(6, 6), torch.eye(6).bool()
+    with record(model):
+        scores = model(torch.randn(6, 6)).clone()
+        if followed:
+            scores.masked_fill_(mask, -1e9)
+        else:
+            scores.masked_fill(mask, -1e9)
+        loss = scores.softmax(-1)[:, 0].square().mean()
+        loss.backward()
+    return loss
+
+
+@follows("stale-average", "Average or copy the buffers", same_loss=False)
+def teacher_without_statistics(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    teacher = copy.deepcopy(model).requires_grad_(False).eval()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(8, 6)
+            loss = F.mse_loss(model(x), teacher(x))
+            step(optimizer, loss)
+            for slow, fast in zip(teacher.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast.detach(), 0.1)
+            if followed:
+                for slow, fast in zip(teacher.buffers(), model.buffers(), strict=True):
+                    slow.copy_(fast)
+    return loss

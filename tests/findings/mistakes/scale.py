@@ -180,7 +180,7 @@ def swap(record: Record, restored: bool) -> None:
                 model.load_state_dict(own)
 
 
-@says("overwritten-weights", "copy_ at", "the updates of the steps before are lost")
+@says("overwritten-weights", "copy_ at", "are lost")
 def weights_of_another_model(record: Record) -> None:
     swap(record, restored=False)
 
@@ -350,3 +350,164 @@ def attention_with_a_mask_of_the_padding(record: Record) -> None:
         h = torch.randn(9, 4, 8)
         y, _ = attend(h, h, h, key_padding_mask=torch.arange(9).expand(4, 9) > 5)
         (y * torch.randn(8)).square().mean().backward()
+
+
+def next_tokens(record: Record, mask: str, lag: int = 1) -> None:
+    embed, project, head = nn.Embedding(20, 8), nn.Linear(8, 24), nn.Linear(8, 20)
+    words = torch.randint(20, (4, 9))
+    with record(nn.ModuleList([embed, project, head])):
+        q, k, v = project(embed(words)).chunk(3, -1)
+        if mask == "flag":
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(1, 2) / 3
+            if mask == "filled":
+                hidden = torch.ones(9, 9).triu(1).bool()
+                scores = scores.masked_fill(hidden, -torch.inf)
+            y = scores.softmax(-1) @ v
+        logits = head(y)[:, : 9 - lag].flatten(0, 1)
+        F.cross_entropy(logits, words[:, lag:].flatten()).backward()
+
+
+@says("future-leak", "softmax at", "has no mask and is not causal")
+def next_tokens_without_a_mask(record: Record) -> None:
+    next_tokens(record, "none")
+
+
+@silent("future-leak", "target-shift")
+def next_tokens_with_filled_scores(record: Record) -> None:
+    next_tokens(record, "filled")
+
+
+@silent("future-leak", "target-shift")
+def next_tokens_with_a_causal_attention(record: Record) -> None:
+    next_tokens(record, "flag")
+
+
+@says("target-shift", "shifted by 2 positions", severity="warning")
+def next_tokens_but_one(record: Record) -> None:
+    next_tokens(record, "flag", lag=2)
+
+
+@says("target-shift", "unshifted", severity="info")
+def tokens_that_are_copied(record: Record) -> None:
+    next_tokens(record, "flag", lag=0)
+
+
+@silent("future-leak", "target-shift")
+def targets_that_are_other_tokens(record: Record) -> None:
+    embed, head = nn.Embedding(20, 8), nn.Linear(8, 20)
+    with record(nn.ModuleList([embed, head])):
+        scores = head(embed(torch.randint(20, (4, 9))))
+        F.cross_entropy(scores.transpose(1, 2), torch.randint(20, (4, 9))).backward()
+
+
+@says("attention-to-padding", "is inverted", severity="warning")
+def mask_that_hides_all_but_the_padding(record: Record) -> None:
+    embed, tokens = nn.Embedding(20, 8), padded()
+    with record(embed):
+        h = embed(tokens)[:, None]
+        shown = (tokens == 19)[:, None, None]
+        F.scaled_dot_product_attention(h, h, h, attn_mask=shown).square().mean().backward()
+
+
+@silent("attention-to-padding")
+def mask_that_hides_the_padding(record: Record) -> None:
+    embed, tokens = nn.Embedding(20, 8), padded()
+    with record(embed):
+        h = embed(tokens)[:, None]
+        shown = (tokens != 19)[:, None, None]
+        F.scaled_dot_product_attention(h, h, h, attn_mask=shown).square().mean().backward()
+
+
+@says("not-registered", "scale", "is not an nn.Parameter")
+def tensor_that_is_not_a_parameter(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    model.scale = torch.ones(3, requires_grad=True)  # type: ignore[assignment]
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            step(optimizer, (model(torch.randn(8, 6)) * model.scale).square().mean())
+
+
+@says("cut-gradient", "cut by detach() at {cause}")
+def states_written_into_a_buffer(record: Record) -> None:
+    cell, head = nn.RNNCell(6, 4), nn.Linear(4, 1)
+    with record(nn.ModuleList([cell, head])):
+        states = torch.zeros(3, 2, 4)
+        for t in range(3):
+            states[t] = cell(torch.randn(2, 6)).detach()  # cause
+        head(states).square().mean().backward()
+
+
+@says("ignored-result", "scores.masked_fill()", "it changes no tensor")
+def scores_masked_without_effect(record: Record) -> None:
+    model = nn.Linear(6, 6)
+    with record(model):
+        scores = model(torch.randn(6, 6))
+        scores.masked_fill(torch.eye(6).bool(), -1e9)  # cause
+        scores.softmax(-1)[:, 0].mean().backward()
+
+
+@silent("ignored-result")
+def scores_masked_in_place(record: Record) -> None:
+    model = nn.Linear(6, 6)
+    with record(model):
+        scores = model(torch.randn(6, 6)).clone()
+        scores.masked_fill_(torch.eye(6).bool(), -1e9)
+        scores.softmax(-1)[:, 0].mean().backward()
+
+
+def averaged(record: Record, buffers: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    teacher = copy.deepcopy(model).requires_grad_(False).eval()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(8, 6)
+            step(optimizer, F.mse_loss(model(x), teacher(x)))
+            for slow, fast in zip(teacher.parameters(), model.parameters(), strict=True):
+                slow.lerp_(fast.detach(), 0.1)
+            for slow, fast in zip(teacher.buffers(), model.buffers(), strict=True):
+                if buffers:
+                    slow.copy_(fast)
+
+
+@says("stale-average", "running statistics of its batch norm are not")
+def average_of_parameters_alone(record: Record) -> None:
+    averaged(record, buffers=False)
+
+
+@silent("stale-average")
+def average_of_parameters_and_buffers(record: Record) -> None:
+    averaged(record, buffers=True)
+
+
+@says("unchanging-term", "has the same value 0.1 in 4 steps")
+def sum_of_probabilities(record: Record) -> None:
+    router = nn.Linear(6, 3)
+    optimizer = SGD(router.parameters(), lr=0.1)
+    with record(router):
+        for _ in range(4):
+            p = router(torch.randn(8, 6)).softmax(-1)
+            balance = p.sum(-1).mean()  # cause
+            step(optimizer, p[:, 0].square().mean() + 0.1 * balance)
+
+
+@silent("unchanging-term")
+def hinge_without_violations(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(4):
+            y = model(torch.randn(8, 6))
+            step(optimizer, y.square().mean() + (y - 100).relu().mean())
+
+
+@says("train-mode-without-gradients", "The weights of 1 are frozen, but it ran in train mode")
+def frozen_norm_in_train_mode(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    model[1].requires_grad_(False)
+    optimizer = SGD(model[0].parameters(), lr=0.1)
+    with record(model):
+        step(optimizer, model(torch.randn(8, 6)).square().mean())
