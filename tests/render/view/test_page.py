@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
@@ -131,6 +132,21 @@ def test_a_page_may_mount_and_hear_of_clicks(opened: Open) -> None:
     page.wait_for_selector(".view[data-theme=light]")
     page.evaluate("view.destroy()")
     assert page.locator(".view").count() == 0
+
+
+TITLES = [("", "y 的图"), ("Loss of step 3", "Loss of step 3"), ("Autograd graph", "图")]
+
+
+@pytest.mark.parametrize(("title", "shown"), TITLES)
+def test_the_title_is_in_the_language_of_the_view(opened: Open, title: str, shown: str) -> None:
+    words = json.dumps({"Autograd graph of {}": "{} 的图", "Autograd graph": "图"})
+    page = opened(
+        '<!doctype html><meta charset="utf-8"><div id="view" style="height: 700px"></div>'
+        f'<script type="module">{view_script()}\n'
+        "mount(document.getElementById('view'), "
+        f"'{view_payload(worked(), title=title)}', {{words: {words}}});</script>"
+    )
+    assert page.locator(".panel h2").inner_text() == shown
 
 
 def test_it_draws_where_workers_are_forbidden(browser: Browser, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ export class View implements Keyed, Actions {
     const zoomed = svg.getAttribute("class") ?? "";
     svg.classList.remove("small", "tiny");
     this.drawing.see({ x: 0, y: 0, ...this.scene });
-    const text = toSvg(svg, this.scene, this.themes.color("background"), this.model.title || "Autograd graph");
+    const text = toSvg(svg, this.scene, this.themes.color("background"), this.model.title);
     svg.setAttribute("class", zoomed);
     this.drawing.see(this.camera.window);
     return text;
@@ -253,7 +253,7 @@ export class View implements Keyed, Actions {
   }
 
   private get fileName(): string {
-    return (this.model.title || "graph").replaceAll(/[^\w.-]+/g, "-").slice(0, 60);
+    return (this.model.payload.header.title || "graph").replaceAll(/[^\w.-]+/g, "-").slice(0, 60);
   }
 
   private listen(): void {
@@ -403,7 +403,7 @@ export class View implements Keyed, Actions {
     const around = selected === null ? modules(this.seenInside()) : [...modules(tree.around(this.places.carrier(selected)).reverse()), selected];
     const ofNode = (node: number): string => [tree.loneModule(node), model.caption(node)].filter(Boolean).join(" · ");
     const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(ofNode(item), MOST_CALLED));
-    const whole: Crumb = { item: null, name: shorten(model.title || "graph", MOST_CALLED) };
+    const whole: Crumb = { item: null, name: shorten(model.title, MOST_CALLED) };
     this.crumbs.show([whole, ...around.map((item) => ({ item, name: name(item) }))]);
   }
 

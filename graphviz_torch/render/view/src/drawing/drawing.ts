@@ -11,6 +11,7 @@ import { type Label, type PlacedLabel, placeLabels } from "./edgelabels";
 import { ends, type Lit } from "./lighting";
 import type { Frame, Path, PlacedCard, Scene, Stub } from "./scene";
 import { TO_LEAVES, TO_OUTPUTS } from "../graph/reach";
+import { say } from "../language";
 
 /** Texts of an edge: the tooltip, and the label beside the edge. */
 export interface EdgeWords {
@@ -82,7 +83,7 @@ export class Drawing {
     this.world = svg("g", {}, this.frames, this.paths, this.handles, this.labels, this.cards);
     this.svg = svg(
       "svg",
-      { class: "drawing", tabindex: 0, role: "application", "aria-label": "Autograd graph" },
+      { class: "drawing", tabindex: 0, role: "application", "aria-label": say("Autograd graph") },
       svg("defs", {}, arrow("arrow"), arrow("arrow-lit"), arrow("arrow-moved"), hatch),
       this.world,
     );

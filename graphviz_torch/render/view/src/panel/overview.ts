@@ -10,7 +10,7 @@ import { drawCollectives, drawFinding, lead, type Leads, list, quiet, section, t
 const MOST_ROWS = 100;
 
 export function overview(model: Model, leads: Leads): HTMLElement[] {
-  const parts = [html("header", {}, html("div", {}, html("h2", {}, model.title || "Autograd graph"), html("p", { class: "quiet" }, numbers(model))))];
+  const parts = [html("header", {}, html("div", {}, html("h2", {}, model.title), html("p", { class: "quiet" }, numbers(model))))];
   if (model.failure && !model.payload.header.failureTold) {
     const { error, message, where, node } = model.failure;
     const nodes = node === null ? [] : [node];
