@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
+from math import prod
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -476,8 +477,9 @@ def _node_using(
 ) -> int:
     """Return the node that uses a tensor, among the nodes that one call created.
 
-    This is the node that saved the tensor. If there is none, it is a node with an input that has no
-    edge, or else the last node.
+    This is the node that saved the tensor, or that saved a target with as many elements: a loss
+    reshapes its target. If there is none, it is a node with an input that has no edge, or else the
+    last node.
 
     Args:
         graph: the graph.
@@ -488,6 +490,10 @@ def _node_using(
     for node in nodes if len(nodes) > 1 else ():
         saved = graph.nodes[node].saved
         if any(each.tensor == tensor and each.kind == "input" for each in saved):
+            return node
+    for node in nodes if len(nodes) > 1 else ():
+        targets = [each.tensor for each in graph.nodes[node].saved if each.name == "target"]
+        if any((t.dtype, prod(t.shape)) == (tensor.dtype, prod(tensor.shape)) for t in targets):
             return node
     for node in nodes if len(nodes) > 1 else ():
         if fed[node] and max(fed[node]) >= len(fed[node]):

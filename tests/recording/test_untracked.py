@@ -245,3 +245,13 @@ def test_a_name_is_not_passed_on_to_a_tensor_at_the_same_address() -> None:
         assert id(others[-1]) in freed
         (weight * others[-1]).sum().backward()
     assert [each.label for each in recording.graph.untracked] == [""]
+
+
+def test_the_target_of_a_loss_without_reduction_enters_the_node_that_saved_it() -> None:
+    model = nn.Linear(4, 3)
+    target = torch.tensor([[0, 2], [1, 1]])
+    with record(model) as recording:
+        logits = model(torch.ones(2, 2, 4)).transpose(1, 2)
+        F.cross_entropy(logits, target, reduction="none").sum().backward()
+    each = by_label(recording.graph)["target"]
+    assert takers(recording.graph, each) == [("", "nll_loss2d")]
