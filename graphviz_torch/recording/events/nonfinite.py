@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from ...graph import Graph
 from ...graph.events import NonfiniteValue
+from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.guards import (
     dispatch_mode_count,
@@ -36,7 +38,7 @@ from ...internals.hooks.calls import Called
 from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.probes import Probe, fetch
-from ...internals.tensors.memory import all_readable, has_memory, is_on_cpu, readable
+from ...internals.tensors.memory import all_readable, has_memory, is_on_cpu, readable, storage_id
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ...tracing.nodes import GradFn
@@ -44,7 +46,8 @@ from ..backward import Backward
 from ..gradients.cpu import each_finite, sums_up
 from ..listener import BackwardBegan, Columns, Listener
 from ..program import Program
-from ..program.events import Events, NodeLine
+from ..program.events import NodeLine
+from ..program.source_lines import last_assignment
 from .nonfinite_origin import BackwardSnapshot, NonfiniteOrigin, read
 
 
@@ -79,11 +82,11 @@ class _FirstNonfinite:
     After a non-finite loss nothing is reported, since later NaN and Inf may be its consequences.
 
     Args:
-        events: receives the events.
+        program: the recorded program; its `events` receive the events.
     """
 
-    def __init__(self, events: Events) -> None:
-        self._events = events
+    def __init__(self, program: Program) -> None:
+        self._program, self._events = program, program.events
         # (number of backwards started in the step, True if the loss was scaled, snapshot)
         self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
         self._in_loss = False
@@ -95,6 +98,7 @@ class _FirstNonfinite:
             return
         found = take_snapshot(live.ids, event.outputs, live.memory.activations)
         if found is not None:
+            found.names = _names(self._program, event.frame)
             scaled = live.call.loss_scale is not None
             self._snapshots.append((self._events.backwards, scaled, found))
             if not any(each.flags for _, _, each in self._snapshots):
@@ -130,6 +134,22 @@ class _FirstNonfinite:
         self._events.note(event, numbers=[origin.number], since=backwards, where=line)
 
 
+def _names(program: Program, frame: FrameType | None) -> dict[int, str]:
+    """Return the names of tensors without a gradient in the frames of a backward, by storage id.
+
+    A name is followed by the line that assigned it: "advantage, set at train.py:41,".
+    """
+    found: dict[int, str] = {}
+    line = program.line()
+    for one in user_frames(user_frame(frame), program.frame):
+        for name, value in local_variables(one).items():
+            if type(value) is Tensor and not value.requires_grad:
+                place = last_assignment(one, name)
+                where = f", set at {line(place)}," if place is not None else ""
+                found.setdefault(storage_id(value), f"{name}{where}")
+    return found
+
+
 class NonfiniteValues(Listener):
     """Listener that checks every graph for NaN and Inf."""
 
@@ -137,7 +157,7 @@ class NonfiniteValues(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._first = _FirstNonfinite(self.events)
+        self._first = _FirstNonfinite(self.program)
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         self._first.take_snapshot(event)
@@ -156,7 +176,7 @@ class FiniteResults(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._first = _FirstNonfinite(self.events)
+        self._first = _FirstNonfinite(self.program)
         self._notes: dict[int, str] = {}  # sequence number of a node -> its note in this step
         self._missing = {"NaN", "Inf"}  # kinds that this forward has not computed so far
         # Sequence numbers of nodes, and the sums of their results on devices other than the CPU.

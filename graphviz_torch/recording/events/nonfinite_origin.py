@@ -24,7 +24,7 @@ from torch import Tensor
 from ...graph.events import Origin
 from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.probes import Probe, fetch
-from ...internals.tensors.memory import is_on_cpu, readable
+from ...internals.tensors.memory import is_on_cpu, readable, storage_id
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
@@ -85,6 +85,8 @@ class BackwardSnapshot:
         self, fns: Sequence[GradFn], losses: Sequence[tuple[GradFn | None, Tensor]]
     ) -> None:
         self.flags: list[tuple[Probe, list[_Place]]] = []  # flags that are still on a device
+        # By storage id: the program's name for a tensor, and the line that assigned it.
+        self.names: dict[int, str] = {}
         self._nodes: list[_Node] = []
         self._saved: list[_Saved] = []
         self._reasons: dict[int, list[tuple[int, str]]] = {}
@@ -112,6 +114,7 @@ class BackwardSnapshot:
             self._count(place, _masks(title, by_name))
         self._losses = [(places.get(fn, -1), number(one)) for fn, one in losses]
         self._counts = [_Counts(0, 0)] * len(tensors)
+        self._storages = list(map(storage_id, tensors))
         self._measure(tensors)
 
     def take(self, places: Iterable[_Place], values: Iterable[int]) -> None:
@@ -148,7 +151,8 @@ class BackwardSnapshot:
         if data and (not bad or data[0].node <= min(bad)):
             counts = self._counts[data[0].tensor]
             count = f"{counts.nan} NaN" if counts.exact else "NaN"
-            reason = f"its input ({data[0].name}) already contains {count}"
+            named = self.names.get(self._storages[data[0].tensor], f"({data[0].name})")
+            reason = f"its input {named} already contains {count}"
             made = counts._replace(inf=0)
             return self._origin_at(data[0].node, made, reason, "input", bool(bad_losses))
         return self._first(min(bad), known, bool(bad_losses)) if bad else None

@@ -511,3 +511,11 @@ def frozen_norm_in_train_mode(record: Record) -> None:
     optimizer = SGD(model[0].parameters(), lr=0.1)
     with record(model):
         step(optimizer, model(torch.randn(8, 6)).square().mean())
+
+
+@says("nonfinite-value", "its input advantage, set at {uses}, already contains 2 NaN")
+def advantage_of_two_equal_rewards(record: Record) -> None:
+    model, rewards = nn.Linear(6, 2), torch.ones(2)
+    with record(model):
+        advantage = (rewards - rewards.mean()) / rewards.std()  # uses
+        (advantage * model(torch.randn(8, 6))).mean().backward()  # cause
