@@ -1,4 +1,4 @@
-"""Write the pages of rules: `python -m docs.finding_pages`.
+"""Write the pages of rules: `python -m docs.finding_pages`, or `… half-precision` for one rule.
 
 A page in docs/findings/ is the docstring of a rule with the reports of its examples.
 `docs/symptoms.md` is written by hand, except for the reports of its programs.
@@ -21,7 +21,7 @@ import torch
 
 from graphviz_torch import Finding, find
 from graphviz_torch.findings.findings import Checked, Findings
-from graphviz_torch.findings.rule import RULES, Rule
+from graphviz_torch.findings.rule import RULES, Rule, Rules
 
 FOLDER = Path(__file__).parent / "findings"
 CHINESE = Path(__file__).parent / "zh" / "findings"
@@ -177,8 +177,10 @@ def written() -> dict[Path, str]:
 
 
 if __name__ == "__main__":
-    pages = written()
-    for file in {*FOLDER.glob("*.md")} - {*pages}:
+    ids = sys.argv[1:]  # ids of the rules whose pages to write; all rules if none is given
+    pages = written() if not ids else {FOLDER / "index.md": index()}
+    pages |= {FOLDER / f"{id}.md": kept_page(Rules(RULES).by_id(id)) for id in ids}
+    for file in {*FOLDER.glob("*.md")} - {*pages} if not ids else ():
         file.unlink()
     for file, text in pages.items():
         file.write_text(text)

@@ -51,6 +51,7 @@ from .values.data_views import DataViews
 from .values.results import ResultFingerprints
 from .values.small import SmallResults
 
+# Events are passed on in this order: `UntrackedCalls` reads what `Copies` has noted for an event.
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     NonfiniteValues,

@@ -105,7 +105,7 @@ def test_the_other_fields_of_a_finding_are_as_they_were(name: str) -> None:
         lines = {**golden, name: fields}
         rows = [f"{json.dumps(each)}: {json.dumps(lines[each])}" for each in sorted(lines)]
         TOLD.write_text("{\n" + ",\n".join(rows) + "\n}\n", "utf-8")
-    assert fields == golden.get(name)
+    assert fields == golden.get(name), f"check the line of {name} in {TOLD.name}, and run again"
 
 
 @pytest.mark.parametrize(
