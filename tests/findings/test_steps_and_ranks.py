@@ -12,11 +12,13 @@ from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import chain, event, lost, model, parameter
 from tests.findings.by_hand.processes import (
     AVERAGE,
+    EXCHANGE,
     EXCHANGED,
     LARGE,
     LATE,
     MESH,
     SAME,
+    expert,
     micro_batches,
     rank,
     summed,
@@ -149,3 +151,11 @@ def test_of_a_replicated_part_of_a_dtensor_no_average_is_told() -> None:
     [found] = [each for each in find(ranks) if each.rule == "diverged-replicas"]
     assert "averaged" not in found.message
     assert "these ranks have the same shard of a DTensor" in found.message
+
+
+def test_experts_that_get_tokens_by_all_to_all_may_start_with_equal_weights() -> None:
+    alike = [expert((1, 0), (2, 5), (3, 6)), expert((1, 0), (5, 7), (6, 8))]
+    averaging = [replace(each, collectives=(AVERAGE,)) for each in alike]
+    exchanging = [replace(each, collectives=(AVERAGE, EXCHANGE)) for each in alike]
+    assert "diverged-replicas" in [each.rule for each in find(averaging)]
+    assert "diverged-replicas" not in [each.rule for each in find(exchanging)]

@@ -136,7 +136,8 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## Not detected
 
     Values that differ but have the same checksum or norm are not detected, nor are parameters of a
-    rank whose graph is missing.
+    rank whose graph is missing. If a program calls all_to_all, modules without an averaged gradient
+    count as experts, and are not reported.
 
     ## See also
 
@@ -147,7 +148,11 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return
     known = set(unaveraged_names(graphs))
     every = list(find_diverged(graphs, "parameter"))
-    own = _own_modules(graphs, [each.name for each in every if not each.since])
+    # Experts that get tokens by all_to_all may start with equal weights on all ranks.
+    sent = (each for graph in graphs for each in graph.collectives)
+    exchanged = any(each.kind == "all_to_all" for each in sent)
+    different = [each.name for each in every if exchanged or not each.since]
+    own = _own_modules(graphs, different)
     found = [
         each
         for each in every
@@ -177,7 +182,8 @@ def _own_modules(graphs: Sequence[Graph], different: Sequence[str]) -> set[str]:
 
     Args:
         graphs: one for each rank.
-        different: names of parameters whose values were never equal on all ranks.
+        different: names of parameters whose values were never equal on all ranks, or, if the ranks
+            exchange tokens, of all parameters whose values differ.
     """
     averaged = {
         path for each in map(averages, graphs) for name in each for path in _modules_around(name)
