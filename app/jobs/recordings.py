@@ -108,7 +108,7 @@ def as_flow(graphs: tuple[Graph, ...]) -> str:
 
 
 def as_json(graph: Graph) -> bytes:
-    """Return the file that `Graph.save` writes; the page Explore and `load` can open it."""
+    """Return the file that `Graph.save` writes; the Explore page and `load` can open it."""
     with tempfile.TemporaryDirectory() as folder:
         return graph.save(Path(folder) / "graph.json").read_bytes()
 

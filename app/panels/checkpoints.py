@@ -19,7 +19,7 @@ SAME_MODEL = "Model of the same kind"
 
 
 def draw_checkpoints() -> None:
-    """Draw the panel: save a model, load the file into another model, and compare both."""
+    """Draw the panel in which a visitor saves a model, loads it into another, and compares both."""
     titles = gallery.titles(failing=False)
     st.header("Save", anchor=False)
     left, middle, right = st.columns(3)

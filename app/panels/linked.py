@@ -1,6 +1,6 @@
-"""Components that share the selected node: a table, a program, a timeline.
+"""Components that share the selected node: a table, a program's source code, a timeline.
 
-Each component is a small script that draws values as text: no text of a recording becomes HTML.
+Each component is a small script that draws values as text. Text of a recording never becomes HTML.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _judge_function(subject: Subject) -> Experiment | None:
 
 
 def _judge_graph(subject: Subject) -> Experiment | None:
-    """Search the graph for a sum over the samples, if other operations compute the loss."""
+    """Search the graph for a sum over the samples, for a loss that no loss function computes."""
     graph, count = subject.graph, _samples(subject)
     forward = set(subject.recorded.nodes.values())
     for term in terms(graph):

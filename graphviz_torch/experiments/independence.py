@@ -170,9 +170,10 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 
 
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
-    """Return by how many positions the target is shifted, and the index of the output in the loss.
+    """Return by how many positions the target is shifted against an input.
 
-    Returns None if no target is a shifted copy of this input.
+    The second number is the index of the output, among the outputs of the call, that the loss uses.
+    Return None if no target is a shifted copy of this input.
     """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:

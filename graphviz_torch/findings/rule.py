@@ -213,7 +213,7 @@ def finds(
     """
     if of and reads not in ("graph", "end"):
         raise ValueError(
-            f"a function that reads {reads!r} is called for all graphs: remove the argument `of`"
+            f"a rule with reads={reads!r} gets all graphs, whatever they contain: remove `of`"
         )
 
     def add(function: Function) -> Function:

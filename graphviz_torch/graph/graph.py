@@ -231,8 +231,8 @@ def _check(graph: Graph) -> None:
     firsts = [first for first, _ in graph.segments]
     if firsts != sorted(firsts) or any(not 0 <= first <= count for first in firsts):
         raise ValueError(
-            f"graph.segments begin at nodes {firsts[:5]}; they must be in increasing order, and "
-            f"at most {count}."
+            f"graph.segments begin at nodes {firsts[:5]}; these ids must increase, and none may be "
+            f"above {count}."
         )
     if len(firsts) > _MAX_SEGMENTS:
         raise ValueError(

@@ -21,7 +21,7 @@ __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]
 
 
 def save(graph: GraphLike, path: str | Path) -> Path:
-    """Write a graph, or all steps of a training, to a file, and return the path.
+    """Write a graph, or all steps of a training run, to a file, and return the path.
 
     Args:
         graph: a graph, a recording or a `Training`.

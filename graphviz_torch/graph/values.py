@@ -1,4 +1,4 @@
-"""Records of transfers, parameters, cuts, steps and failures, and findings, as plain values.
+"""Plain values that record transfers, parameters, cut gradients, steps, failures and findings.
 
 The values hold no tensor, module or grad_fn: they can be compared, hashed, pickled, saved and drawn
 on a machine without torch. `None`, `""` and `()` mean "not recorded".

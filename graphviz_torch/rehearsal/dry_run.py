@@ -79,7 +79,7 @@ def rehearse(
     values: Mapping[str, float] | None = None,
     plans: Sequence[str] = (),
 ) -> Rehearsal | list[Rehearsal]:
-    """Run the first steps of a training as one rank of many, without GPUs and without a network.
+    """Run the first steps of a training run as one rank of many, without GPUs or a network.
 
     Tensors that `function` creates are fake. They have shapes but no values, and take no memory.
     Collectives return immediately. `function` has to create everything that it uses: the model and,

@@ -62,7 +62,7 @@ _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
 # Roles that are replaced as soon as another role applies.
 _REPLACEABLE_ROLES = frozenset({"temporary", "communication", "recomputed"})
-_SCALAR_BYTES = 16  # storages of at most this size, which hold one number, may be placed anywhere
+_SCALAR_BYTES = 16  # storages of at most this size hold one number, which may be on any device
 
 
 class MemoryTracker:

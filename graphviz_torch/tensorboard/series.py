@@ -34,7 +34,7 @@ class NormSeries:
     def summaries(self, norms: Mapping[str, float], step: int) -> list[tuple[Any, int]]:
         """Return the (summary, step) pairs to write now.
 
-        If `norms` are of the same step as those of the previous call, they replace the latter.
+        A second call for the first step replaces the norms of the first call.
 
         Args:
             norms: the gradient norm of each layer, first layer first.

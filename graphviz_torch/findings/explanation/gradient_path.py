@@ -67,13 +67,13 @@ class GradientPath:
 
     @property
     def shrank(self) -> Waypoint | None:
-        """The point with the smallest factor below 1; None if the norm shrank nowhere."""
+        """The point at which the gradient norm shrank most; None if it never shrank."""
         points = [p for p in self.points if p.factor is not None and p.factor < 1]
         return min(points, key=lambda p: p.factor or 0.0, default=None)
 
     @property
     def grew(self) -> Waypoint | None:
-        """The point with the largest factor above 1; None if the norm grew nowhere."""
+        """The point at which the gradient norm grew most; None if it never grew."""
         points = [p for p in self.points if p.factor is not None and p.factor > 1]
         return max(points, key=lambda p: p.factor or 0.0, default=None)
 

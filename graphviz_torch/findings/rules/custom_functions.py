@@ -145,8 +145,8 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    It is never intended that the masks differ. `preserve_rng_state=False` saves time in a
-    checkpoint without random operations, for which nothing is reported.
+    Different dropout masks in forward and recomputation are never intended. A checkpoint without
+    random operations may set `preserve_rng_state=False` to save time; it is not reported.
 
     ## Not detected
 

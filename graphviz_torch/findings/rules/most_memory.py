@@ -234,9 +234,10 @@ def _checkpoint_advice(
 def _candidate_blocks(
     own: dict[_Owner, int], parent_of: dict[str, str], repeated: dict[str, str], least: float
 ) -> dict[str, dict[str, int]]:
-    """Return the bytes of activations by common name and block, outer blocks first.
+    """Return common name of repeated blocks -> block -> bytes of activations, outer blocks first.
 
-    Blocks that have fewer than `least` bytes together are left out.
+    The common name of "layers.0" and "layers.1" is "layers.*". A name whose blocks have fewer than
+    `least` bytes in total is left out.
 
     Args:
         own: bytes of activations by module.

@@ -188,8 +188,8 @@ def input_without_effect() -> None:
 
     ## When it is intended
 
-    A gate may start at zero. The experiment then says that the input has no effect yet, and reports
-    nothing.
+    A gate may start at zero. The experiment then prints that the input has no effect yet, but it
+    yields no finding.
 
     ## Not detected
 

@@ -135,7 +135,9 @@ class Numbers:
             try:
                 values = [_number(value, complex in self.allowed) for value in values]
             except (KeyError, OverflowError, TypeError, ValueError):
-                raise ValueError(f"{where} contains a value that is not a number.") from None
+                raise ValueError(
+                    f"{where} contains a value that is neither an int nor a float."
+                ) from None
         self._check(values, where)
         return values
 

@@ -42,7 +42,8 @@ def apply_changes(old: Sequence[Any], changed: Sequence[Any], digits: int = 2) -
     """
     if len(old) != len(changed):
         raise ValueError(
-            f"a step changes {len(changed)} numbers, but the step before has {len(old)}."
+            f"a step changes {len(changed)} numbers of a column, but the previous step has "
+            f"{len(old)}."
         )
     found = []
     for a, step in zip(old, changed, strict=True):

@@ -99,7 +99,7 @@ class _Listening(NamedTuple):
     before: Callbacks
     after: Callbacks
     computes: bool  # False for calls that only read metadata
-    own: Any  # PyTorch's method that the program replaced by the called function; None for others
+    own: Any  # PyTorch's method, if the called function replaces one; else None
 
 
 class _ListenerCache(dict[Any, _Listening]):

@@ -261,7 +261,7 @@ def _kernel(watched: str) -> Callable[..., Any]:
         start = sequence_number()
         try:
             now = _thread_state.inside = (*inside, *notified)
-            # Another watch may report operators that run inside this one.
+            # Another watch may report operators that run inside this operator.
             if set(watchers).difference(now):
                 result = operator.redispatch(keys & below, *args, **kwargs)
             else:

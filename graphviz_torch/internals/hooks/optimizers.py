@@ -4,9 +4,9 @@ While PyTorch runs its optimizer hooks, another thread must not add or remove on
 raises. The first watch therefore registers two hooks that stay registered. They do nothing if no
 watch is open. Data loaders of other libraries are not seen.
 
-Uses private API (2.13): the mark that the first optimizer of a class leaves on the class's `step`,
-and the iterator class of all DataLoaders with its attributes. The iterator's `__next__` is replaced
-while a watch is open.
+Uses private API (2.13): the attribute that PyTorch sets on the `step` method of each optimizer
+class, and the iterator class of all DataLoaders with its attributes. The iterator's `__next__` is
+replaced while a watch is open.
 """
 
 from __future__ import annotations

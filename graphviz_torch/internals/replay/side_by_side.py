@@ -364,7 +364,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
 
     def record_value_read(self, name: str, tensor: Tensor) -> None:
-        """Record a function that takes values of a tensor out of PyTorch, if the values differ."""
+        """Record that the program reads values of a tensor, if both runs differ in these."""
         differs = self.shadows.get(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name

@@ -54,10 +54,10 @@ class _SilencedOutput:
 
 
 class SideEffects:
-    """The suppression of a forward's side effects.
+    """Suppresses or refuses the side effects of a forward that is run again.
 
     Args:
-        contents: state of the modules, which shows the files that the modules have open.
+        contents: snapshot of the modules, from which their open files are known.
     """
 
     def __init__(self, contents: Snapshot) -> None:

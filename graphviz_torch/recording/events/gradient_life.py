@@ -181,7 +181,7 @@ class GradientLife(Listener):
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        if used is None:  # an optimizer with copies of parameters may use the gradient of any
+        if used is None:  # an optimizer with copies of the parameters may use any gradient
             used = set(self._fresh)
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():

@@ -64,8 +64,8 @@ class Overwrites(Listener):
         if has_memory(source) and same_memory(target, source):
             self.events.note(SelfCopy(operation=operation), self.program.place(event.frame))
             return
-        # A source without in-place changes is probably a new result, such as a projection of the
-        # parameter itself, with which the program updates the parameter on purpose.
+        # A source that was never changed in place is probably a new result, such as a projection of
+        # the parameter. The program then updates the parameter on purpose.
         lasts = loads or isinstance(source, torch.nn.Parameter) or source._version > 0
         if not lasts or key in self._overwritten or len(self._overwritten) >= _MAX_COMPARED:
             return

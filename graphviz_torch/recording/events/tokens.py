@@ -77,13 +77,13 @@ class _Shift:
     event: TokenShift
     place: CodePosition | None
     numbers: Probe  # number of compared targets, then that of unequal ones for each lag
-    length: int  # number of tokens in a row
+    length: int  # number of tokens of a sequence
     only: bool  # True if no other batch of tokens was embedded since the last backward
     attentions: list[_Attention]
 
 
 class TokenUses(Listener):
-    """Listener that reports padding that is used, and targets that are shifted tokens."""
+    """Listener that reports attention to padding, padding in targets, and shifted targets."""
 
     needs = ("every_call",)
     functions = frozenset(

@@ -78,8 +78,8 @@ def _previous_run(
         program: the recorded program, which formats lines.
     """
     last, user = _last_known(run, node, other.has_run)
-    # The next node may be older than the earlier backward, which did not run it. The search goes on
-    # to the first node that is newer.
+    # A node that the earlier backward did not run may still have existed when it ran. The search
+    # continues to the first node that was created after that backward.
     newest = max(other.numbers)
     before, later = _last_known(run, last, lambda number: number <= newest)
     return Cause(

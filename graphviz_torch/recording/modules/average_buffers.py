@@ -27,7 +27,7 @@ _MIN_WRITES = 2  # changes of a parameter, for a module to be an average
 
 @dataclass(slots=True)
 class _NormModule:
-    """An outermost module with batch norm, with versions when it was first called."""
+    """An outermost module with batch norm, and the versions of its tensors at the first call."""
 
     module: weakref.ref[Module]
     path: str

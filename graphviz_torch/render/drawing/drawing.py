@@ -52,8 +52,8 @@ class InlinedNodes:
     inside: Mapping[int, list[Edge]] = field(default_factory=dict)
     # Carrier -> the folded node that the carrier reads.
     carried: Mapping[int, int] = field(default_factory=dict)
-    # Folded node -> the node whose box shows it. This is the first user of the folded node, except
-    # for a view in the module of its source: then it is the source.
+    # Folded node -> the node whose box shows it: the folded node's first user or, for a view in the
+    # module of its source, the source.
     user: Mapping[int, int] = field(default_factory=dict)
     many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> number of users
     # Edge that replaces a chain of views -> the views, in order.
@@ -105,7 +105,7 @@ class Contents:
 
     @cached_property
     def nodes(self) -> tuple[int, ...]:
-        """Ids of all nodes, in the order of `inside`."""
+        """Ids of all nodes that the group represents."""
         return tuple([node.id for node in self.inside])
 
     @cached_property

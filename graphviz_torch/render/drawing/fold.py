@@ -15,7 +15,7 @@ _MIN_LOOP_STEPS = 3  # fewer identical groups are not drawn as a loop
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
-    """Return the drawing with its families of consecutive identical groups."""
+    """Return the drawing in which each family of consecutive identical groups is drawn once."""
     tree = drawing.groups
     if tree is None or not drawing.fold:
         return drawing
@@ -64,7 +64,11 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
-    """Replace runs that contain only groups by these groups, unless this adds too many families."""
+    """Return the children, with the groups inside a run in place of a run that has only groups.
+
+    A run is a group of consecutive nodes. It stays if unpacking it leaves too many families, which
+    consist of consecutive identical groups.
+    """
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
     if not rows:

@@ -71,7 +71,7 @@ def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
 
 
 def _nodes_named_by_stubs(drawing: Drawing) -> set[int]:
-    """Return the drawn nodes that are named in place of an undrawn edge."""
+    """Return the drawn nodes whose names are written at the other end of an undrawn edge."""
     named = [*drawing.named_sources.values(), *drawing.named_targets.values()]
     return {key for keys in named for key in keys}.intersection(drawing.nodes)
 

@@ -130,12 +130,12 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
 
 
 def _replaced_runs(tree: Groups, children: Iterable[int], row: Iterable[int]) -> Iterator[int]:
-    """Yield the runs that were replaced by the groups inside them.
+    """Yield the runs (groups of consecutive nodes) in whose place the groups inside them are drawn.
 
     Args:
-        tree: the tree.
-        children: the original children of a group.
-        row: the children after replacing runs.
+        tree: the tree of groups.
+        children: the children of a group.
+        row: the children that are drawn, in which some runs were unpacked.
     """
     kept = set(row)
     left = [number for number in children if number not in kept]

@@ -240,7 +240,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A softmax or norm whose result no matrix product uses is not checked.
+    A softmax or norm that feeds no matrix product is not checked.
 
     ## See also
 

@@ -166,7 +166,7 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
     first = nodes[plain[0]]
     yield finding(
         "info",
-        f"{layers}{at(first.where)} computed in float32, and {len(cast)} other "
+        f"{layers}{at(first.where)} computed in float32, and {len(cast)} other matrix "
         f"product{'s' * (len(cast) != 1)} in {low.dtype if low else ''}: autocast was disabled in "
         "the float32 layers.",
         cause="outside of autocast",
@@ -176,7 +176,10 @@ def outside_autocast(reading: Reading) -> Iterator[Finding]:
 
 
 def _weight(reading: Reading, product: int) -> tuple[str, bool]:
-    """Return the dtype of a product's weight ("" if unknown), and whether the weight is cast."""
+    """Return the dtype of the weight in a matrix product, and whether the weight is cast.
+
+    The dtype is "" if it is unknown.
+    """
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node, casts = edge.source, False

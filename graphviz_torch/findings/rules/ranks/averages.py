@@ -429,8 +429,8 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    The divisor may be another number that happens to be equal, such as the number of micro-batches
-    in a step.
+    The divisor may be another number that happens to be the number of ranks, such as the number of
+    micro-batches in a step.
 
     ## Not detected
 

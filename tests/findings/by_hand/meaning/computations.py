@@ -31,8 +31,8 @@ CASES: dict[str, Case] = {
     "outside-autocast": Case(
         layers("bfloat16", "float32"),
         "info",
-        "head at net.py:5 computed in float32, and 1 other product in bfloat16: autocast was "
-        "disabled in the float32 layers.",
+        "head at net.py:5 computed in float32, and 1 other matrix product in bfloat16: autocast "
+        "was disabled in the float32 layers.",
         [layers("float32", "float32"), layers("bfloat16", "bfloat16")],
     ),
 }
