@@ -10,6 +10,7 @@ from ...graph.events import (
     DataAssignment,
     OptimizerStep,
     UnregisteredParameters,
+    UnusedModule,
 )
 from ...graph.text import listing
 from ..graph_reading import Reading
@@ -165,12 +166,13 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     learning = _modules_around(
         p for p in reading.graph.parameters if p.name in reading.parameters_with_gradient
     )
+    called = {event.module: event.where for event in reading.events(UnusedModule)}
     custom = next((node for node in reading.graph.nodes if is_custom(node)), None)
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in group_by_key((_outermost(module_of(p), learning), p) for p in unused):
         names, name = names_of(parameters), module or "the model"
         severity: Severity = "warning"
-        why = f"{name} ran, but the loss does not depend on its result"
+        why = f"{name} ran{at(called.get(module, ''))}, but the loss does not depend on its result"
         advice = (
             f"Use the result of {name} in the loss, as a tensor (arrays and numbers have no "
             f"gradient), or do not call {name}."
@@ -212,6 +214,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
             f"{names} got no gradient: {why}.",
             cause="result not used",
             advice=advice,
+            where=called.get(module, ""),
             nodes=nodes_of(parameters),
         )
 

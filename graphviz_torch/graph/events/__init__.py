@@ -71,6 +71,16 @@ class AttributeAssignment(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class UnusedModule(Occurrence):
+    """A module that ran, and whose parameters no backward reached.
+
+    `where` is the line that calls the module.
+    """
+
+    module: str = ""  # path of the module
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class UnusedInWrapper(Occurrence):
     """An optimizer step while DistributedDataParallel waited for gradients.
 
@@ -615,6 +625,7 @@ Event = (
     | UnreadArgument
     | UnusedGradients
     | UnusedInWrapper
+    | UnusedModule
     | UsedPadding
     | UnusedSum
     | WrapperBypass

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence, Set
 from itertools import chain
 from types import CodeType, FrameType
 from typing import Any
@@ -27,6 +27,7 @@ from ...graph.events import (
     RepeatedLayer,
     UnregisteredParameters,
     UnusedGradients,
+    UnusedModule,
 )
 from ...internals.frames import OWN, CodePosition, code_owner, local_variables, user_frames
 from ...internals.functions import LOAD_STATE_CODE, SET_REQUIRES_GRAD, TensorBase
@@ -39,7 +40,7 @@ from ..live import leaves_of
 from ..program import Program
 from ..program.events import Events
 from ..program.source_lines import last_assignment, source_text
-from .code import codes, find_assignment
+from .code import codes, find_assignment, find_method_call
 
 # Misspellings of `requires_grad`, and Keras's name `trainable`.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
@@ -87,7 +88,9 @@ class TrainingSetup(Listener):
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         look_at_attributes(self.events, self.program, self._codes)
         look_for_repeated_layers(self.events, self.program)
-        look_for_steps(self.events, self.program, backwards, self._first)
+        own = self.program.table.every()
+        look_for_unused_modules(self.events, self.program, backwards, own)
+        look_for_steps(self.events, self.program, backwards, self._first, own)
 
     def on_resume(self, event: Resumed) -> None:
         self._first = {}
@@ -221,11 +224,39 @@ def look_for_plain_lists(events: Events, program: Program, error: BaseException)
                 events.note(UnregisteredParameters(holder=kind, name=label), place)
 
 
+def look_for_unused_modules(
+    events: Events, program: Program, backwards: Sequence[Backward], own: Set[int]
+) -> None:
+    """Record the line that calls a module whose result no loss depends on.
+
+    The line is searched in the source of the module that contains it, as `self.name(...)`.
+
+    Args:
+        events: receives the events.
+        program: the recorded program, which knows the modules.
+        backwards: the backwards of this step.
+        own: id() of each parameter of the program's modules.
+    """
+    lost = set(own).difference(*(backward.reached for backward in backwards))
+    if not lost or not backwards:
+        return
+    modules = {path: module for module, path in program.table.modules()}
+    for module, path in program.table.called_modules():
+        outer, _, name = path.rpartition(".")
+        parameters = list(module.parameters())
+        if outer in modules and parameters and lost.issuperset(map(id, parameters)):
+            code = getattr(type(modules[outer]).forward, "__code__", None)
+            place = find_method_call([code], name) if code is not None else None
+            if place is not None and program.stack.files[place[0].co_filename] == OWN:
+                events.note(UnusedModule(module=path), place, since=0)
+
+
 def look_for_steps(
     events: Events,
     program: Program,
     backwards: Sequence[Backward],
     first: MutableMapping[CodePosition | None, int],
+    own: Set[int],
 ) -> None:
     """Report repeated backwards that reach only parameters of an optimizer that never stepped.
 
@@ -235,8 +266,9 @@ def look_for_steps(
         backwards: the backwards of this step.
         first: line that calls backward -> number of optimizer steps before its first backward. New
             lines are added.
+        own: id() of each parameter of the program's modules.
     """
-    own, optimized, updated = program.table.every(), None, program.steps.ever
+    optimized, updated = None, program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}
     for backward in backwards:
         places.setdefault(backward.call.place, []).append(backward)

@@ -23,7 +23,6 @@ NOT_YET = frozenset(
         "scheduler_stepped_for_batch_and_epoch",
         "weights_all_zero",
         "temperature_loss_that_reaches_the_actor",
-        "attention_whose_result_is_not_used",
         "scheduler_stepped_twice_for_a_step",
         "optimizer_made_in_each_epoch",
         # Of "recent", when it was written:

@@ -519,3 +519,19 @@ def advantage_of_two_equal_rewards(record: Record) -> None:
     with record(model):
         advantage = (rewards - rewards.mean()) / rewards.std()  # uses
         (advantage * model(torch.randn(8, 6))).mean().backward()  # cause
+
+
+@says("output-not-in-loss", "extra ran at {cause}, but the loss does not depend on its result")
+def layer_that_is_called_without_use(record: Record) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.extra = nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            unused = self.extra(x)  # cause
+            return self.body(x) if unused is not None else x
+
+    model = Net()
+    with record(model):
+        model(torch.randn(8, 6)).square().mean().backward()
