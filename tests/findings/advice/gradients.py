@@ -39,7 +39,7 @@ def features_by_their_data(record: Record, followed: bool) -> Tensor:
     return cut_by(lambda body, x: body(x).data, record, followed)
 
 
-@follows("cut-gradient", "instead of the list", "body.weight", "body.bias")
+@follows("cut-gradient", "Use the tensor itself", "body.weight", "body.bias")
 def features_made_a_list(record: Record, followed: bool) -> Tensor:
     return cut_by(lambda body, x: torch.tensor(body(x).tolist()), record, followed)
 
