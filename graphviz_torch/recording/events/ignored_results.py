@@ -102,8 +102,8 @@ def _calls(file: str) -> dict[int, str]:
         if not isinstance(call.func, ast.Attribute):
             continue
         owner, name = call.func.value, call.func.attr
-        last = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+        prefix = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
         # `model.apply(function)` calls a function; `Class.apply(...)` is a custom Function.
-        if name in _METHODS or (name == "apply" and last[:1].isupper()):
-            found[node.lineno] = f"{last}.{name}()" if last else f"{name}()"
+        if name in _METHODS or (name == "apply" and prefix[:1].isupper()):
+            found[node.lineno] = f"{prefix}.{name}()" if prefix else f"{name}()"
     return found
