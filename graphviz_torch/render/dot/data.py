@@ -16,7 +16,7 @@ def data_lines(drawing: Drawing) -> list[str]:
         return _untracked_lines(drawing)
     colors = palette(drawing.options["theme"])
     lines = []
-    line = f'color="{colors["cluster_line"]}" arrowsize=0.5'
+    line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5'
     for key, texts in wording.data_inputs(drawing).items():
         said = "<BR/>".join(map(markup.escape, (*texts, "no gradient")))
         label = markup.small(said, colors["muted"])
@@ -59,7 +59,7 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
         lines.append(text)
     for source, target in shown.links:
         data = isinstance(source, Stub) and source.is_data
-        line = f'color="{colors["cluster_line"]}" arrowsize=0.5' if data else "style=dashed"
+        line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5' if data else "style=dashed"
         lines.append(f"\t{_id(source)} -> {_id(target)} [{line}]")
     return lines
 
