@@ -95,7 +95,7 @@ def test_an_absent_gpu_is_left_out_and_named() -> None:
     assert [device for device, _ in result.absent] == ["cuda"]
     assert "cuda was not timed: " in result.table()
     assert measure_bandwidth().absent[0][0] == "cuda"
-    assert "only a CUDA device" in measure_bandwidth("cpu").table()
+    assert "for CUDA devices only" in measure_bandwidth("cpu").table()
 
 
 def test_an_unknown_work_is_refused_with_the_known_ones() -> None:

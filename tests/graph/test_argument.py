@@ -78,7 +78,9 @@ def test_a_tensor_is_called_what_its_caller_calls_it() -> None:
 
 
 def test_a_module_runs_one_forward_and_says_when_it_needs_inputs() -> None:
-    with pytest.raises(TypeError, match=r"forward needs inputs: draw_graph\(model, x\) runs it"):
+    with pytest.raises(
+        TypeError, match=r"forward needs inputs\. Pass the inputs, as in draw_graph\(model, x\)"
+    ):
         gt.find(nn.Linear(2, 1))
     assert "fc1" in gt.draw_graph(MLP(), torch.ones(1, 4)).source
 

@@ -117,5 +117,5 @@ def test_a_diagram_is_a_picture_too_and_is_saved_as_svg_alone(
     assert type(flow) is type(draw_graph(recording))
     path = Path(flow.render(tmp_path / "flow.svg"))
     assert path.read_text() == flow.source == flow.pipe().decode()
-    with pytest.raises(ValueError, match="written as SVG"):
+    with pytest.raises(ValueError, match="this picture is SVG"):
         flow.render(tmp_path / "flow.png")

@@ -58,7 +58,7 @@ def test_gradients_that_several_recordings_add_up_for_one_step_are_not_told() ->
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for i in range(8):
         with record(model) as recording:
-            model(torch.randn(4, 3)).square().mean().div(4).backward()
+            model(torch.randn(5, 3)).square().mean().div(4).backward()
             if i % 4 == 3:
                 optimizer.step()
         if i % 4 == 3:

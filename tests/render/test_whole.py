@@ -182,7 +182,7 @@ def test_a_long_title_is_cut() -> None:
         (((3, "a"), (2, "b")), "begin at nodes"),
         (((9, "a"),), "begin at nodes"),
         (((-1, "a"),), "begin at nodes"),
-        (((0, "a"),) * 1_001, "1,001 segments"),
+        (((0, "a"),) * 1_001, "segments has 1,001 entries"),
     ],
 )
 def test_parts_that_cannot_be_are_refused(parts: tuple[tuple[int, str], ...], said: str) -> None:

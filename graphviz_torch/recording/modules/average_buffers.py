@@ -15,7 +15,7 @@ from typing import Any
 from torch.nn import Module, functional
 
 from ...graph.events import StaleBuffers
-from ...internals.functions import BATCH_NORM
+from ...internals.functions import BATCH_NORM, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan
 from ..listener import Listener
@@ -76,7 +76,7 @@ class AverageBuffers(Listener):
         if module is None or (known is not None and known.module() is module):
             return
         first, norm = next(module.parameters(), None), self._running_norm()
-        if first is None or norm is None or first.is_inference():
+        if first is None or norm is None or TensorBase.is_inference(first):
             return
         if len(self._known) < _MAX_MODULES:
             path = self.program.table.path(module) or ""

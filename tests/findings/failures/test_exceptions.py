@@ -80,7 +80,7 @@ ROWS: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
     ),
     "dimensions of an image": (
         lambda: nn.Conv2d(3, 8, 3)(IMAGE[None]),
-        "flatten dimensions that are too many",
+        "flatten the extra dimensions",
         lambda: nn.Conv2d(3, 8, 3)(IMAGE[None].flatten(0, 1)),
     ),
     "kernel": (

@@ -124,7 +124,7 @@ ARRAYS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "numpy": (lambda h: torch.from_numpy(h.detach().numpy()), "numpy"),
     "through cpu": (lambda h: torch.from_numpy(h.detach().cpu().numpy() * 2), "numpy"),
     "array": (lambda h: torch.tensor(np.array(h.detach())), "array"),
-    "tolist": (lambda h: torch.tensor(h.data.tolist()), "tolist"),
+    "tolist": (lambda h: torch.tensor(h.data.tolist()), "tensor"),
     "used too": (lambda h: torch.ones(2, 3) * h.detach() * h.detach().sum().item(), "detach"),
 }
 
@@ -209,7 +209,7 @@ def test_a_result_that_outlives_a_backward_keeps_nothing_that_was_cut_off_alive(
 
 CUTS: list[tuple[str, Callable[[Tensor], Tensor]]] = [
     ("detach", lambda loss: loss.detach()),
-    ("item", lambda loss: torch.tensor(loss.item())),
+    ("tensor", lambda loss: torch.tensor(loss.item())),
 ]
 
 

@@ -219,4 +219,4 @@ def test_what_is_only_worth_knowing_opens_no_unit_and_marks_nothing() -> None:
     dot = to_dot(recording)
     assert found.message.partition(" ")[0] in dot
     assert found.rule not in dot
-    assert "penwidth" not in dot
+    assert "penwidth=2.5" not in dot

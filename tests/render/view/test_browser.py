@@ -279,20 +279,6 @@ def test_a_box_of_data_says_that_the_data_was_copied(opened: Open) -> None:
     assert page.locator(".panel").inner_text().count("HtoD") == 1
 
 
-def test_no_edge_runs_behind_the_box_of_a_target(opened: Open) -> None:
-    model = nn.Linear(4, 3)
-    with record(model) as recording:
-        logits = model(torch.ones(2, 4)).exp()
-        nn.functional.cross_entropy(logits, torch.tensor([0, 2])).backward()
-    page = opened(recording.graph)
-    target = page.locator('.card.data:has-text("target")').bounding_box()
-    above = page.locator('.card:has-text("exp")').bounding_box()
-    assert target is not None
-    assert above is not None
-    middle = above["x"] + above["width"] / 2  # where the edge from exp to the loss leaves its box
-    assert not target["x"] < middle < target["x"] + target["width"]
-
-
 def test_a_cut_is_drawn_between_its_sides_in_the_colour_of_its_finding(opened: Open) -> None:
     encoder, head = nn.Linear(2, 2), nn.Linear(2, 2)
     model = nn.ModuleDict({"encoder": encoder, "head": head})

@@ -12,3 +12,10 @@ export function say(text: string, ...values: (string | number)[]): string {
   let next = 0;
   return (Object.hasOwn(words, text) ? (words[text] as string) : text).replaceAll("{}", () => String(values[next++] ?? ""));
 }
+
+/** The title in the selected language; a title that the caller chose is returned unchanged. */
+export function titled(title: string): string {
+  const start = "Autograd graph of ";
+  if (title.startsWith(start)) return say("Autograd graph of {}", title.slice(start.length));
+  return title === "" || title === "Autograd graph" ? say("Autograd graph") : title;
+}

@@ -26,6 +26,7 @@ import type { Model } from "./graph/model";
 import { Slicer } from "./graph/slice";
 import { Tree } from "./graph/tree";
 import { shorten } from "./graph/units";
+import { titled } from "./language";
 import type { Arranger } from "./layout/arranger";
 import { Panel } from "./panel/panel";
 
@@ -238,7 +239,7 @@ export class View implements Keyed, Actions {
     const zoomed = svg.getAttribute("class") ?? "";
     svg.classList.remove("small", "tiny");
     this.drawing.see({ x: 0, y: 0, ...this.scene });
-    const text = toSvg(svg, this.scene, this.themes.color("background"), this.model.title);
+    const text = toSvg(svg, this.scene, this.themes.color("background"), titled(this.model.title));
     svg.setAttribute("class", zoomed);
     this.drawing.see(this.camera.window);
     return text;
@@ -403,7 +404,7 @@ export class View implements Keyed, Actions {
     const around = selected === null ? modules(this.seenInside()) : [...modules(tree.around(this.places.carrier(selected)).reverse()), selected];
     const ofNode = (node: number): string => [tree.loneModule(node), model.caption(node)].filter(Boolean).join(" · ");
     const name = (item: number): string => (tree.isGroup(item) ? tree.name(item) : shorten(ofNode(item), MOST_CALLED));
-    const whole: Crumb = { item: null, name: shorten(model.title, MOST_CALLED) };
+    const whole: Crumb = { item: null, name: shorten(titled(model.title), MOST_CALLED) };
     this.crumbs.show([whole, ...around.map((item) => ({ item, name: name(item) }))]);
   }
 

@@ -1,6 +1,5 @@
 // The graph: the values of nodes, and the edges in both directions.
 
-import { say } from "../language";
 import type { Collective, Column, Cut, Difference, Failure, Finding, Mark, Payload, Transfer } from "./payload";
 
 export interface Meta {
@@ -105,7 +104,7 @@ export class Model {
   constructor(readonly payload: Payload) {
     const { header } = payload;
     const count = (this.count = header.count);
-    this.title = titled(header.title);
+    this.title = header.title;
     this.metas = header.metas.map(([shape, dtype, device, nbytes]) => ({ shape, dtype, device, nbytes }));
     this.shapes = header.shapes;
     this.transfers = header.transfers;
@@ -395,11 +394,4 @@ function push<V>(map: Map<number, V[]>, key: number, value: V): void {
   const list = map.get(key);
   if (list) list.push(value);
   else map.set(key, [value]);
-}
-
-/** The title in the selected language; a title that the caller chose is returned unchanged. */
-function titled(title: string): string {
-  const start = "Autograd graph of ";
-  if (title.startsWith(start)) return say("Autograd graph of {}", title.slice(start.length));
-  return title === "" || title === "Autograd graph" ? say("Autograd graph") : title;
 }

@@ -95,22 +95,11 @@ function arrange(task: Task, boxes: readonly Area[], lay: (piece: Piece) => Rank
   const tied = loose.length > MOST_LOOSE ? boxes.filter((box) => linked.has(box.item)) : boxes;
   const placed: Placed = { level: task.level, width: 0, height: 0, at: [], paths: [], far: [], entryPaths: [], exitPaths: [], entry: null, exit: null };
   const at = new Map<number, [number, number]>();
-  if (tied.length) inPieces(task, inOrder(tied, task), placed, at, lay);
+  if (tied.length) inPieces(task, tied, placed, at, lay);
   if (tied.length < boxes.length) inRows(loose, placed, at);
   placed.at = boxes.map(({ item }) => at.get(item) as [number, number]);
   frame(placed, task);
   return placed;
-}
-
-/** Move each box without inputs before its first user, which may be a group that begins earlier. */
-function inOrder(boxes: readonly Area[], { links, entries }: Task): Area[] {
-  const place = new Map(boxes.map(({ item }, at) => [item, at]));
-  const reading = new Set([...links.map(([, to]) => to), ...entries]);
-  for (const [from, to] of links) {
-    const user = (place.get(to) as number) - 0.5;
-    if (!reading.has(from) && user < (place.get(from) as number)) place.set(from, user);
-  }
-  return [...boxes].sort((a, b) => (place.get(a.item) as number) - (place.get(b.item) as number));
 }
 
 function inPieces(task: Task, boxes: readonly Area[], placed: Placed, at: Map<number, [number, number]>, lay: (piece: Piece) => Ranks): void {

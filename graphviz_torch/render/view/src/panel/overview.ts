@@ -1,7 +1,7 @@
 // The panel without a selection: counts, differences, findings and transfers of the graph.
 
 import { html } from "../dom";
-import { say } from "../language";
+import { say, titled } from "../language";
 import type { Model } from "../graph/model";
 import type { Transfer } from "../graph/payload";
 import { bytes, seconds } from "../graph/units";
@@ -10,7 +10,7 @@ import { drawCollectives, drawFinding, lead, type Leads, list, quiet, section, t
 const MOST_ROWS = 100;
 
 export function overview(model: Model, leads: Leads): HTMLElement[] {
-  const parts = [html("header", {}, html("div", {}, html("h2", {}, model.title), html("p", { class: "quiet" }, numbers(model))))];
+  const parts = [html("header", {}, html("div", {}, html("h2", {}, titled(model.title)), html("p", { class: "quiet" }, numbers(model))))];
   if (model.failure && !model.payload.header.failureTold) {
     const { error, message, where, node } = model.failure;
     const nodes = node === null ? [] : [node];
