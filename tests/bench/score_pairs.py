@@ -7,6 +7,9 @@ The folder has NAME_bug.py and NAME_fixed.py for each pair, and expected.json: b
 text `what` of a finding (a regular expression), the `lines` that it may name, the `flags` of run,
 and the number of `ranks`. A pair scores 1 if one of the first two findings has the text and a line,
 and 0.5 if one has only one of them. A warning or error about a repaired program is a false alarm.
+
+tests/findings/corpus/blind is such a folder: thirty public reports, which were written down before
+any rule was tried on them. When they were first scored, 8.5 of 30 were named, without false alarms.
 """
 
 from __future__ import annotations
