@@ -126,7 +126,7 @@ def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]
     return found
 
 
-def tests_by_line(root: Path, file: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
+def covering_tests(root: Path, file: Path, tests: list[str]) -> dict[str, dict[str, list[str]]]:
     """Return the tests that run each line, by file and text of the line; read or measure them."""
     if not file.exists():
         file.write_text(json.dumps(_measured(root, tests)))
@@ -217,7 +217,7 @@ def main() -> None:
     root = options.tree.resolve()
     everything = [f"tests/{room}" for room in options.rooms if (root / "tests" / room).exists()]
     everything = everything or ["tests"]
-    known = {} if options.map is None else tests_by_line(root, options.map, everything)
+    known = {} if options.map is None else covering_tests(root, options.map, everything)
     if options.keep and options.keep.exists():
         chosen = [Mutation(**kept) for kept in json.loads(options.keep.read_text())]
     else:
