@@ -255,3 +255,18 @@ def test_the_target_of_a_loss_without_reduction_enters_the_node_that_saved_it() 
         F.cross_entropy(logits, target, reduction="none").sum().backward()
     each = by_label(recording.graph)["target"]
     assert takers(recording.graph, each) == [("", "nll_loss2d")]
+
+
+def test_weights_that_are_copied_from_inference_mode_disturb_no_listener() -> None:
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+            with torch.inference_mode():
+                averaged = torch.zeros(1, 3)
+            with torch.no_grad():
+                model.weight.copy_(averaged)
+    notes = [node.note for graph in recording.graphs for node in graph.nodes]
+    assert not any("not recorded" in note for note in notes)

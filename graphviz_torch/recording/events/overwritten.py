@@ -66,7 +66,8 @@ class Overwrites(Listener):
             return
         # A source that was never changed in place is probably a new result, such as a projection of
         # the parameter. The program then updates the parameter on purpose.
-        lasts = loads or isinstance(source, torch.nn.Parameter) or source._version > 0
+        changed = not TensorBase.is_inference(source) and source._version > 0
+        lasts = loads or isinstance(source, torch.nn.Parameter) or changed
         if not lasts or key in self._overwritten or len(self._overwritten) >= _MAX_COMPARED:
             return
         if may_be_read(target) and not target.is_sparse:
