@@ -144,7 +144,7 @@ class TokenUses(Listener):
         if len(args) > 2 or len(given) < 2 or not all(isinstance(one, Tensor) for one in given):
             return  # arguments such as weights are passed by keyword nearly always
         scores, target = given[:2]
-        if TensorBase.dim(scores) < 2 or target.is_floating_point():
+        if TensorBase.dim(scores) < 2 or TensorBase.is_floating_point(target):
             return
         ignored = kwargs.get("ignore_index", -100)
         among, place = TensorBase.numel(target), self.program.place(event.frame)
