@@ -90,7 +90,7 @@ def by_node(collectives: Iterable[Collective]) -> dict[int, list[Collective]]:
     """Return node id -> the collectives that send the node's result or its gradient.
 
     Collectives that send parameters are left out. Hooks of FSDP and DDP start such collectives
-    while backward is at an unrelated node, so they belong to the module of the parameters instead.
+    while backward is at an unrelated node, so these collectives belong to the parameters' module.
     """
     found: dict[int, list[Collective]] = {}
     for each in collectives:

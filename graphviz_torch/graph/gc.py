@@ -24,8 +24,8 @@ def with_gc_disabled(function: Callable[Given, Result]) -> Callable[Given, Resul
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:
         enabled = gc.isenabled()
-        try:  # a context manager could leave it disabled, if Ctrl-C came before `__exit__`
-            if enabled:  # otherwise another thread has disabled it, and will enable it again
+        try:  # Ctrl-C before the `__exit__` of a context manager would leave the collector disabled
+            if enabled:  # otherwise another thread has disabled the collector, and will enable it
                 gc.disable()
             result = function(*args, **kwargs)
         finally:

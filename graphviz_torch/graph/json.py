@@ -113,6 +113,6 @@ def from_json(text: str) -> Graph:
     """Return the graph in a JSON text that `to_json` returned.
 
     Raises:
-        ValueError: if `text` is no such text; the reasons are those of `load`.
+        ValueError: if `to_json` cannot have returned `text`; the reasons are those of `load`.
     """
     return value_of(text, Graph)

@@ -33,8 +33,8 @@ def check_paths(graph: Any) -> None:
         if _is_long(path):
             raise ValueError(
                 f"graph has a module path of {path.count('.') + 1:,} levels and {len(path):,} "
-                f"characters ({printable(path[:30])}...); up to {_MAX_LEVELS} and "
-                f"{_MAX_CHARACTERS:,} are read."
+                f"characters ({printable(path[:30])}...); at most {_MAX_LEVELS} levels and "
+                f"{_MAX_CHARACTERS:,} characters are read."
             )
 
 

@@ -38,13 +38,11 @@ def _innermost(classes: str) -> str:
     return classes.rpartition("/")[2]
 
 
-# Beginnings of `Node.note`: of a node that represents a whole compiled region, of a node whose
-# forward is run again by a checkpoint, of a node with a changed gradient, and of a node inside a
-# compiled region.
-REGION = "torch.compile region"
-CHECKPOINTED = "checkpointed"
+# Texts with which `Node.note` begins.
+REGION = "torch.compile region"  # the node represents a whole compiled region
+CHECKPOINTED = "checkpointed"  # a checkpoint runs the node's forward again
 CHANGED = "its gradient was changed in place before it was described"
-INSIDE = "inside torch.compile"
+INSIDE = "inside torch.compile"  # the node is inside a compiled region
 
 
 class Node(NamedTuple):

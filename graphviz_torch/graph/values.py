@@ -48,7 +48,7 @@ class Transfer:
     non_blocking: bool | None = None
     seconds: float | None = None  # on the device's clock; None if it was not measured
     used: bool | None = None  # False: the copy was freed before any operation read it
-    # number shared by all copies of the same data, and copies of these copies
+    # Number of the copied data. A copy of a copy has the number of the original data.
     data: int | None = None
     # True if the forward of a module was running (of the root, if `module` is "").
     in_forward: bool | None = None

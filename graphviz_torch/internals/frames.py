@@ -9,7 +9,7 @@ asyncio task has a set of its own, and a task inherits the set of the task that 
 If one of our modes or tensor subclasses handles a call, PyTorch's warnings about this call name our
 file. Such a warning is therefore issued a second time, with the user's line that it would have
 named without us. Filters by module and by line then apply, and the warning is shown once per line.
-A filter that hides the warning everywhere except in one module still hides it.
+If the program's filters show a warning in one module only, it remains hidden in that module too.
 
 Uses private API: `warnings._showwarnmsg`, which Python calls for each warning that passed the
 filters (3.10 to 3.14), and `handle_torch_function`, through which PyTorch's functions call a mode
@@ -143,7 +143,7 @@ def is_moving_module(frame: FrameType | None) -> bool:
 
 
 def is_replicating_module(frame: FrameType | None) -> bool:
-    """Return True if `frame` or a caller of it is `nn.DataParallel` copying a module."""
+    """Return True if `nn.DataParallel` is copying a module in `frame` or in a caller of it."""
     return _is_running(_REPLICATE, frame)
 
 

@@ -1,7 +1,7 @@
 """Recognize modules that wrap another module, such as DDP, and find what they wrap.
 
 The wrappers of torch.compile, DataParallel, DDP, FSDP, activation checkpointing and Fabric are
-known, as of torch 2.13.
+recognized, as they are in torch 2.13.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def gather_graphs(
 
     Args:
         graph: this rank's graph.
-        timeout: number of seconds for which rank 0 waits for the other ranks. These do not wait.
+        timeout: number of seconds for which rank 0 waits for the other ranks, which do not wait.
         group: the process group; by default the group of all ranks.
 
     Raises:

@@ -1,7 +1,8 @@
 """Find names of tensors in the caller's variables, a dict or a module, and class names of modules.
 
 Class names contain sizes, as in "Linear(4, 16)". The caller's objects are read without running
-their code. A lazy container therefore loads nothing, and an object that raises only has no names.
+their code. A lazy container therefore loads nothing, and an object that raises an exception when it
+is read gets no names.
 """
 
 from __future__ import annotations
@@ -220,10 +221,11 @@ def _output_names(outputs: Any) -> Iterable[tuple[str, Tensor]]:
 
 
 def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tensor]]:
-    """Return the names and tensors of a module's parameters and buffers, with all of their names.
+    """Return (name, tensor) of each parameter and buffer in a module and its submodules.
 
-    This is three times as fast as `named_parameters` and `named_buffers`, which visit each module
-    several times. A wrapped module has the name of its wrapper.
+    A tied parameter occurs once for each of its names. A wrapped module has the name of its
+    wrapper. This is three times as fast as `named_parameters` and `named_buffers`, which visit each
+    module several times.
     """
     found: list[tuple[str, Tensor]] = []
     stack = [(prefix, module)]
@@ -255,7 +257,7 @@ def _module_names(module: torch.nn.Module, prefix: str) -> list[tuple[str, Tenso
 
 
 # Module class of PyTorch -> names of the attributes that are shown. For other modules only the
-# class is shown, because reading their attributes could run code of the user.
+# class is shown, because reading their attributes could run user code.
 _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Embedding: ("num_embeddings", "embedding_dim"),

@@ -1,7 +1,7 @@
 """Convert an exported program or a graph of `torch.fx`, without running it, to a `Graph`.
 
-There is one node per fx node, with the shape, source line and module in its metadata. A `getitem`
-that picks one of several results becomes an output of the node that created them.
+Each fx node becomes one node, with the shape, source line and module from the fx node's metadata. A
+`getitem` that picks one of several results becomes an output of the node that created them.
 """
 
 from __future__ import annotations

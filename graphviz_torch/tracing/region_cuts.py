@@ -1,4 +1,4 @@
-"""Remove unused cuts from compiled regions, as the graph of the eager program does not show them.
+"""Remove unused cuts from compiled regions; the graph of the eager program has none either.
 
 A cut is unused if nothing uses its result. Nodes whose results are used only by unused cuts are
 removed as well.

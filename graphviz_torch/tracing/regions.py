@@ -57,7 +57,7 @@ class RegionCut(NamedTuple):
     inputs: tuple[int, ...] = ()  # indices of the region's inputs upstream of the cut
     results: tuple[int, ...] = ()  # indices of the region's results computed from the cut's result
     shown: bool = True  # True if the cut is shown even if no node outside uses its result
-    outside: tuple[int, ...] = ()  # ids before inlining of outside nodes that use the result
+    outside: tuple[int, ...] = ()  # ids (before inlining) of nodes outside that use the result
 
 
 class RegionEvent(NamedTuple):

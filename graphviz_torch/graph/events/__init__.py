@@ -51,7 +51,7 @@ class StaleBuffers(Occurrence):
     """
 
     module: str = ""
-    count: int = 0  # number of changes of a parameter
+    count: int = 0  # number of assignments to a parameter
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -336,11 +336,11 @@ class SelfCopy(Occurrence):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class TokenShift(Occurrence):
-    """Class targets that are the tokens of the embedding, shifted by a number of positions."""
+    """Class targets that equal the embedded tokens, shifted by `lag` positions."""
 
     function: str = ""  # "cross_entropy"
     lag: int = 0  # 0 for unshifted targets, 1 for those of a language model
-    length: int = 0  # number of tokens in a row
+    length: int = 0  # number of tokens of each sequence
     only: bool = True  # True if the forward embedded no other batch of tokens
     attention: str = ""  # function that attends to all tokens, without a mask; "" if none
     attended: str = ""  # line of this attention
@@ -355,7 +355,7 @@ class UsedPadding(Occurrence):
 
     use: PaddingUse = "targets"
     function: str = ""  # "cross_entropy", "scaled_dot_product_attention"
-    token: int = 0  # the token that pads
+    token: int = 0  # id of the padding token
     count: int = 0  # number of targets that are padding; for attention, of tokens
     among: int = 0  # number of all targets, or of all tokens
     embedded: str = ""  # line that embeds the tokens
@@ -411,7 +411,7 @@ class RepeatedLayer(Occurrence):
     """
 
     container: str = ""  # path of the list
-    count: int = 0  # number of times
+    count: int = 0  # number of times that the list contains the module
     layer: str = ""  # class of the module
 
 
@@ -431,7 +431,7 @@ class RepeatedForward(Occurrence):
 class ResultOnContext(Occurrence):
     """A custom Function that keeps its own result as an attribute of its context.
 
-    `where` is the line that sets the attribute; `nodes` are those of the Function.
+    `where` is the line that sets the attribute; `nodes` are the ids of the Function's nodes.
     """
 
     function: str = ""

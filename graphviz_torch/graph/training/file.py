@@ -38,7 +38,7 @@ _CHUNK = 1 << 18
 
 
 class _Shape(NamedTuple):
-    """The columns of the latest graph with certain edges, and a cache of decoded columns."""
+    """The columns of the latest graph with one set of edges, and a cache of decoded columns."""
 
     columns: Any
     known: Known

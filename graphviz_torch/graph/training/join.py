@@ -38,7 +38,7 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
-    by = ran = 0  # in the graphs so far: number of all nodes, and of those that backward ran
+    by = ran = 0  # number of nodes in the graphs so far, and of nodes that backward ran
     for graph in graphs:
         own = shift_ids(graph, by)
         shifted.append(replace(own, nodes=tuple([_shift_order(node, ran) for node in own.nodes])))

@@ -36,7 +36,7 @@ class Recompiled(NamedTuple):
 
     code: CodeType
     reason: str  # Dynamo's message: the guard that failed
-    before: int  # how many times the function was compiled before
+    before: int  # number of earlier compilations of the function
 
 
 class Trace(Protocol):
@@ -190,7 +190,7 @@ def record_recompile(code: CodeType, reason: str, before: int) -> None:
     Args:
         code: code object of the function.
         reason: Dynamo's message with the guard that failed.
-        before: how many times the function was compiled before.
+        before: number of earlier compilations of the function.
     """
     _thread_state.recompiled = Recompiled(code, reason, before)
 
@@ -227,7 +227,7 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return the trace of `code`, if this thread compiled no other code since.
+    """Return the trace of `code`; None if this thread has compiled other code since.
 
     The trace is returned once; a second call returns None.
     """

@@ -102,7 +102,7 @@ def _compile_both(
 
 
 def _with_results(module: Any) -> tuple[Any, list[Any]]:
-    """Return a copy of a graph that also returns each operation's result, and these operations."""
+    """Return a copy of a graph that also returns all operations' results, and the operations."""
     graph, copies = torch.fx.Graph(), dict[Any, Any]()
     nodes, results = list[Any](), list[Any]()
     for node in module.graph.nodes:

@@ -58,7 +58,7 @@ class Placement(Protocol):
         """Return the peak of allocated bytes in this step."""
 
     def crossing(self) -> AbstractContextManager[None]:
-        """Return a context manager for a copy, whose result is not put on its input's device."""
+        """Return a context manager in which results are not put on the device of their inputs."""
 
 
 class FakeAccelerator:

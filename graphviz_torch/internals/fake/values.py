@@ -90,7 +90,7 @@ class FakeTensors:
     def __init__(self, values: Mapping[str, float]) -> None:
         self.values = dict(values)
         self.printed: set[str] = set()  # lines that read 0 and only print it
-        # Line -> how often it read 0 and used it to decide something.
+        # Line -> number of times that the line read 0 and used it in a decision.
         self._asked: Counter[str] = Counter()
         self._is_formatting = False  # True while `Tensor.__format__` runs
         # For each running `.item()`, the line to which its `UnknownScalar` belongs.
@@ -202,7 +202,7 @@ class FakeTensors:
 
     @property
     def needs_values(self) -> bool:
-        """True if the program has read values that it does not only print."""
+        """True if the program has used a value that it read for more than printing."""
         return bool(self._asked)
 
     def unknown_values_error(self) -> UnknownValue:

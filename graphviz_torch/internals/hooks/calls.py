@@ -94,7 +94,7 @@ class Raised(NamedTuple):
 
 
 class _Listening(NamedTuple):
-    """The listeners for calls of one kind."""
+    """The listeners for calls of one function with the same keyword names."""
 
     before: Callbacks
     after: Callbacks

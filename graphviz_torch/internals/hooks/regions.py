@@ -22,8 +22,8 @@ that Dynamo has reached.
 
 Uses private API (2.11 to 2.15):
 
-    calls           three functions of Dynamo that compiled callables and disabled functions call,
-                    the local variables of their callers, and the code name "_fn" of the latter
+    calls           three functions of Dynamo that compiled callables and disabled functions call;
+                    the local variables of the callers, and the name of their code, "_fn"
     graphs          the name of a graph in Dynamo's code
     compilations    the flag that one is running, the callbacks at its start and end, the check
                     whether to skip a frame, the reasons of a recompilation, a frame's conversion

@@ -1,8 +1,8 @@
 """Record how a module was called, so that its forward can be run again with the same result.
 
-A `ModuleCall` has copies of the tensors among the arguments and of the buffers, the random state,
-autocast and the default dtype. Parameters are not copied, so a second run uses their values at the
-time of the second run.
+A `ModuleCall` contains copies of the argument tensors and of the module's buffers, and the random
+state, the autocast settings and the default dtype at the time of the call. Parameters are not
+copied, so a second run uses their values at the time of the second run.
 
 Uses private API (2.13): `torch._C._functorch`, and parts of `torch.random`, `torch.cuda` and
 `torch.get_autocast_dtype`.
@@ -65,7 +65,7 @@ def _numpy_state() -> Any:
 
 
 class PythonDraws:
-    """A check: true if `random` or numpy has drawn numbers since this object was created."""
+    """An object that becomes true once `random` or numpy draws numbers after its creation."""
 
     def __init__(self) -> None:
         self._before = random.getstate(), _numpy_state()
@@ -178,7 +178,7 @@ class ModuleCall:
 
     @contextmanager
     def context(self, *, eager: bool = True) -> Iterator[None]:
-        """Return a context with the call's autocast and default dtype.
+        """Return a context manager that sets the call's autocast state and default dtype.
 
         Args:
             eager: True to run compiled functions eagerly.

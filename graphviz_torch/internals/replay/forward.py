@@ -143,7 +143,7 @@ class _CompiledCalls:
             self._calls.append((module, *copy_nested((args, kwargs)), RandomState.current()))
 
     def compare(self, inside: Callable[[CompiledOperation], None]) -> None:
-        """Repeat each call, and pass its operations to `inside`, compiled and eager."""
+        """Run each call again, and pass the results of its operations to `inside`."""
         for module, args, kwargs, state in self._calls:
             state.restore()
             compare_operations(module, args, kwargs, inside)

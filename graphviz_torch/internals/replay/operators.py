@@ -65,7 +65,7 @@ def written_by(
 
 
 def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return the arguments with each dtype widened to double precision."""
+    """Return the arguments with each dtype replaced by its double precision dtype."""
 
     def wide(value: Any) -> Any:
         return DOUBLE.get(value, value) if isinstance(value, torch.dtype) else value
@@ -74,7 +74,7 @@ def wide_dtypes(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def with_the_same_numbers(func: Any, args: Any, result: Any) -> Any:
-    """Return a random operator's result in float64, for the same random numbers as `result`.
+    """Recompute a random operator in float64, with the random numbers that produced `result`.
 
     Args:
         func: the operator.

@@ -10,7 +10,8 @@ Random operators draw the same numbers in both runs. With `other_seed`, they dra
 the changed run. These are then the only difference, and operators that use them are called once.
 
 `numpy`, `tolist` and `data_ptr` take values out of PyTorch, where they cannot be followed. If one
-of them is called on values that differ, the control flow is taken to depend on these values.
+of them is called on values that differ between the runs, the control flow is taken to depend on
+these values.
 
 Defines the private `_should_skip_dynamo`; without it, a mode loads the compiler (2.13).
 """
@@ -364,7 +365,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 )
 
     def record_value_read(self, name: str, tensor: Tensor) -> None:
-        """Record that the program reads values of a tensor, if both runs differ in these."""
+        """Record that the program reads a tensor whose values differ between the two runs."""
         differs = self.shadows.get(tensor) is not None
         if not self.dependent and (differs or (self._double and tensor.dtype in DOUBLE)):
             self.dependent, self.leaves = True, name

@@ -54,10 +54,10 @@ class _SilencedOutput:
 
 
 class SideEffects:
-    """Suppresses or refuses the side effects of a forward that is run again.
+    """A filter for a forward that is run again: suppresses or refuses its side effects.
 
     Args:
-        contents: snapshot of the modules, from which their open files are known.
+        contents: snapshot of the modules' state; open files in it are made read-only.
     """
 
     def __init__(self, contents: Snapshot) -> None:

@@ -5,11 +5,12 @@ tensors, many wrapper subclasses, and parameters that FSDP freed have no memory.
 user's tensors therefore calls these functions first, and gets plain tensors with memory.
 
     is_dense(tensor)     True if it has exactly one storage, with or without memory
-    has_memory(tensor)   True if it is dense and a kernel may read it; with_memory(tensors) returns
-                         those of many tensors; have_memory(tensors) is True if all are such tensors
+    has_memory(tensor)   True if it is dense and a kernel may read it
+    with_memory(tensors) the tensors for which `has_memory` is True
+    have_memory(tensors) True if `has_memory` is True for all tensors
     elements(tensor)     the plain tensors that contain its elements, if there are any
-    parts(tensor)        all tensors of which it consists: it keeps them alive, and a copy of it
-                         copies them; parts_of_each(tensors) returns those of many tensors
+    parts(tensor)        the tensors that it keeps alive, and that are copied if it is copied
+    parts_of_each(tensors)   the parts of many tensors
 
 Only attributes of subclasses are read. No operator is called on them, which would run the user's
 `__torch_dispatch__`. Callers use `unseen_calls()`, because function modes see attribute reads.
@@ -126,9 +127,9 @@ def is_on_cpu(tensor: Tensor) -> bool:
 
 
 def readable(tensor: Any) -> list[Tensor]:
-    """Return [detached dense tensor] for a floating-point tensor.
+    """Return a list with the detached dense tensor of a floating-point tensor.
 
-    The list is empty if the tensor cannot be read as a single dense tensor.
+    The list is empty for other values, and if the tensor cannot be read as one dense tensor.
     """
     if not isinstance(tensor, Tensor) or not tensor.dtype.is_floating_point:
         return []

@@ -128,10 +128,12 @@ def defined_outputs(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
         used: indices of the outputs that the graph uses, which are therefore defined.
 
     Autograd gives an undefined output the metadata of a scalar on the CPU. If no node uses such an
-    output, it is taken to be undefined in three cases. Another output is on another device. The
-    node is a custom Function, for whose non-tensor arguments autograd creates such outputs. Or the
-    node belongs to a double backward and another output is not a scalar; then it is a gradient that
-    was not requested.
+    output, it is taken to be undefined in three cases:
+
+    - Another output is on another device.
+    - The node is a custom Function, for whose non-tensor arguments autograd creates such outputs.
+    - The node belongs to a double backward, and another output is not a scalar. The undefined
+      output is then a gradient that was not requested.
     """
     on_device = any(meta is not None and meta.device != "cpu" for meta in outputs)
     asked = any(meta is not None and meta.shape for meta in outputs)
