@@ -1,13 +1,14 @@
 """Build the graphs of a recording from plain values, when a step or the block is over.
 
 1. A `Backward` and the columns of all listeners, such as one value per node, become a `Graph`.
-2. Each listener adds the values that belong to no single node.
-3. The rows about modules are added, which are the same in every graph of the recording.
+2. The listeners see all graphs. The values that belong to no single node, and the rows about
+   modules, are then set in one step.
+3. Compiled regions are replaced by the operations inside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -36,31 +37,28 @@ def graphs_of(
         listeners: the recorders, which add values to nodes, to modules and to the whole graph.
     """
     graphs = [graph_of(each, program, listeners) for each in backwards]
-    for listener in listeners:
-        program.remarks.attempt(listener.on_graphs_built, backwards, graphs)
-    rows = module_rows(program, listeners)
-    pairs = zip(graphs, backwards, strict=True)
-    graphs = [_complete_graph(*pair, program, listeners) for pair in pairs]
+    for method in _methods(listeners, "on_graphs_built"):
+        program.remarks.attempt(method, backwards, graphs)
+    graphs = _complete_graphs(graphs, backwards, program, listeners)
     if program.options.compiled != "closed":
         for i, backward in enumerate(backwards):
             if backward.reading.regions:
                 inside = _region_arguments(backward, program, listeners)
                 graphs[i] = program.remarks.attempt(inline_regions, graphs[i], *inside) or graphs[i]
-    graphs = [
-        replace(graph, step=replace(graph.step, is_inner_step=True)) if inner else graph
-        for graph, inner in zip(graphs, _are_inner_steps(backwards), strict=True)
-    ]
-    graphs = [replace(graph, modules=rows) for graph in graphs] if rows else graphs
-    return _with_first_nonfinite(
-        [program.remarks.attempt(cut_paths, graph) or graph for graph in graphs]
-    )
+    return [program.remarks.attempt(cut_paths, graph) or graph for graph in graphs]
+
+
+def _methods(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
+    """Return a method of those listeners whose class overrides it, in order."""
+    default = getattr(Listener, name)
+    return [getattr(one, name) for one in listeners if getattr(type(one), name) is not default]
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
     """Return one row for each module for which any listener has a value."""
     found: dict[str, Mapping[str, Any]] = {}
-    for listener in listeners:
-        for name, values in (program.remarks.attempt(listener.module_columns) or {}).items():
+    for method in _methods(listeners, "module_columns"):
+        for name, values in (program.remarks.attempt(method) or {}).items():
             found[name] = {**found.get(name, {}), **values}
     # There may be thousands of modules, so the rows are built without a Python loop over modules.
     paths = list(dict.fromkeys(chain.from_iterable(found.values())))
@@ -75,10 +73,8 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
     """Return the graph of one backward, with the listeners' columns."""
     read, rows = backward.reading.columns, _origins(backward, program)
     notes: dict[int, list[str]] = {}
-    for listener in listeners:
-        for name, values in (
-            program.remarks.attempt(listener.node_columns, backward) or {}
-        ).items():
+    for method in _methods(listeners, "node_columns"):
+        for name, values in (program.remarks.attempt(method, backward) or {}).items():
             if name == "note":
                 for i, note in values.items():
                     notes.setdefault(i, []).append(note)
@@ -96,8 +92,7 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
         rows["note"] = list(read["note"])
         for i, some in said.items():
             rows["note"][i] = _join_notes(rows["note"][i], *some)
-    graph = backward.reading.graph(**rows)
-    return replace(graph, step=Step(loss_scale=_loss_scale(backward)))
+    return backward.reading.graph(**rows)
 
 
 def _join_notes(*notes: str) -> str:
@@ -105,16 +100,35 @@ def _join_notes(*notes: str) -> str:
     return "; ".join(dict.fromkeys(filter(None, notes)))
 
 
-def _complete_graph(
-    graph: Graph, backward: Backward, program: Program, listeners: Sequence[Listener]
-) -> Graph:
-    """Return the graph with its events, and with the listeners' values that belong to no node."""
-    for listener in listeners:
-        graph = program.remarks.attempt(listener.add_to_graph, graph, backward) or graph
-    line, leaf = program.line(), backward.reading.leaves.get
-    made = program.source_in(line)
-    events = program.events.noted_before(backward.position + 1, backward.node, leaf, line, made)
-    return replace(graph, events=events)
+def _complete_graphs(
+    graphs: Sequence[Graph],
+    backwards: Sequence[Backward],
+    program: Program,
+    listeners: Sequence[Listener],
+) -> list[Graph]:
+    """Return the graphs with the values that belong to no single node."""
+    attempt = program.remarks.attempt
+    modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)
+    complete: list[Graph] = []
+    nonfinite: int | None = None  # index of the first graph with non-finite gradients
+    for i, (graph, backward) in enumerate(zip(graphs, backwards, strict=True)):
+        values: dict[str, Any] = {"modules": modules} if modules else {}
+        step: dict[str, Any] = {
+            "loss_scale": _loss_scale(backward),
+            "is_inner_step": inner[i],
+            "nonfinite_since": nonfinite,
+        }
+        for method in _methods(listeners, "graph_values"):
+            values |= attempt(method, graph, backward) or {}
+        for method in _methods(listeners, "step_values"):
+            step |= attempt(method, backward) or {}
+        line, leaf = program.line(), backward.reading.leaves.get
+        made = program.source_in(line)
+        events = program.events.noted_before(i + 1, backward.node, leaf, line, made)
+        complete.append(replace(graph, **values, events=events, step=Step(**step)))
+        if nonfinite is None and _has_nonfinite_gradients(complete[-1]):
+            nonfinite = i
+    return complete
 
 
 def _region_arguments(
@@ -126,8 +140,8 @@ def _region_arguments(
     that returns a module's path.
     """
     regions: Mapping[int, Region] = backward.reading.regions
-    for listener in listeners:
-        regions = program.remarks.attempt(listener.add_to_regions, regions, backward) or regions
+    for method in _methods(listeners, "add_to_regions"):
+        regions = program.remarks.attempt(method, regions, backward) or regions
     regions = {i: without_unused_cuts(region) for i, region in regions.items()}
     origins = [one.origin for region in regions.values() for one in region.nodes]
     origins += [one.origin for region in regions.values() for one in region.cuts]
@@ -168,20 +182,6 @@ def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
     for i in {node for node, _ in backward.reading.ends} if lines else ():
         said.setdefault(i, []).extend(lines)
     return said
-
-
-def _with_first_nonfinite(graphs: list[Graph]) -> list[Graph]:
-    """Set `step.nonfinite_since` in all graphs after the first one with non-finite gradients.
-
-    The value is the index of that graph. Only gradients of parameters count.
-    """
-    first = next(
-        (i for i, graph in enumerate(graphs) if _has_nonfinite_gradients(graph)), len(graphs)
-    )
-    return [
-        replace(graph, step=replace(graph.step, nonfinite_since=first)) if first < i else graph
-        for i, graph in enumerate(graphs)
-    ]
 
 
 def _are_inner_steps(backwards: Sequence[Backward]) -> list[bool]:

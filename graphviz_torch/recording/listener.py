@@ -51,6 +51,9 @@ from .program import Program
 Columns = Mapping[str, Mapping[int, Any]]
 # Field of `ModuleRow` -> path of the module -> value. Modules without a value are left out.
 ModuleColumns = Mapping[str, Mapping[str, Any]]
+# Field of `Graph` -> value, and field of `Step` -> value.
+GraphValues = Mapping[str, Any]
+StepValues = Mapping[str, Any]
 
 
 # Name of an event -> class of a context manager that installs hooks. The class takes the callback
@@ -173,9 +176,18 @@ class Listener:
         """
         return {}
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
-        """Return the graph with the values of this listener that belong to no single node."""
-        return graph
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+        """Return values that belong to no single node, by field of `Graph`.
+
+        Args:
+            graph: the graph of the backward, which has the node columns only.
+            backward: the backward.
+        """
+        return {}
+
+    def step_values(self, backward: Backward) -> StepValues:
+        """Return values that belong to the training step, by field of `Step`."""
+        return {}
 
     def add_to_regions(
         self, regions: Mapping[int, Region], backward: Backward

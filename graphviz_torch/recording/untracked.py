@@ -25,7 +25,6 @@ import inspect
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import zip_longest
 from math import prod
@@ -57,7 +56,7 @@ from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
 from .backward import Backward
-from .listener import Listener, RegionRan
+from .listener import GraphValues, Listener, RegionRan
 from .program import Program
 from .program.call_names import bare_name
 from .program.call_stack import RunningModule
@@ -195,7 +194,7 @@ class UntrackedCalls(Listener):
         self._factories = {}
         self.program.stack.close()
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
         targets: dict[_Producer, dict[int, None]] = {}
         first = min([number for number in backward.numbers if number >= 0], default=0)
         last = max(backward.numbers, default=0)
@@ -242,7 +241,7 @@ class UntrackedCalls(Listener):
                     tuple(entry.copies),
                 )
             )
-        return replace(graph, untracked=tuple(rows))
+        return {"untracked": tuple(rows)}
 
     def _use(
         self, given: Tensor, start: int, end: int, label: str, frame: FrameType | None

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -27,7 +27,7 @@ from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
-from ..listener import BackwardBegan, BackwardEnded, Listener
+from ..listener import BackwardBegan, BackwardEnded, GraphValues, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Source, sources
@@ -147,10 +147,10 @@ class Collectives(Listener):
         pending = self._pending.items()
         self._pending = {key: each for key, each in pending if not each[0].expired()}
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
         owners = self._owners
         if owners is None:
-            return graph
+            return {}
         line = self.program.line()
         text = sources(line)
         made = []
@@ -179,7 +179,7 @@ class Collectives(Listener):
                 () if each.times is None else (each.times,),
             )
             made.append(collective)
-        return replace(graph, collectives=tuple(made))
+        return {"collectives": tuple(made)}
 
     def close(self) -> None:
         self._pending, self._calls = {}, {}

@@ -14,7 +14,6 @@ They are compared when the graphs of several ranks are gathered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
@@ -28,7 +27,7 @@ from ...internals.tensors.checksums import Checksums
 from ...internals.tensors.heap import instances_of
 from ...internals.tensors.memory import PLAIN
 from ..backward import Backward
-from ..listener import BackwardBegan, Listener
+from ..listener import BackwardBegan, Listener, StepValues
 from ..program import Program
 
 _MAX_CHECKSUMS = 8  # number of checksums kept per tensor: half are the earliest, half the latest
@@ -76,16 +75,16 @@ class Replicas(Listener):
             del self._summed[_MAX_CHECKSUMS // 2 : -(_MAX_CHECKSUMS // 2)]
         self._now, self._found = None, {}
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def step_values(self, backward: Backward) -> StepValues:
         if self._now is None or backward.position != self._last:
-            return graph
+            return {}
         moments = [*self._summed, self._now]
         found = tuple(
             Value(name, copy.kind, copy.ranks, copy.wrapper, tuple(s.get(name) for _, s in moments))
             for name, copy in self._found.items()
         )
         summed = tuple(number for number, _ in moments)
-        return replace(graph, step=replace(graph.step, replicas=found, checksum_steps=summed))
+        return {"replicas": found, "checksum_steps": summed}
 
     def close(self) -> None:
         self._found, self._ddp_guarantees = {}, None

@@ -49,7 +49,7 @@ from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, grad_fn_of, is_alive
 from ...tracing.regions import Region
 from ..backward import Backward
-from ..listener import Listener, Reach, RegionRan
+from ..listener import GraphValues, Listener, Reach, RegionRan
 from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
 from ..program.source_lines import source_text
@@ -226,7 +226,7 @@ class Cuts(Listener):
     def on_step_end(self, event: None) -> None:
         self._rows, self._inside = {}, []
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
         line = self.program.line()
         cuts = [
             Cut(
@@ -241,7 +241,7 @@ class Cuts(Listener):
             )
             for cut, label, before in self._rows.get(backward.position, ())
         ]
-        return replace(graph, cuts=tuple(cuts))
+        return {"cuts": tuple(cuts)}
 
     def close(self) -> None:
         # Breaks a reference cycle between a tensor that was detached in place and its former node.

@@ -15,7 +15,7 @@ from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradientEdge
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
-from ..listener import BackwardEnded, BlockRaised, InnerBackwardRaised, Listener
+from ..listener import BackwardEnded, BlockRaised, GraphValues, InnerBackwardRaised, Listener
 from ..live import LiveGraph, producers_of
 from ..program import Program
 from ..program.in_place import Change
@@ -150,14 +150,14 @@ class Failures(Listener):
         operands = [] if self._block is None else self._block.operands
         return [(part.fn, part.output_nr) for part in operands if part.fn is not None]
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
         own = self._failed.get(backward.position)
         if backward.position == self._position:
             failed = self._block
         else:  # if this backward raised an exception, the program caught it
             failed = None if own is None else FailedCall(own.error, "backward", backward.call.place)
         if failed is None:
-            return graph
+            return {}
         line = self.program.line()
         failure = failed.value(self.program.source_in(line), line)
         if own is not None and own.node is not None and failed.error == own.error:
@@ -170,4 +170,4 @@ class Failures(Listener):
             for name, change in own.rerun.changes:
                 causes.append(Cause(change.operation, line(change.place), label=name))
             failure = replace(failure, causes=tuple(causes))
-        return replace(graph, failure=failure)
+        return {"failure": failure}

@@ -20,7 +20,7 @@ from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.norms import Norms
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
-from ..listener import BackwardBegan, Listener
+from ..listener import BackwardBegan, GraphValues, Listener
 from ..program import Program
 
 
@@ -94,8 +94,8 @@ class Weights(Listener):
         if not self.program.options.light:
             self._grads |= _sharded_gradients(listed)
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
-        return replace(graph, parameters=self._parameters(backward))
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+        return {"parameters": self._parameters(backward)}
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table

@@ -18,7 +18,7 @@ import math
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from types import FrameType
@@ -46,7 +46,7 @@ from ...internals.probes import Probe, fetch, probe
 from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
-from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed, StepValues
 from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
@@ -171,9 +171,9 @@ class ClearedGradients(Listener):
         if event.optimizer is not None:
             self._sample(event.optimizer)
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def step_values(self, backward: Backward) -> StepValues:
         where = self.program.line()(self._places[backward.position])
-        return replace(graph, step=replace(graph.step, stale_gradients=where))
+        return {"stale_gradients": where}
 
     def _use(self, optimizer: Optimizer, place: CodePosition | None) -> None:
         """Check at an optimizer's step whether it uses a gradient of an earlier step again."""

@@ -13,11 +13,11 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from ...graph import Graph, RetainedGraphs
+from ...graph import RetainedGraphs
 from ...internals.frames import CodePosition
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
@@ -26,7 +26,7 @@ from ...tracing.nodes import GradFn
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..events.code import codes, find_method_call
-from ..listener import BackwardBegan, Listener
+from ..listener import BackwardBegan, Listener, StepValues
 from ..live import LiveGraph
 from ..program import Program
 
@@ -122,14 +122,12 @@ class GraphHistory(Listener):
     def on_step_end(self, event: None) -> None:
         self._found, self._going_on = {}, set()
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def step_values(self, backward: Backward) -> StepValues:
         position = backward.position
         if position not in self._found:
-            return graph
+            return {}
         retained, goes_on = self._value(self._found[position], backward), position in self._going_on
-        return replace(
-            graph, step=replace(graph.step, retained=retained, continues_previous=goes_on)
-        )
+        return {"retained": retained, "continues_previous": goes_on}
 
     def _value(self, retention: Retention | None, backward: Backward) -> RetainedGraphs | None:
         if retention is None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -42,7 +42,7 @@ from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
+from ..listener import BackwardBegan, BackwardEnded, GraphValues, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
 from ..program.tracking import public_name
@@ -347,7 +347,7 @@ class Copies(Listener):
         self._transfers.forget()
         self._backwards, self._stepped = 0, False
 
-    def add_to_graph(self, graph: Graph, backward: Backward) -> Graph:
+    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
         line = self.program.line()
         found = [
             copy.transfer(_node(copy, backward), line(copy.place), backward.position)
@@ -359,7 +359,7 @@ class Copies(Listener):
             for copy in graph.transfers
             if copy.node is None or graph.nodes[copy.node].order is None
         ]
-        return replace(graph, transfers=(*found, *ahead, *self._unmatched))
+        return {"transfers": (*found, *ahead, *self._unmatched)}
 
 
 def _operation(frame: FrameType) -> str:
