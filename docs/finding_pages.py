@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 
 from graphviz_torch import Finding, find
-from graphviz_torch.findings.findings import Checked, Findings
+from graphviz_torch.findings.findings import CheckedCounts, Findings
 from graphviz_torch.findings.rule import RULES, Rule, Rules
 
 FOLDER = Path(__file__).parent / "findings"
@@ -98,7 +98,7 @@ def said(program: str) -> Sequence[Finding]:
 def table(program: str, rule: str = "") -> str:
     """Return the report of a program as a page shows it: without notes, except those of `rule`."""
     shown = [f for f in said(program) if f.severity != "info" or f.rule == rule]
-    return Findings(shown, Checked(0, 0, 0)).to_text(notes=True).partition("\n")[2]
+    return Findings(shown, CheckedCounts(0, 0, 0)).to_text(notes=True).partition("\n")[2]
 
 
 def symptoms(before: str) -> str:

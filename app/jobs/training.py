@@ -16,7 +16,7 @@ from . import devices
 from .backward import open_own_recording
 from .recordings import zip_folder
 from .server import report
-from .values import Settings, Step, TrainingResult
+from .values import LoggedStep, TrainingResult, TrainingSettings
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
@@ -29,7 +29,7 @@ WIDTH = 32
 class Deep(nn.Module):
     """A stack of equal layers. With `residual`, each layer's input is added to its output."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TrainingSettings) -> None:
         super().__init__()
         self.residual = settings.residual
         activation = ACTIVATIONS[settings.activation]
@@ -50,8 +50,8 @@ class Deep(nn.Module):
         return result
 
 
-def train(settings: Settings) -> TrainingResult:
-    """Train a network, and report each `Step` when the step ends."""
+def train(settings: TrainingSettings) -> TrainingResult:
+    """Train a network, and report each `LoggedStep` when the step ends."""
     torch.manual_seed(settings.seed)
     with devices.use(settings.device) as found, tempfile.TemporaryDirectory() as folder:
         device = found[0]
@@ -71,7 +71,7 @@ def train(settings: Settings) -> TrainingResult:
                 optimizer.step()
                 optimizer.zero_grad()
                 writer.add_scalar("loss", loss.item(), step)
-                report(Step(step, loss.item(), norms.take()))
+                report(LoggedStep(step, loss.item(), norms.take()))
             watching.remove()
             to_tensorboard(recording.graph, writer, step=settings.steps)
         return TrainingResult(open_own_recording(recording.graph), zip_folder(Path(folder)))

@@ -79,7 +79,7 @@ class GradientSteps:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     """The visitor's settings for a training run."""
 
     depth: int = 12
@@ -93,7 +93,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Step:
+class LoggedStep:
     """One training step: its loss and gradient norms."""
 
     step: int

@@ -8,7 +8,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from ..jobs.values import Settings, Step, TrainingResult
+from ..jobs.values import LoggedStep, TrainingResult, TrainingSettings
 from ..panels import devices, text
 from ..panels.charts import quantity, scale
 from ..panels.figures import draw_findings, draw_gradients, draw_graph
@@ -28,9 +28,9 @@ ABOUT = (
     "layer's parameters, from the first layer (dark) to the last (bright)."
 )
 STARTS = {
-    "Vanishing": Settings(rate=0.002),
-    "Exploding": Settings(activation="ReLU", gain=3.0, rate=1e-11),
-    "Healthy": Settings(activation="ReLU", gain=0.2, residual=True, rate=0.02),
+    "Vanishing": TrainingSettings(rate=0.002),
+    "Exploding": TrainingSettings(activation="ReLU", gain=3.0, rate=1e-11),
+    "Healthy": TrainingSettings(activation="ReLU", gain=0.2, residual=True, rate=0.02),
 }
 
 
@@ -42,7 +42,7 @@ def draw() -> None:
     )  # fmt: skip
     settings = _choose(STARTS[start])
     state = st.session_state
-    steps: list[Step] = state.setdefault("training steps", [])
+    steps: list[LoggedStep] = state.setdefault("training steps", [])
     if state.get("training settings") != settings:
         state["training settings"] = settings
         state["training paused"] = False
@@ -64,7 +64,7 @@ def draw() -> None:
 
     drawn = -DRAW_SECONDS
 
-    def draw_step(step: Step) -> tuple[float, str]:
+    def draw_step(step: LoggedStep) -> tuple[float, str]:
         """Add a step to the charts, and draw them again at most once per second."""
         nonlocal drawn
         if step.step >= len(steps):
@@ -112,7 +112,7 @@ def _set_start() -> None:
         st.session_state[name] = getattr(start, name)
 
 
-def _choose(start: Settings) -> Settings:
+def _choose(start: TrainingSettings) -> TrainingSettings:
     """Draw the controls and return the chosen settings."""
     with st.expander("Settings", icon=":material/tune:"):
         left, right = st.columns(2, gap="large")
@@ -141,7 +141,7 @@ def _choose(start: Settings) -> Settings:
                 bind="query-params",
             )  # fmt: skip
             seed = st.number_input("Seed", 0, 9999, 0, key="seed", bind="query-params")
-    return Settings(
+    return TrainingSettings(
         depth=int(depth),
         activation=str(activation),
         gain=float(gain),
@@ -160,7 +160,7 @@ def _slider(
     return number
 
 
-def _draw_steps(steps: list[Step]) -> None:
+def _draw_steps(steps: list[LoggedStep]) -> None:
     """Draw the numbers of the last step, and charts of the loss and of the gradient norms."""
     loss = norm = ratio = "…"
     if steps:

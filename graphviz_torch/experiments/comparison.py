@@ -20,10 +20,12 @@ from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.memory import elements, has_memory
 
 _TAKES = ("nll_loss", "gather", "index", "embedding", "take")
-_MAX_MEASURED_OPERATORS = 16  # number of operators for which `Row.change` is computed
+_MAX_MEASURED_OPERATORS = (
+    16  # number of operators for which `OperatorComparison.change` is computed
+)
 
 
-class Row(NamedTuple):
+class OperatorComparison(NamedTuple):
     """The comparison of an operator's result in both runs."""
 
     number: int
@@ -171,11 +173,11 @@ class Comparison:
     ) -> None:
         self._views = views
         self.count, self.allowed, self.in_pairs = count, allowed, in_pairs
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, OperatorComparison] = {}
         # Index of a node in the run -> fraction of elements that differ.
         self.shares: dict[int, float] = {}
         self.same = 0  # number of operators whose results are equal
-        self.last_same: Row | None = None
+        self.last_same: OperatorComparison | None = None
 
     def __call__(self, compared: OperatorPair) -> bool:
         """Add an operator's results; return whether they differ."""
@@ -223,7 +225,7 @@ class Comparison:
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
-    def origin(self, maker: int) -> tuple[Row, list[Row]] | None:
+    def origin(self, maker: int) -> tuple[OperatorComparison, list[OperatorComparison]] | None:
         """Return the first operator upstream of `maker` that mixes lanes, and a list of all.
 
         Returns None if no operator mixes lanes.
@@ -231,7 +233,7 @@ class Comparison:
         Args:
             maker: number of the operator where the search starts.
         """
-        path: dict[int, Row] = {}
+        path: dict[int, OperatorComparison] = {}
         stack = [maker]
         while stack:
             number = stack.pop()
@@ -254,17 +256,17 @@ def row_of(
     crossed: bool = False,
     count: int = 0,
     placed: bool = True,
-) -> Row:
-    """Return the `Row` of an operator.
+) -> OperatorComparison:
+    """Return the `OperatorComparison` of an operator.
 
     Args:
         compared: the operator, with its results in both runs.
-        kept, share, change, crossed: fields of the `Row`: keeps, share, change, crosses.
+        kept, share, change, crossed: `keeps`, `share`, `change` and `crosses` of the result.
         count: number of lanes.
         placed: whether to find the source line that called the operator.
     """
     place, user_place, functions = compared.lines() if placed else (None, None, ())
-    return Row(
+    return OperatorComparison(
         compared.number,
         title(compared.name),
         compared.makers,
@@ -290,7 +292,7 @@ def title(name: str) -> str:
     return name.rpartition("::")[2].lstrip("_").removeprefix("native_")
 
 
-def _worse(a: Row, b: Row) -> Row:
+def _worse(a: OperatorComparison, b: OperatorComparison) -> OperatorComparison:
     if a.keeps is False or (a.keeps is True and b.keeps is None):
         return a
     return b._replace(share=max(a.share, b.share), node=max(a.node, b.node))

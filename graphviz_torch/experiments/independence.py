@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..graph import Experiment, Finding
 from ..graph.text import listing
-from .comparison import Comparison, Row
+from .comparison import Comparison, OperatorComparison
 from .subject import Input, Subject, other_values
 
 # Operators whose integer operands define which lanes are combined.
@@ -116,7 +116,7 @@ def _without_batch_statistics(module: Module) -> bool:
     return module.training and not is_norm
 
 
-def _intended_reason(row: Row, path: list[Row]) -> str:
+def _intended_reason(row: OperatorComparison, path: list[OperatorComparison]) -> str:
     """Return why lanes are combined on purpose; "" if no such reason is known."""
     if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
         return "it computes statistics of the batch"

@@ -13,7 +13,7 @@ from ..graph import Experiment
 from ..internals.replay.shadows import DOUBLE
 from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.pytree import flatten
-from .comparison import Comparison, Row, readable, row_of
+from .comparison import Comparison, OperatorComparison, readable, row_of
 from .subject import Subject
 
 _ADVICE = (
@@ -152,7 +152,7 @@ def _half_digits_error(dtype: torch.dtype) -> float:
     return float(torch.finfo(dtype).eps ** 0.5)
 
 
-def _first_imprecise(digits: _PrecisionComparison, maker: int) -> Row | None:
+def _first_imprecise(digits: _PrecisionComparison, maker: int) -> OperatorComparison | None:
     """Return the first operator upstream of `maker` that lost too many digits, or None.
 
     Args:

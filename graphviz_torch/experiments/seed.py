@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..graph import Experiment
-from .comparison import Comparison, Row
+from .comparison import Comparison, OperatorComparison
 from .subject import Subject
 
 _SEED = 20_011
@@ -51,12 +51,12 @@ def seed(subject: Subject) -> Iterator[Experiment]:
             yield subject.answer("seed", changed, message, first, run, holds=None)
 
 
-def _with_dropout_name(row: Row) -> Row:
+def _with_dropout_name(row: OperatorComparison) -> OperatorComparison:
     """Return the row, named after the dropout function that called the operator, if any."""
     return row._replace(name=next((f for f in row.functions if "dropout" in f), row.name))
 
 
-def _first_dropping_row(rows: Sequence[Row]) -> Row | None:
+def _first_dropping_row(rows: Sequence[OperatorComparison]) -> OperatorComparison | None:
     """Return the first random operator that drops values, such as dropout; None if none does."""
     for each in rows:
         if each.is_random and any(

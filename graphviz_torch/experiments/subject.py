@@ -20,7 +20,7 @@ from ..internals.replay.side_effects import SideEffectError
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
 from ..recording.program.source_lines import lines, short_names
-from .comparison import Comparison, Row, readable
+from .comparison import Comparison, OperatorComparison, readable
 
 
 class Input(NamedTuple):
@@ -119,7 +119,7 @@ class Subject:
 
     def leaks(
         self, run: ComparisonRun, comparison: Comparison, output: int | None = None
-    ) -> tuple[Row, list[Row]] | None:
+    ) -> tuple[OperatorComparison, list[OperatorComparison]] | None:
         """Return the first operator that mixes lanes (samples or positions), and a list of all.
 
         Returns None if the outputs differ only in lanes that may differ.
@@ -153,7 +153,7 @@ class Subject:
             return Experiment(name, changed, None, message, where=where)
         return None
 
-    def node(self, row: Row, run: ComparisonRun) -> int | None:
+    def node(self, row: OperatorComparison, run: ComparisonRun) -> int | None:
         """Return the id of the recorded node that belongs to an operator; None if there is none."""
         if run.nodes != self.recorded.count:
             return None
@@ -185,7 +185,7 @@ class Subject:
         name: str,
         changed: str,
         message: str,
-        row: Row,
+        row: OperatorComparison,
         run: ComparisonRun,
         *,
         holds: bool | None = False,

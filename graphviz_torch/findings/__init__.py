@@ -14,7 +14,7 @@ from ..graph import FAILURE_RULES, Finding, Graph, GraphLike, Training, Training
 from ..graph.gc import with_gc_disabled
 from ..graph.text import shorten, type_text
 from ..graph.values import SEVERITIES
-from .findings import Checked, Findings
+from .findings import CheckedCounts, Findings
 from .graph_reading import Reading
 from .repeated_blocks import one_per_block
 from .rule import apply, rules_called
@@ -125,7 +125,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     found += [(i, f) for f in apply("recording", graphs) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
-    checked = Checked.from_graphs(graphs, rules_called())
+    checked = CheckedCounts.from_graphs(graphs, rules_called())
     return Findings(
         _most_severe_first(one_per_block(_causes(_without_repeats(found, len(graphs))))), checked
     )
@@ -140,7 +140,9 @@ def _find_in_steps(training: Training) -> Findings:
         for each in find(step, steps[max(0, i - _PREVIOUS) : i])
     ]
     graphs = [graph for step in steps for graph in step.graphs]
-    checked = replace(Checked.from_graphs(graphs, rules_called()), steps=len(steps), noun="step")
+    checked = replace(
+        CheckedCounts.from_graphs(graphs, rules_called()), steps=len(steps), noun="step"
+    )
     return Findings(_most_severe_first(_without_repeats(found, len(steps), graphs)), checked)
 
 
@@ -195,7 +197,7 @@ def diagnosis(graph: Graph) -> str:
 
 def _find_in_ranks(ranks: list[Graph]) -> Findings:
     """Report differences between the graphs of several ranks. `ranks[i]` is the graph of rank i."""
-    checked = replace(Checked.from_graphs(ranks, rules_called()), noun="rank")
+    checked = replace(CheckedCounts.from_graphs(ranks, rules_called()), noun="rank")
     return Findings(_most_severe_first(one_per_block(apply("ranks", ranks))), checked)
 
 

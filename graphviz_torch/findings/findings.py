@@ -20,7 +20,7 @@ _NOT_RECORDED = "not recorded: "
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedCounts:
     """The numbers of rules, nodes and parameters that `find` checked."""
 
     rules: int
@@ -32,7 +32,7 @@ class Checked:
     missing: tuple[str, ...] = ()
 
     @classmethod
-    def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> Checked:
+    def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> CheckedCounts:
         """Count the nodes and parameters of several graphs."""
         names = {p.name for graph in graphs for p in graph.parameters}
         nodes = [node for graph in graphs for node in graph.nodes]
@@ -68,11 +68,11 @@ class Checked:
 class Findings(list[Finding]):
     """A list of findings, errors first, that prints as a table.
 
-    >>> print(Findings([], Checked(27, 298, 57)))
+    >>> print(Findings([], CheckedCounts(27, 298, 57)))
     27 rules, 298 nodes, 57 parameters: nothing found
     """
 
-    def __init__(self, findings: Iterable[Finding], checked: Checked) -> None:
+    def __init__(self, findings: Iterable[Finding], checked: CheckedCounts) -> None:
         super().__init__(findings)
         self.checked = checked
 
@@ -149,7 +149,7 @@ class Findings(list[Finding]):
         return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _steps(finding: Finding, checked: Checked) -> str:
+def _steps(finding: Finding, checked: CheckedCounts) -> str:
     """Return "in steps 1 to 3, 7 of 9", or "" if every step has the finding."""
     if len(finding.steps) == checked.steps:
         return ""

@@ -44,7 +44,7 @@ def no_lines(_: str) -> Sequence[str]:
     return ()
 
 
-class Files:
+class SourceReader:
     """A reader of source files: it is called with a file name of a finding, and returns the lines.
 
     Args:

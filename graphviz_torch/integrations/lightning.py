@@ -19,7 +19,7 @@ except ImportError:
             "graphviz_torch.integrations.lightning needs Lightning: pip install lightning."
         ) from None
 
-from .steps import Compiled, Steps, due_steps
+from .steps import Compiled, StepRecorder, due_steps
 from .training import RaiseOn, Report
 
 
@@ -45,7 +45,7 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
     ) -> None:
         self.report = Report(nonfinite=nonfinite, folder=folder, raise_on=raise_on)
         due = due_steps(at=at, every=every)
-        self._steps = Steps(due, self.report, compiled=compiled)
+        self._steps = StepRecorder(due, self.report, compiled=compiled)
         self._batch = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

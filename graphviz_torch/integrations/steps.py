@@ -90,7 +90,7 @@ def due_steps(
     return Due(named, every, (most - 1) * every if most else math.inf, thinned)
 
 
-class Steps:
+class StepRecorder:
     """A recorder of steps. The caller marks each step by `begin(step)` and `end()`.
 
     Args:
@@ -199,14 +199,14 @@ class Steps:
         recording.pause()
 
 
-class LoopSteps(Steps):
+class LoopSteps(StepRecorder):
     """A recorder for a loop that does not mark its steps; `StepEnds` detects where steps end.
 
     Steps are counted from the object's creation to `close()`, in the thread and process that
     created the object.
 
     Args:
-        due, done, model, notes, compiled, experiments, fingerprints: as for `Steps`.
+        due, done, model, notes, compiled, experiments, fingerprints: as for `StepRecorder`.
         on_fork: called in a forked child process at the end of the child's first step.
         on_early_step: called with an unfinished step once the first optimizer has stepped, to save
             the step in case the process is killed. None skips this.

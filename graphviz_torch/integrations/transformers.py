@@ -14,7 +14,7 @@ except ImportError:
         "graphviz_torch.integrations.transformers needs Transformers: pip install transformers."
     ) from None
 
-from .steps import Compiled, Steps, due_steps
+from .steps import Compiled, StepRecorder, due_steps
 from .training import RaiseOn, Report
 
 
@@ -43,7 +43,7 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self.report = Report(nonfinite=nonfinite, loggers=loggers, folder=folder, raise_on=raise_on)
         self._given = list(loggers)
         due = due_steps(at=at, every=every)
-        self._steps = Steps(due, self.report, compiled=compiled)
+        self._steps = StepRecorder(due, self.report, compiled=compiled)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start recording if this step is to be recorded."""

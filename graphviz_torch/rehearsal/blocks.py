@@ -51,7 +51,7 @@ class Placement:
             mine._device |= its._device
 
 
-class Block:
+class StorageBlock:
     """A storage, from the moment at which it gets its size until it is freed or resized.
 
     Args:
@@ -94,7 +94,7 @@ class Peak(NamedTuple):
     at: tuple[str, str, str]  # phase, module and line
 
 
-def peak_of(blocks: Iterable[Block], first: int) -> Peak:
+def peak_of(blocks: Iterable[StorageBlock], first: int) -> Peak:
     """Return the peak of memory from moment `first` on."""
     total, changes = 0, []
     for block in blocks:
@@ -112,12 +112,12 @@ def peak_of(blocks: Iterable[Block], first: int) -> Peak:
     return most
 
 
-def at_moment(blocks: Iterable[Block], moment: int) -> list[Block]:
+def at_moment(blocks: Iterable[StorageBlock], moment: int) -> list[StorageBlock]:
     """Return the blocks that are allocated at a moment."""
     return [block for block in blocks if block.allocated_at <= moment < block.freed_at]
 
 
-def totals(blocks: Iterable[Block], by: str) -> Sequence[tuple[str, int]]:
+def totals(blocks: Iterable[StorageBlock], by: str) -> Sequence[tuple[str, int]]:
     """Return the bytes of the blocks for each value of a field such as "role", largest first."""
     found: Counter[str] = Counter()
     for block in blocks:

@@ -29,7 +29,7 @@ from ..internals.fake.loaders import SingleThreadedLoaders
 from ..internals.fake.values import FakeTensors, as_unknown_value
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
-from .blocks import LOOP, Block, at_moment, peak_of, totals
+from .blocks import LOOP, StorageBlock, at_moment, peak_of, totals
 from .configurations import apply_plans, plan_of
 from .memory_tracker import MemoryTracker
 from .meshes import Sizes, watch_meshes
@@ -292,14 +292,14 @@ def without_devices(graph: Graph) -> Graph:
     )
 
 
-def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list[Moment]:
+def _moments(tracker: MemoryTracker, blocks: Sequence[StorageBlock], peak: int) -> list[Moment]:
     """Return the memory at about `_MAX_MOMENTS` moments of the step.
 
     The moments include the peak, the start of each phase, and the moment with the most memory in
     each interval.
     """
     first, last = tracker.first_moment, tracker.moment
-    changes: list[tuple[int, int, Block]] = []
+    changes: list[tuple[int, int, StorageBlock]] = []
     for block in blocks:
         changes.append((block.allocated_at, 1, block))
         changes.append((block.freed_at, -1, block))
@@ -320,7 +320,7 @@ def _moments(tracker: MemoryTracker, blocks: Sequence[Block], peak: int) -> list
 
 
 def _fullest(
-    changes: Sequence[tuple[int, int, Block]], first: int, last: int, every: int
+    changes: Sequence[tuple[int, int, StorageBlock]], first: int, last: int, every: int
 ) -> Iterator[int]:
     """Yield the moment with the most memory in each interval of `every` moments.
 

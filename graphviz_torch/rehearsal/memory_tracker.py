@@ -49,7 +49,7 @@ from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 from ..recording.memory import Memory, checkpoints_of
 from ..tracing.nodes import gradient_edges_of
 from ..tracing.tracer import collect_nodes
-from .blocks import LOOP, Block, Placement, peak_of
+from .blocks import LOOP, Placement, StorageBlock, peak_of
 
 _flops: Any = flop_counter
 # Operator for which `torch.utils.flop_counter` has no formula.
@@ -78,15 +78,15 @@ class MemoryTracker:
 
     def __init__(self, on_host: Callable[[Iterable[Any]], bool] = lambda args: False) -> None:
         self._on_host = on_host
-        self.blocks: list[Block] = []
+        self.blocks: list[StorageBlock] = []
         self.phases: list[tuple[int, str]] = []  # (first moment, phase)
         self.moment = 0  # number of changes of memory so far
         self.uses_device = False  # True if the program uses a device
         self.flops = 0
         self.first_moment = 0  # first moment of the step
         self._is_waiting = True  # True until the step starts
-        self._blocks: dict[int, Block] = {}  # `storage_id` -> allocated block
-        self._saved: list[list[Block]] = []  # for each backward: blocks of saved tensors
+        self._blocks: dict[int, StorageBlock] = {}  # `storage_id` -> allocated block
+        self._saved: list[list[StorageBlock]] = []  # for each backward: blocks of saved tensors
         self._paths: dict[int, str] = {}
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
@@ -128,13 +128,13 @@ class MemoryTracker:
         self._assign_roles()
 
     @property
-    def activations(self) -> list[Block]:
+    def activations(self) -> list[StorageBlock]:
         """Storages that were saved for backward, or for the largest of several backwards."""
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
-    def counted_blocks(self) -> list[Block]:
+    def counted_blocks(self) -> list[StorageBlock]:
         """Storages that count: those on the device if the program uses one, otherwise all."""
         return [block for block in self.blocks if not self.uses_device or block.placement.device]
 
@@ -187,7 +187,7 @@ class MemoryTracker:
         phase, here = self._position()
         self._mark(phase)
         side = Placement() if old is None else old.placement
-        block = self._blocks[number] = Block(nbytes, self.moment, phase, here, side)
+        block = self._blocks[number] = StorageBlock(nbytes, self.moment, phase, here, side)
         self.blocks.append(block)
         if old is not None:
             block.role = old.role
@@ -345,7 +345,7 @@ class MemoryTracker:
         for optimizer in self._optimizers.values():
             yield from parameters_of(optimizer)
 
-    def _assign_role(self, given: Iterable[Tensor], role: str) -> list[Block]:
+    def _assign_role(self, given: Iterable[Tensor], role: str) -> list[StorageBlock]:
         """Assign a role to the storages of tensors, and return the storages.
 
         A storage keeps its role if that role is not one of `_REPLACEABLE_ROLES`.
@@ -356,7 +356,7 @@ class MemoryTracker:
                 block.role = role
         return found
 
-    def _blocks_of(self, given: Iterable[Tensor]) -> list[Block]:
+    def _blocks_of(self, given: Iterable[Tensor]) -> list[StorageBlock]:
         numbers = {storage_id(part): None for tensor in given for part in parts(tensor)}
         return [self._blocks[number] for number in numbers if number in self._blocks]
 

@@ -97,7 +97,7 @@ class DrawingOptions(TypedDict, total=False):
     explain: Annotated[bool, Option(True, "explain shapes and colors below the picture.")]
 
 
-class Settings(DrawingOptions, total=False):
+class DrawingSettings(DrawingOptions, total=False):
     """All drawing options, including those that only this package sets.
 
     An example is `marks`, for the drawing of a `diff`.
@@ -129,7 +129,7 @@ _CHOICES: Mapping[str, tuple[object, ...]] = {
 }
 
 
-def complete(options: DrawingOptions) -> Settings:
+def complete(options: DrawingOptions) -> DrawingSettings:
     """Check the given options, and return them together with the defaults of the others.
 
     Raises:
@@ -143,7 +143,7 @@ def complete(options: DrawingOptions) -> Settings:
             raise TypeError(f"a drawing has no option {name!r}.{hint}")
         if name in _CHOICES:
             _check(name, value, _CHOICES[name])
-    found = cast(Settings, {**_DEFAULTS, **options})
+    found = cast(DrawingSettings, {**_DEFAULTS, **options})
     if found["depth"] is not None and found["depth"] < 0:
         raise ValueError(
             f"{option('depth', found['depth'])} is not a number of levels: pass 0 or more."

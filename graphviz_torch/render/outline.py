@@ -20,14 +20,14 @@ _MAX_GROUP_SIZE = 100  # maximum number of nodes and groups directly inside a gr
 _INDENT = "  "
 
 
-class Row(NamedTuple):
+class OutlineRow(NamedTuple):
     """A row of the outline: a node, or the heading of a group (`node` is None)."""
 
     text: str
     node: Node | None = None
 
 
-def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Row], bool]:
+def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[OutlineRow], bool]:
     """Return the rows of the outline, and True if some nodes have no row.
 
     Args:
@@ -39,7 +39,7 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
     families = fold_repeats(NOTHING.having(graph=graph, groups=tree, fold=True)).families
     alike = {members[0]: members for level in families.values() for members in level}
     hidden = _hidden(tree, alike)
-    rows: list[Row] = []
+    rows: list[OutlineRow] = []
     open_: list[int] = []
     for i in sorted(range(len(graph.nodes)), key=tree.places.__getitem__):
         if i in hidden:
@@ -59,9 +59,9 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ro
             said = (
                 _marks_of_hidden(tree, members, hidden, marks) if chain or len(members) > 1 else ()
             )
-            rows.append(Row("  ".join([title, *said])))
+            rows.append(OutlineRow("  ".join([title, *said])))
         open_ = around
-        rows.append(Row(_INDENT * len(around) + _name(graph.nodes[i]), graph.nodes[i]))
+        rows.append(OutlineRow(_INDENT * len(around) + _name(graph.nodes[i]), graph.nodes[i]))
     return rows, bool(hidden)
 
 

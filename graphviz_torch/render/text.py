@@ -15,7 +15,7 @@ from ..graph.text import printable, shorten
 from ..graph.units import count_text, seconds_text
 from . import labels
 from .drawing.mark import SEVERITY_SIGNS
-from .outline import Row, outline
+from .outline import OutlineRow, outline
 from .ranks.collectives import merge_equal, payload_text
 from .ranks.rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
@@ -130,7 +130,7 @@ def _device(graph: Graph) -> str:
 def _nodes(graph: Graph, findings: tuple[Finding, ...], width: int | None) -> Iterator[str]:
     marks = _marks(findings)
     if width is None:
-        rows, folded = [Row("", node) for node in graph.nodes], False
+        rows, folded = [OutlineRow("", node) for node in graph.nodes], False
     else:
         rows, folded = outline(graph, marks)
     nodes = [row.node for row in rows if row.node is not None]

@@ -32,7 +32,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
     if not rows:
         return Stubs((), ())
     drawn = {*drawing.nodes, *(~number for number in drawing.boxes)}
-    places = _Places(drawing)
+    places = _GroupLookup(drawing)
     copies = copies_by_data(drawing.graph)
     inside = [places.closed_group(row) for row in rows]
     # for each entry, the drawn elements ("key", key) and entries ("stub", index) that use it
@@ -233,7 +233,7 @@ def _list_stub(stubs: Sequence[Stub]) -> Stub:
 def _frames(
     drawing: Drawing,
     rows: Sequence[Untracked],
-    places: _Places,
+    places: _GroupLookup,
     alike: Mapping[int, Sequence[int]],
     ends: Sequence[set[tuple[str, int]]],
     shown: Sequence[int],
@@ -274,7 +274,7 @@ def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...
     )
 
 
-class _Places:
+class _GroupLookup:
     """A lookup of the drawn groups that contain an entry of `Graph.untracked`."""
 
     def __init__(self, drawing: Drawing) -> None:

@@ -29,7 +29,7 @@ _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
 _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
 
 
-class _Loss(NamedTuple):
+class _ExpectedInput(NamedTuple):
     """The kind of input that a loss takes, and the operations that return a wrong kind."""
 
     takes: str
@@ -38,23 +38,23 @@ class _Loss(NamedTuple):
 
 
 _LOSSES = {
-    "log_softmax": _Loss(
+    "log_softmax": _ExpectedInput(
         "raw scores",
         {**_PROBABILITIES, "log_softmax": "log-probabilities"},
         "Remove the {}: cross_entropy applies log_softmax itself.",
     ),
-    "binary_cross_entropy_with_logits": _Loss(
+    "binary_cross_entropy_with_logits": _ExpectedInput(
         "raw scores", _PROBABILITIES, "Remove the {}, or use binary_cross_entropy."
     ),
     **dict.fromkeys(
         ("nll_loss", "nll_loss2d"),
-        _Loss(
+        _ExpectedInput(
             "log-probabilities",
             _LOG,
             "Use cross_entropy on the raw scores, or pass nll_loss their log_softmax.",
         ),
     ),
-    "ctc_loss": _Loss("log-probabilities", _LOG, "Pass it log_softmax of the raw scores."),
+    "ctc_loss": _ExpectedInput("log-probabilities", _LOG, "Pass it log_softmax of the raw scores."),
 }
 
 

@@ -108,7 +108,7 @@ def codec(kind: Any) -> Codec:
         if len(classes) == len(arguments):
             return Kinds({cls: codec(cls) for cls in classes})
     if get_origin(kind) is tuple and arguments[-1] is Ellipsis:
-        return Sequence(codec(arguments[0]))
+        return VariableTuple(codec(arguments[0]))
     if get_origin(kind) is tuple:
         return FixedTuple(tuple(map(codec, arguments)))
     raise TypeError(f"no codec for {kind}")
@@ -199,7 +199,7 @@ class Interned:
             raise ValueError(f"{where} contains a wrong value: {error}") from None
 
 
-class Sequence:
+class VariableTuple:
     """A codec for tuples of any length."""
 
     def __init__(self, inner: Codec):
@@ -221,7 +221,7 @@ class Optional:
     """A codec for a value or None."""
 
     def __init__(self, inner: Codec):
-        self.inner = Sequence(inner)
+        self.inner = VariableTuple(inner)
 
     def encode(self, values: list[Any], where: str) -> Any:
         return self.inner.encode([() if v is None else (v,) for v in values], where)

@@ -32,17 +32,17 @@ _PACKED_CHUNK = 1 << 14
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-class Checked(Protocol):
+class Checkable(Protocol):
     """Interface of a frozen value that can check itself beyond the types of its fields."""
 
     def check(self) -> None:
         """Raise ValueError if a file with the value could not be read again."""
 
 
-Kind = TypeVar("Kind", bound=Checked)
+Kind = TypeVar("Kind", bound=Checkable)
 
 
-def write(value: Checked, path: str | Path) -> Path:
+def write(value: Checkable, path: str | Path) -> Path:
     """Write a value to a file, compressed if `path` ends in ".gz", and return the path.
 
     Raises:
@@ -114,7 +114,7 @@ def read_unpacked(path: str | Path, most: int, limits: Limits, *, whole: bool) -
             raise ValueError(f"the file was cut short at byte {os.fstat(file.fileno()).st_size:,}.")
 
 
-def text_of(value: Checked) -> str:
+def text_of(value: Checkable) -> str:
     """Return the text that `write` writes to a file."""
     return "".join(_parts(value))
 
@@ -204,7 +204,7 @@ def _gzip_writer(raw: BinaryIO) -> gzip.GzipFile:
     return gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=raw, mtime=0)
 
 
-def _parts(value: Checked) -> Iterator[str]:
+def _parts(value: Checkable) -> Iterator[str]:
     columns = codec(type(value)).encode([value], "graph")
     value.check()
     yield f'{{"format": "{FORMAT}", "version": {VERSION}'

@@ -35,7 +35,7 @@ from ...graph.training.alternating import AlternatingOptimizers
 from ...graph.training.file import TrainingFile
 from ...graph.units import count_text
 from ...graph.values import SEVERITIES
-from ..excerpt import Files
+from ..excerpt import SourceReader
 from ..ranks import WAIT, RankReport, Ranks, merge_findings, merge_steps
 from .files import SEVERITIES as COLORS
 from .files import say
@@ -74,7 +74,7 @@ class Outputs:
         # The script may change the current folder or replace sys.stderr.
         self._root, self._stderr = Path.cwd(), sys.stderr
         script = Path(parsed.script).absolute().parent
-        self._source = Files((script, self._root), time.time(), loaded=True)
+        self._source = SourceReader((script, self._root), time.time(), loaded=True)
         self._judge = Judge(parsed, self._root if parsed.module else script, self._source)
         self._files: list[Path] = [*parsed.out]
         if parsed.write_baseline is not None:

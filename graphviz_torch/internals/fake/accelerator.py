@@ -42,7 +42,7 @@ _optimizers: Any = import_module("torch.optim.optimizer")  # `torch.optim` shado
 _foreach_utils: Any = torch.utils._foreach_utils
 
 
-class Placement(Protocol):
+class DevicePlacement(Protocol):
     """Interface of an object that records which tensors are on the simulated device."""
 
     def put(self, given: Any) -> None:
@@ -71,7 +71,7 @@ class FakeAccelerator:
         placement: records which tensors are on the device.
     """
 
-    def __init__(self, local: int, count: int, memory: int, placement: Placement) -> None:
+    def __init__(self, local: int, count: int, memory: int, placement: DevicePlacement) -> None:
         self.is_used = False  # True once the program has used the device
         self.placement = placement
         self._moving = False
@@ -191,8 +191,8 @@ class FakeAccelerator:
         nothing += "reset_max_memory_allocated set_rng_state set_rng_state_all set_stream"
         found = {name: _returning(answer) for name, answer in answers.items()}
         found |= {name: _returning(None) for name in nothing.split()}
-        found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), Stream)
-        found |= {"Event": Event, "stream": _on_stream, "device": _on_stream}
+        found |= dict.fromkeys(("Stream", "current_stream", "default_stream"), FakeStream)
+        found |= {"Event": FakeEvent, "stream": _on_stream, "device": _on_stream}
         for kind in ("allocated", "reserved"):  # both are equal without a caching allocator
             found[f"memory_{kind}"] = lambda *_: self.placement.allocated_bytes()
             found[f"max_memory_{kind}"] = lambda *_: self.placement.peak_bytes()
@@ -222,7 +222,7 @@ class FakeAccelerator:
         yield accelerator, "current_device_index", _returning(self._local)
         yield accelerator, "set_device_index", _returning(None)
         yield accelerator, "synchronize", _returning(None)
-        yield accelerator, "current_stream", Stream
+        yield accelerator, "current_stream", FakeStream
         yield (
             torch._C,
             "_get_accelerator",
@@ -317,13 +317,13 @@ def _is_host(value: Any) -> bool:
     return (kind is str and value == "cpu") or (kind is torch.device and value.type == "cpu")
 
 
-class Stream:
+class FakeStream:
     """A simulated stream, on which nothing runs."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_stream = 0
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> FakeStream:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -336,7 +336,7 @@ class Stream:
 
     def record_event(self, event: Any = None) -> Any:
         """Return `event` or a new simulated event."""
-        return event or Event()
+        return event or FakeEvent()
 
     def is_capturing(self) -> bool:
         """Return False: no CUDA graph is captured."""
@@ -347,7 +347,7 @@ class Stream:
         return True
 
 
-class Event(Stream):
+class FakeEvent(FakeStream):
     """A simulated event of a simulated stream."""
 
     def elapsed_time(self, other: Any) -> float:

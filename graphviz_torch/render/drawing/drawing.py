@@ -19,7 +19,7 @@ from .. import labels
 from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
-from ..options import Settings, complete
+from ..options import DrawingSettings, complete
 from ..style import Pair
 from .stubs import NO_STUBS, Stubs
 from .tree import Leaf, Open
@@ -161,7 +161,7 @@ class Drawing:
     """A graph, and the results of the drawing steps (see steps.py) that were applied to it."""
 
     graph: Graph
-    options: Settings
+    options: DrawingSettings
     findings: tuple[Finding, ...] = ()
     inner: InlinedNodes = field(default_factory=InlinedNodes)
     fold: Fold = False  # True to draw identical blocks once; "loops" for the steps of a loop only

@@ -11,7 +11,7 @@ from ...graph.text import first_items
 _MAX_EDGES_NAMED = 2  # maximum number of edges named in a line
 
 
-class Change(Protocol):
+class FieldChange(Protocol):
     """Interface of a difference in one field, between two matched nodes of two graphs."""
 
     @property

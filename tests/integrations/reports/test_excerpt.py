@@ -14,7 +14,7 @@ from graphviz_torch import Finding
 from graphviz_torch.graph.terminal import in_shell
 from graphviz_torch.integrations.command.findings import reports
 from graphviz_torch.integrations.command.findings.reports import to_lines
-from graphviz_torch.integrations.excerpt import Files
+from graphviz_torch.integrations.excerpt import SourceReader
 
 FOUND = Finding(
     "cut-gradient",
@@ -35,8 +35,8 @@ warning[cut-gradient]: w got no gradient: a result was cut by detach().
 Read more: graphviz-torch rule cut-gradient"""
 
 
-def source(folder: Path, **options: bool) -> Files:
-    return Files((folder,), time.time() + 1, **options)
+def source(folder: Path, **options: bool) -> SourceReader:
+    return SourceReader((folder,), time.time() + 1, **options)
 
 
 @pytest.fixture

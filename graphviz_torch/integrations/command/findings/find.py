@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ....graph import Training
 from ....graph.units import count_text
-from ...excerpt import Files, Lines, no_lines
+from ...excerpt import Lines, SourceReader, no_lines
 from ..files import PIPE, on_disk, read_saved, say
 from .baseline import write_baseline
 from .judge import Judge
@@ -51,4 +51,4 @@ def _source(file: Path) -> Lines:
     if file == PIPE:
         return no_lines
     file = on_disk(file)
-    return Files((file.parent, Path.cwd()), file.stat().st_mtime)
+    return SourceReader((file.parent, Path.cwd()), file.stat().st_mtime)
