@@ -1,8 +1,8 @@
 """Choose the attributes of an operation that count when two blocks are compared.
 
-`pow 2` differs from `pow 3`. An attribute that is only a position in a sequence is ignored.
-Therefore the steps of an unrolled loop are isomorphic, although each selects its own row. Blocks
-that slice their weights from one stacked tensor are isomorphic as well.
+An exponent counts, because `pow 2` differs from `pow 3`. An index does not: each step of an
+unrolled loop selects another row of the input, but the steps are still isomorphic. So are blocks
+that slice their weights from one stacked tensor.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Final
 
 from ...graph import Edge, Node
 
-# (prefix of the autograd name, attributes to ignore). Most of these attributes are the position of
-# a slice, whose size is compared by the output's shape. For all operations (""), the state of the
-# random generator and the name of the data are ignored.
+# (prefix of the autograd name, attributes to ignore). Most of these attributes say where a slice
+# begins or ends. The size of a slice is compared anyway, because it is in the output's shape. The
+# prefix "" applies to all operations: their random generator state and name of the data are
+# ignored.
 _PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
     ("Select", frozenset(("index", "idx"))),  # x[3], x.select(0, 3), select_scatter, select_copy
     ("Slice", frozenset(("start", "end"))),  # x[3:5], narrow, tensor_split, slice_scatter
@@ -46,7 +47,7 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
-    """Return the nodes that split a tensor and have only one used output, as in `x.unbind()[3]`."""
+    """Return the nodes that split a tensor and have one used output, as in `x.unbind()[3]`."""
     dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
     used: dict[int, set[int]] = {}
     for edge in edges if dividing else ():

@@ -1,7 +1,8 @@
 """Group the nodes that one function call created.
 
-Calls of torch functions, such as "cross_entropy", are grouped, and outside of modules also calls of
-the program's own functions. `Node.call` contains the names of the calls.
+A call of a torch function, such as "cross_entropy", gets a group. A call of one of the program's
+own functions gets a group only outside of modules. `Node.call` contains the names of the calls that
+created a node.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ _Path = tuple[str, ...]  # the names of the calls that contain a node, outermost
 
 
 def gather_calls(graph: Graph, levels: Sequence[list[Item]]) -> list[Part]:
-    """Put the nodes that a function call created into a group, unless there is only one.
+    """Put the nodes that each function call created into a group, unless it created only one.
 
     A call inside another call becomes a nested group. A call that created all nodes of a module
     gets no group, because the module's name describes these nodes.
 
     Args:
         graph: the graph.
-        levels: the direct children of each group in topological order, those of the top level
-            first. The lists are changed in place.
+        levels: one list of direct children for each group, in topological order. The first list is
+            the top level. The lists are changed in place.
 
     Returns:
         The new groups.
@@ -71,7 +72,7 @@ def _group_by_call(
     parts: list[Part],
     whole: bool,
 ) -> list[Item]:
-    """Return the items of a level, with the items of each call at `depth` in a group.
+    """Group the items of a level by the call at `depth`, and return the items and new groups.
 
     Args:
         graph: the graph.

@@ -10,10 +10,11 @@ from .groups import Group, Groups
 
 
 def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
-    """Return group -> title such as "encoder(positive)", for modules called several times.
+    """Return titles such as "encoder(positive)" for the calls of modules called several times.
 
-    A call gets such a title only if the name of its first input is unique among the module's calls.
-    An input is data that the caller passed to the model, or the result of another node.
+    The keys of the result are groups. A call gets such a title only if no other call of the module
+    has a first input of the same name. An input is data that the caller passed to the model, or the
+    result of another node.
     """
     again = {_module(part) for part in tree.groups if "#" in part.name}
     if not again:

@@ -1,7 +1,8 @@
 """Group consecutive operations: chains of views, and the operations of an `autograd.grad` call.
 
-In a chain, each view reads only the previous view, and is its only user. The operations that one
-line with `autograd.grad(create_graph=True)` created, as in the inner steps of MAML, form a group.
+In a chain of views, each view reads only the previous view, and nothing else reads the previous
+view. The second kind of group contains the operations that one line with
+`autograd.grad(create_graph=True)` created, as in the inner steps of MAML.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Final
 from ...graph import Edge, Graph
 from .part_tree import Item, Part, RangeName
 
-# Operations with one input, whose output contains the elements of the input and no others.
+# Operations with one input, whose output contains exactly the elements of the input.
 RESHAPING: Final = frozenset(
     (
         *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
         *("transpose", "unsafe_view", "unsqueeze", "view"),
     )
 )
-_BACKWARD = "_backward"  # suffix of the names of operations that only a backward pass runs
+_BACKWARD = "_backward"  # suffix of the names of operations that run only in a backward pass
 GRADIENT: Final = "autograd.grad"
 
 
@@ -102,7 +103,7 @@ def _lines(graph: Graph, level: Sequence[Item]) -> list[str]:
 def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
     """Return view -> the previous view in its chain.
 
-    The previous view is unnamed, has only this user, and is the view's only input.
+    The previous view has no name, is the only input of the view, and has no other user.
     """
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}

@@ -1,11 +1,15 @@
 """Build the tree of groups of nodes, which a drawing shows as open or closed boxes.
 
-If several backward passes were joined into one graph, each pass is an outermost group. Inside, each
-recorded call of a module is a group, except for containers such as `nn.ModuleList`: the name of a
-container becomes a prefix of the names inside. Inside modules, the nodes that one function call
-created form a group. A group with too many children is split along the topological order. First
-repetitions (steps of a loop, unnamed blocks) and chains of one operation become groups, then runs
-of consecutive nodes of equal size.
+From the outermost to the innermost, the groups are:
+
+- each backward pass, if several passes were joined into one graph;
+- each recorded call of a module. A container such as `nn.ModuleList` is no group: its name becomes
+  a prefix of the names inside;
+- the nodes that one function call created.
+
+A group with too many children is split along the topological order: first into repetitions (steps
+of a loop, unnamed blocks) and chains of one operation, then into runs, which are equally many
+consecutive nodes.
 """
 
 from __future__ import annotations
@@ -86,10 +90,11 @@ def group(
     Args:
         graph: the graph.
         limit: maximum number of direct children of a group.
-        rows: if more modules than this follow each other, they are split into about `rows` runs of
-            a few modules each, which a picture can show one by one. If None, modules are split only
-            if they exceed `limit`, into a few runs of many modules.
-        loops: True to group chains of views, and also repetitions that would fit the limit.
+        rows: if more than `rows` modules follow each other, they are split into about `rows` runs
+            of a few modules each, so that a picture can show all runs. If None, modules are split
+            only if there are more than `limit`, into a few runs of many modules.
+        loops: True to group chains of views, and to group repetitions even if `limit` is not
+            exceeded.
 
     Raises:
         ValueError: if `limit` is less than 4.
@@ -98,7 +103,7 @@ def group(
 
 
 class ModuleTree:
-    """The nested modules of a graph, from which `split` builds groups of limited size.
+    """The nested modules of a graph, which `split` turns into groups of limited size.
 
     A drawing that tries several limits calls `split` on the same tree.
     """
@@ -144,8 +149,9 @@ def _modules(
         graph: the graph.
         edges: the edges of the graph.
         order: the nodes in topological order.
-        made: True if `order` is the execution order. Then a container is not a group if other
-            operations ran between its modules, because its box would feed its own input.
+        made: True if `order` is the execution order. A container is then not a group if other
+            operations ran between its modules, because the box of such a group would feed its own
+            input.
     """
     nodes = graph.nodes
     places = places_of(order)
@@ -153,8 +159,8 @@ def _modules(
     first = [never] * never  # leaf -> position of its first user
     for edge in edges:
         leaf, place = edge.source, places[edge.target]
-        # In a graph that was not recorded, a leaf may feed only another leaf. Such a leaf stays
-        # where its scope places it.
+        # In a graph that was not recorded, a leaf may be used only by another leaf. Such a leaf
+        # stays in the group of its scope.
         if place < first[leaf] and nodes[leaf].leaf and not nodes[edge.target].leaf:
             first[leaf] = place
     leaves: dict[int, list[int]] = {}  # node -> the leaves to insert before it
@@ -172,7 +178,7 @@ def _modules(
         apart |= interrupted_containers([scopes[i] for i in row])
     parts = [Part("graph", RangeName(title, f"{title}#", 1, 1), []) for _, title in graph.segments]
     top: list[Item] = [*parts]
-    # Nodes before the first backward pass of a joined graph are at the top level.
+    # In a joined graph, nodes before the first backward pass are at the top level.
     for items, row in zip([top, *[part.items for part in parts]], rows, strict=True):
         levels = {"": items}
         for i in row:
@@ -288,7 +294,7 @@ def _parse_name(text: str) -> RangeName:
 def _build_groups(
     graph: Graph, top: list[Item], order: list[int], operations: tuple[int, ...]
 ) -> Groups:
-    """Return the groups in their final form, parents before children, in topological order."""
+    """Convert the parts to `Group`s, parents before children, in topological order."""
     parts: list[Part] = []
     parents: list[int | None] = []
     paths: list[str] = []

@@ -35,15 +35,16 @@ class Structure:
         for at, i in enumerate(self.operations):
             position[i] = at
         # Position -> the operation's inputs. An input from a leaf is (input_nr, id of the leaf's
-        # outputs); an input from an operation is (distance to it, output_nr, input_nr).
+        # outputs). An input from another operation is (distance between the positions, output_nr,
+        # input_nr).
         self.reads: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
-        # Position -> first, and last, position of the operations whose results are read there.
+        # Position -> first and last position of the operations whose results this operation reads.
         self._first, self._last = list(range(count)), [-1] * count
         self._known: dict[object, int] = {}  # structure -> id
         self._outputs: dict[int, _Outputs] = {}  # id of a leaf's outputs -> the outputs
         self._read(edges)
-        # Position -> id of the operation's name, attributes and outputs. The ids in `_whole` depend
-        # on the operation's inputs as well.
+        # Position -> id of the operation's name, attributes and outputs. The ids in `_whole` also
+        # depend on the operation's inputs.
         self._computes = self._operation_ids()
         # id in `_computes` -> key that is equal for operations that differ only in sizes
         self._unsized: dict[int, object] = {}
@@ -83,8 +84,8 @@ class Structure:
                 last[end] = start
 
     def _operation_ids(self) -> list[int]:
-        """Return an id for each operation, equal for equal name, attributes and outputs."""
-        # `id()` of the outputs first finds equal operations, because hashing outputs is slow.
+        """Return an id for each operation, the same for equal names, attributes and outputs."""
+        # Operations are compared by `id()` of their outputs first, because hashing outputs is slow.
         kinds: dict[tuple[str, int, tuple[str, ...]], int] = {}
         found: list[int] = []
         for i in self.operations:
@@ -102,7 +103,7 @@ class Structure:
 
     @cached_property
     def crossing(self) -> list[int]:
-        """For each position, the number of earlier results that are used there or later."""
+        """For each position, the number of results computed before it and used at it or later."""
         steps = [0] * (len(self.operations) + 2)
         # position -> last position that uses the result
         farthest = list(range(len(self.operations)))
@@ -117,7 +118,7 @@ class Structure:
 
     @cached_property
     def _parameters(self) -> set[tuple[int, int]]:
-        """(position, input_nr) of each input that is a parameter."""
+        """Return (position, input_nr) of each input that is a parameter."""
         nodes, position = self.nodes, self.position
         reads = [edge for edge in self._edges if nodes[edge.source].leaf == "parameter"]
         return {(position[edge.target], edge.input_nr) for edge in reads}
@@ -143,7 +144,7 @@ class Structure:
         return (at, at + 1) if at >= 0 else (0, 0)
 
     def close(self, part: Part) -> None:
-        """Set `span` and `structure` of a part, whose items must not change after this call."""
+        """Set `span` and `structure` of a part. Its items must not change after this call."""
         part.parts, part.nodes = split(part.items)
         position = self.position
         places = [] if part.parts else [at for i in part.nodes if (at := position[i]) >= 0]
@@ -151,7 +152,7 @@ class Structure:
         part.span = start, end
         groups = tuple([(row_name(inner, part), inner.structure) for inner in part.parts])
         leaves = () if start < end else tuple([self.nodes[i].outputs for i in flatten([part])])
-        # Fast path: if all inputs are equal, including those from outside, parts are isomorphic.
+        # Fast path: parts whose inputs are all equal, including those from outside, are isomorphic.
         whole = part.module_class, groups, leaves, self._whole[start:end]
         structure = self._found.get(whole)
         if structure is None:
@@ -161,7 +162,7 @@ class Structure:
         part.structure = structure
 
     def _structure_inside(self, start: int, end: int) -> list[int]:
-        """Return the ids of the operations in a range of positions, without edges from outside."""
+        """Return an id for each operation in a range, which ignores edges from outside."""
         inside = [*self._whole[start:end]]
         for p in range(start, end):
             if self._first[p] < start or self._last[p] >= end:
@@ -175,9 +176,9 @@ class Structure:
     def unite(self, parts: Sequence[Part]) -> None:
         """Make parts isomorphic if they differ only in the size of one axis.
 
-        Such parts get the same `structure`. Examples are the experts of a mixture, each of which
-        gets as many rows as a router selects, and the steps of a loop over a growing sequence. The
-        parameters of such parts have equal shapes.
+        Such parts get the same `structure`. One example are the experts of a mixture: a router
+        selects a different number of rows for each. Another one are the steps of a loop over a
+        growing sequence. The parameters of such parts have equal shapes.
         """
         if len({part.module_class for part in parts}) == len(parts):
             return
@@ -249,9 +250,9 @@ class Structure:
     def differ_in_one_axis(self, parts: Sequence[Part]) -> bool:
         """Return True if corresponding outputs of parts differ in the size of at most one axis.
 
-        The parts must have equal `size_free_structure`, and their parameters equal shapes. Where
-        one part reads a parameter, another may read a value computed from that parameter, as in
-        the inner steps of MAML.
+        The parts must have equal `size_free_structure`, and the shapes of their parameters must be
+        equal. If one part reads a parameter, the other part may read a tensor that was computed
+        from this parameter, as in the inner steps of MAML.
         """
         spans = {part.structure: part.span for part in parts}.values()
         least = min([end - start for start, end in spans])
@@ -272,7 +273,7 @@ class Structure:
 def row_name(part: Part, outer: Part) -> str:
     """Return the name by which a module is compared; "" if the part is not a module.
 
-    Call numbers are removed and, inside a run of consecutive modules, all numbers.
+    Call numbers are removed. Inside a run of consecutive modules, all numbers are removed.
     """
     if part.kind != "module":
         return ""

@@ -1,4 +1,4 @@
-"""Find the key of the element that shows a node: the node's own box, or a closed group."""
+"""Find the drawn element that shows a node: the node's own box, or a closed group."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Keys:
         number = self.tree.of[node]
         while number in self.hidden and node in self.position:
             there = self.hidden[number]
-            # Corresponding operations are equally far from the end of their groups; the first step
-            # of a loop may lack operations at its beginning.
+            # Corresponding operations are equally far from the end of their groups, but not from
+            # the start: the first step of a loop may lack operations at its beginning.
             end = groups[self.family[there]].span[1]
             place = end + self.position[node] - groups[there].span[1]
             node = self.tree.operations[place]
@@ -100,7 +100,7 @@ class Keys:
         return found
 
     def family_links(self, source: int, target: int) -> dict[int, tuple[int, int]]:
-        """Return the families in which an edge leads from one identical group to another.
+        """Return the families of which an edge connects two different (but identical) groups.
 
         Args:
             source, target: ids of the edge's nodes.
@@ -115,8 +115,8 @@ class Keys:
         return {f: (n, end[f]) for f, n in start.items() if f in end and end[f] != n}
 
     def _family_members(self, group: int | None) -> dict[int, int]:
-        """Return first group of a family -> the family's group that contains `group`."""
-        if group in self.hidden:  # only a hidden group itself, not a group inside it, has a family
+        """Return first group of a family -> the group of this family that contains `group`."""
+        if group in self.hidden:  # a group inside a hidden group has no family of its own
             group = self.hidden[group]
         if group not in self.folded:
             around = [n for n in self.tree.with_ancestors(group) if n in self.family]

@@ -1,8 +1,9 @@
-"""Choose the topological order of nodes, of which groups are consecutive ranges.
+"""Choose the topological order of the nodes. Each group is a consecutive range in this order.
 
 If backward was recorded, the order is the execution order of forward, which is the reverse of the
-order in which backward ran. A group of consecutive nodes then never feeds its own input. If
-backward was not recorded, the order places each input of a loop's step just before its user.
+order in which backward ran the nodes. A group of consecutive nodes then never feeds its own input.
+If backward was not recorded, each node that a step of a loop reads is placed directly before the
+step.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from operator import attrgetter
 
 from ...graph import Edge, Graph
 
-# In a graph without modules and without a recorded backward, the order is that of the ids if no
-# result is used by a node whose id is larger by more than this.
+# Without modules and a recorded backward, the nodes are ordered by id, unless an edge connects two
+# nodes whose ids differ by more than this.
 _MAX_DISTANCE_TO_USER = 100
 
 
@@ -32,7 +33,7 @@ def has_modules(graph: Graph) -> bool:
 
 
 def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
-    """Return all nodes in topological order, after True if this is the order of execution."""
+    """Return (True if the order is the execution order, all nodes in topological order)."""
     ran = [node.order for node in graph.nodes]
     if ran.count(None) < len(ran):
         return True, _execution_order(ran, edges)
@@ -40,7 +41,7 @@ def order_of(graph: Graph, edges: Sequence[Edge]) -> tuple[bool, list[int]]:
 
 
 def interrupted_containers(scopes: Sequence[str]) -> set[str]:
-    """Return the paths of containers between whose modules other operations ran.
+    """Return the paths of containers whose calls of modules were interrupted by other operations.
 
     An example is an `nn.ModuleList` of layers, with other operations between two layers.
 
@@ -113,8 +114,8 @@ def _by_edges(graph: Graph, edges: Sequence[Edge]) -> list[int]:
 def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
     """Return the nodes in the order of a depth-first search from the outputs, longest branch first.
 
-    A short branch, such as the input of one step of a loop, therefore comes directly before its
-    user instead of before the whole loop.
+    A short branch, such as the input of one step of a loop, is therefore placed directly before its
+    user, and not before the whole loop.
     """
     inputs: list[list[int]] = [[] for _ in graph.nodes]
     is_end = [True] * len(graph.nodes)
@@ -137,8 +138,8 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                # The last source is visited first: the deepest, and of equally deep sources the
-                # first input, because the sort is stable.
+                # Sources at the end of the list are visited first. These are the deepest sources;
+                # among equally deep sources, the first input, because the sort is stable.
                 sources.reverse()
                 sources.sort(key=depth.__getitem__)
             stack += sources

@@ -1,4 +1,4 @@
-"""Define the tree of groups that is being built: nested parts, whose items are parts and nodes."""
+"""Define `Part`, a group that is still being built. Its items are nodes and other parts."""
 
 from __future__ import annotations
 

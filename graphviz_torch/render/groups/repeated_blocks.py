@@ -9,7 +9,7 @@ from dataclasses import replace
 from .groups import Group, Groups
 from .isomorphism import without_numbers
 
-# Up to this many identical backward passes are drawn one by one, so that all titles can be read.
+# Identical backward passes are drawn one by one up to this number, so that each shows its title.
 _MAX_GRAPHS_APART = 3
 _MIN_STACK = 2  # minimum number of groups that are put into a stack
 _DIGITS = re.compile(r"\d+$")
@@ -18,11 +18,11 @@ Rows = Callable[[Sequence[int]], list[tuple[int, ...]]]
 
 
 def families(tree: Groups, children: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the families of identical groups, without other operations between them.
+    """Return the families: identical groups without other operations between them.
 
     The names of the modules in a family differ only in a number, so an encoder and a decoder are
-    never in one family. The first group of a family is the one to draw. A group without an
-    identical neighbor is a family of its own.
+    never in one family. Only the first group of a family is drawn. A group without an identical
+    neighbor is a family of one.
     """
     groups = tree.groups
     found: list[list[int]] = []
@@ -69,13 +69,13 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
 
     Args:
         tree: the tree.
-        rows: a function that returns the families of sibling groups. If it replaces a run (a group
-            of consecutive groups) by the groups inside, the run is removed from the tree. None
-            uses `families`.
+        rows: a function that returns the families of sibling groups; None uses `families`. If the
+            function returns the groups inside a run instead of the run (a group of consecutive
+            groups), the run is removed from the tree.
     """
     stacks: dict[int, tuple[int, ...]] = {}  # second group of a family -> all groups but the first
-    inside: dict[int | None, list[int]] = {}  # group -> its direct children after replacing runs
-    gone: set[int] = set()  # runs that were replaced by the groups inside them
+    inside: dict[int | None, list[int]] = {}  # group -> its children, without the runs in `gone`
+    gone: set[int] = set()  # runs to remove from the tree; the groups inside them are kept
     for level, children in (
         (None, tree.roots),
         *((part.id, part.children) for part in tree.groups),
@@ -130,12 +130,12 @@ def group_repeats(tree: Groups, rows: Rows | None = None) -> Groups:
 
 
 def _replaced_runs(tree: Groups, children: Iterable[int], row: Iterable[int]) -> Iterator[int]:
-    """Yield the runs (groups of consecutive nodes) in whose place the groups inside them are drawn.
+    """Yield the runs (groups of consecutive nodes) that are not drawn, but the groups inside are.
 
     Args:
         tree: the tree of groups.
         children: the children of a group.
-        row: the children that are drawn, in which some runs were unpacked.
+        row: the groups that are drawn: the children, but some runs replaced with the groups inside.
     """
     kept = set(row)
     left = [number for number in children if number not in kept]

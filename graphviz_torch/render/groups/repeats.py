@@ -1,6 +1,6 @@
-"""Find repetitions in a sequence: tokens (a body) that occur three or more times in a row.
+"""Find repetitions in a sequence: a "body" of tokens that follows itself three or more times.
 
-The first occurrence of the body may lack its beginning.
+The first occurrence may lack tokens at the beginning of the body.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from itertools import islice
 from operator import eq
 from typing import NamedTuple
 
-# If this many consecutive tokens recur, the distance between the two occurrences is a candidate for
-# the period. Fewer tokens, such as a pair of operations, may recur inside a body.
+# If this many consecutive tokens occur twice, the distance between the two occurrences is a
+# candidate for the period. A shorter sequence, such as a pair of operations, may occur twice inside
+# one body.
 _MATCH_LENGTH = 8
 _SEARCH_STEP = 4  # distance of the positions at which a search for recurring tokens starts
 _MAX_CANDIDATES = 6  # maximum number of candidate periods to check
-# Maximum fraction of the body that the first occurrence may lack. The first step of a loop lacks
-# operations that read an earlier step.
+# Maximum fraction of the body that may be missing in the first occurrence. For example, the first
+# step of a loop lacks the operations that read an earlier step.
 _MAX_LACKING = 0.25
 MIN_TIMES = 3
 
 
 class Repeat(NamedTuple):
-    """A repetition: `length` tokens from index `start`, which repeat after `period` tokens."""
+    """A repetition of a body of `period` tokens: `length` tokens, from index `start` on."""
 
     start: int
     period: int
@@ -34,8 +35,8 @@ class Repeat(NamedTuple):
 def find_repeats(tokens: Sequence[Hashable], *, shortest: int = 100) -> list[Repeat]:
     """Return the repetitions in a sequence, in order and without overlaps.
 
-    The search first finds the longest repetition. It continues in the tokens before and after the
-    repetition if these are more than `shortest`.
+    The search first finds the longest repetition. Then it continues in the tokens before and the
+    tokens after this repetition, if there are more than `shortest` of them.
 
     >>> find_repeats("xyz" + "abcde" * 4 + "z", shortest=8)
     [Repeat(start=3, period=5, length=20)]

@@ -14,14 +14,14 @@ _Outputs = tuple[TensorMeta | None, ...]
 
 
 def without_sizes(node: Node) -> tuple[object, ...]:
-    """Return a key that is equal for operations that differ only in the sizes of their outputs."""
+    """Return a key for an operation that does not depend on the sizes of its outputs."""
     metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
     attributes = distinguishing(node.name, node.attributes)
     return node.name, tuple(metas), tuple([each for each in attributes if each not in ADDED_ZERO])
 
 
 def differ_in_one_axis(outputs: Sequence[_Outputs]) -> bool:
-    """Return True if the outputs of equal operations differ in the size of at most one axis.
+    """Return True if the shapes of corresponding outputs differ in at most one axis.
 
     >>> few, many = (TensorMeta((rows, 4), "float32", "cpu") for rows in (3, 9))
     >>> differ_in_one_axis([(few,), (many,)])

@@ -19,13 +19,14 @@ _MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
 _MAX_CLASSES_NAMED = 3  # maximum number of module classes in the name of a run
 # A level is a row of modules if more than this fraction of its items are modules.
 _MIN_MODULE_SHARE = 0.25
-# A repeated body of fewer items gets no group. Instead, a level is split into runs (groups of
-# consecutive items) whose size is a multiple of the body's length.
+# Each repetition of a body (repeated items) gets a group if the body has at least this many items.
+# If it has fewer, the level is split into runs (groups of consecutive items) of several bodies
+# each.
 _MIN_BODY = 3
 
 
 class LevelSplitter:
-    """Splitter of levels: it groups items until no level has more than `limit` items."""
+    """A function object that groups the items of a level until at most `limit` remain."""
 
     def __init__(self, structure: Structure, limit: int, rows: int | None, loops: bool) -> None:
         self.structure = structure
@@ -57,8 +58,8 @@ class LevelSplitter:
             return items
         first, last = starts[0], starts[-1] + 1
         count = most - first - (len(items) - last)
-        # If more than half of `most` items come before the first or after the last module, these
-        # items are put into runs as well.
+        # Items before the first module are put into runs as well if there are more than `most / 2`
+        # of them. The same is true for items after the last module.
         if 2 * count < most:
             first, last, count = 0, len(items), most
         ends = [first, *starts[:: min(self.limit, ceil(len(starts) / count))][1:], last]
@@ -84,7 +85,7 @@ class LevelSplitter:
         return items
 
     def _repeats(self, items: list[Item]) -> tuple[list[Item], int]:
-        """Return the items with a group for each repeated body, and the size of further runs.
+        """Put each repetition of a body into a group; return the items, and the size of later runs.
 
         A body is a sequence of items that repeats, such as a step of a loop.
         """
@@ -104,9 +105,10 @@ class LevelSplitter:
                     result += [*items[ends[done] : begin], self._chain(row, period, size)]
                     done = start + length - length % period
                 continue
-            # A body may start at any position within a period. The best position is the one at
-            # which the fewest results of earlier operations are still needed. If several positions
-            # are equally good, the last body should end where the loop ends.
+            # A body may start at any position within a period. The best position is crossed by the
+            # fewest results, that is, by results computed before the position and used after it. If
+            # several positions are equally good, choose the one with which the last body ends where
+            # the loop ends.
             units = pairwise(ends[start + period : start + 2 * period + 1])
             crossing = [
                 self.structure.crossing[self.structure.span(items[a:b])[0]] for a, b in units
@@ -121,7 +123,7 @@ class LevelSplitter:
             if len(steps) < MIN_TIMES:
                 continue
             if len(items) <= self.limit and 2 * len({b.structure for b in bodies}) > len(bodies):
-                continue  # most bodies differ, and the level is small enough without groups
+                continue  # most repetitions differ, and the level is small enough without groups
             result += items[ends[done] : ends[start + (0 if first else shift)]]
             for step in steps:
                 number += 1
@@ -131,11 +133,11 @@ class LevelSplitter:
         return result + items[ends[done] :], size
 
     def _first_step(self, items: list[Item], bodies: Sequence[Part]) -> list[Part]:
-        """Return a group for the first step of a loop, in a list.
+        """Return a list with a group for the first step of a loop, or an empty list.
 
-        The first step may lack operations that read an earlier step. It gets the structure of the
-        other steps, so that it is drawn as one of them. Return [] if `items` differ from the other
-        steps in any other way.
+        The first step may lack operations that read an earlier step. Its group gets the structure
+        of the other steps, so that all steps are drawn as one. The list is empty if `items` differ
+        from the other steps in any other way.
 
         Args:
             items: the items before the other steps.
@@ -164,7 +166,7 @@ class LevelSplitter:
         return start + next(at for at, skipped in enumerate(leaf) if not skipped)
 
     def _reads_equally(self, items: list[Item], period: int) -> bool:
-        """Return True if operations at a distance of `period` have equally many inputs.
+        """Return True if each operation has as many inputs as the one `period` positions before it.
 
         The first period is ignored.
         """
@@ -173,7 +175,7 @@ class LevelSplitter:
         return reads[period:-period] == reads[2 * period :]
 
     def _chain(self, items: list[Item], period: int, size: int) -> Part:
-        """Return a group for a repeated operation or pair, whose name is the titles and a count.
+        """Return a group for a repeated operation or pair, named by their titles and a count.
 
         Args:
             items: the repeated operations, and their leaves.
@@ -190,8 +192,8 @@ class LevelSplitter:
     def _units(self, items: list[Item]) -> tuple[list[object], list[int]]:
         """Return a token for each unit, and the index in `items` at which each unit ends.
 
-        A unit is an operation or a part, with the leaves before it. Leaves at the end belong to no
-        unit. Units with equal tokens may be repetitions of each other.
+        A unit is an operation or a part, together with the leaves before it. Units with equal
+        tokens may be repetitions of each other. Leaves at the end of `items` belong to no unit.
         """
         tokens: list[object] = []
         ends = [0]
@@ -202,8 +204,9 @@ class LevelSplitter:
                 name = without_call_number(item.name.text)
                 call = item.kind == "module" and names[name] > 1
                 size = item.span[1] - item.span[0]
-                # Calls of one module may differ in structure: in MAML, one call reads parameters,
-                # and another reads values that an inner step computed from the parameters.
+                # Calls of one module may differ in structure. In MAML, the first call reads
+                # parameters, and later calls read tensors that an inner step computed from the
+                # parameters.
                 tokens.append((name, item.module_class, size) if call else item.structure)
                 ends.append(end)
             elif not self.nodes[item].leaf:
