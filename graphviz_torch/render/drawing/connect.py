@@ -17,27 +17,27 @@ _Ends = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """The edges of a graph, sorted by how they are drawn: as lines, as texts, or not at all."""
+    """The edges of a graph, sorted by how they are drawn: as lines or as texts."""
 
     drawn: list[Edge] = field(default_factory=list)
-    # (source key, target key) -> tensor (node id, output_nr) -> the first edge that passes it.
+    # (source key, target key) -> tensor (node id, output_nr) -> first edge that passes this tensor.
     lines: dict[_Ends, dict[_Ends, Edge]] = field(default_factory=lambda: defaultdict(dict))
     before: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
     behind: dict[int, dict[int, None]] = field(default_factory=lambda: defaultdict(dict))
-    # First group of a family (identical groups) -> pairs of the family's groups that edges connect.
+    # First group of a family (identical groups) -> pairs of groups of this family with an edge.
     links: dict[int, set[_Ends]] = field(default_factory=lambda: defaultdict(set))
-    # Key of an element in a loop -> step of the loop -> tensors (node id, output_nr) that this step
-    # of the element passes to another step.
+    # Key of an element in a loop -> step of the loop -> tensors (node id, output_nr) that the
+    # element passes from this step to another step.
     sent: dict[int | None, dict[int, set[_Ends]]] = field(default_factory=dict)
     # Keys of the elements that read a tensor from another step of their loop.
     received: dict[int | None, None] = field(default_factory=dict)
 
 
 def connect(drawing: Drawing) -> Drawing:
-    """Return the drawing with its edges.
+    """Add the edges, and return the new drawing.
 
-    Leaves move to the innermost group that contains all operations that use them. If only one end
-    of an edge is drawn, the other end is named there.
+    A leaf is moved to the innermost group that contains all operations that use it. If only one end
+    of an edge is drawn, a text there names the other end.
     """
     keys = drawing.keys
     if keys is None:
@@ -102,10 +102,10 @@ def _classify_edges(drawing: Drawing, keys: Keys) -> _Found:
 
 
 def _merge_edges(drawing: Drawing, found: _Found) -> tuple[list[Edge], list[MergedEdge]]:
-    """Return the edges that are drawn alone, and the edges that are drawn merged.
+    """Return (edges that are drawn one by one, merged edges).
 
-    Two nodes with one tensor between them have a plain edge. For any other pair of connected
-    elements, one merged edge replaces all edges between them.
+    Two nodes that are connected by one tensor get a plain edge. Any other two connected elements
+    get one merged edge, which represents all edges between them.
     """
     edges, between = found.drawn, found.lines
     if between:
@@ -134,7 +134,7 @@ def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
 
 
 def _loop_state_texts(found: _Found) -> dict[int, str]:
-    """Return key -> text on the tensors that an element passes between the steps of a loop."""
+    """Return texts on the tensors that elements of a loop pass to the next step, by their keys."""
     texts: dict[int, str] = {}
     for key in {**found.sent, **found.received}:
         if key is not None:
@@ -149,7 +149,7 @@ def _loop_state_texts(found: _Found) -> dict[int, str]:
 
 
 def _link_text(drawing: Drawing, family: int, pairs: set[_Ends]) -> str:
-    """Return the end of a family's title, which says how edges connect its identical groups."""
+    """Return the end of a family's title: how its identical groups are connected."""
     keys = drawing.keys
     assert keys is not None
     groups = keys.tree.groups
@@ -181,7 +181,7 @@ def _side_by_side(drawing: Drawing, steps: list[int]) -> bool:
 
 
 def _with_leaves(drawing: Drawing) -> Open:
-    """Return the tree with each drawn leaf in the innermost group that contains all its users."""
+    """Return the tree with each drawn leaf moved to the innermost group around all its users."""
     nodes = drawing.graph.nodes
     around: dict[int, list[Path]] = defaultdict(list)
     paths = drawing.tree.paths

@@ -11,9 +11,10 @@ from .tree import Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:
-    """Return the drawing with the contents of each group whose box or frame shows a summary.
+    """Compute `Drawing.contents`, and return the new drawing.
 
-    These are the closed groups, and the groups that are drawn for several identical groups.
+    Contents are computed for each group whose box or frame shows a summary: closed groups, and
+    groups that are drawn in place of several identical groups.
     """
     if drawing.groups is None:
         return drawing
@@ -66,7 +67,7 @@ def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents
 
 
 def place_collectives(drawing: Drawing) -> Drawing:
-    """Return the drawing with each collective assigned to one element.
+    """Assign each collective to one drawn element, and return the new drawing.
 
     A collective is assigned to the element that shows its node. If no element shows the node, the
     collective is assigned to the frame, box or node of its module, or to the nearest drawn element

@@ -2,8 +2,8 @@
 
 A drawing is an immutable tree of drawn elements, with edges, texts and colors for each. An element
 is an open group (`Open`, whose children are drawn), a closed group (`Box`, drawn as one box) or a
-node (`Leaf`). The functions in steps.py fill in the fields of a drawing one after another. The key
-of a drawn element is an integer: the id of a node (>= 0), or `~id` of a closed group (< 0).
+node (`Leaf`). The functions in steps.py fill in the fields of a drawing one after another. Each
+drawn element has a key, an integer: the id of a node (>= 0), or `~id` of a closed group (< 0).
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ class MergedEdge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InlinedNodes:
-    """The nodes that have no box, because they are written inside another node's box.
+    """The nodes without a box of their own, because another node's box shows them.
 
-    These nodes are called folded. They are leaves, such as a weight inside its operation; carriers,
-    which only pass on a leaf, such as the `t` of that weight; and views.
+    These nodes are called folded. There are three kinds: leaves, such as a weight, which its
+    operation's box shows; carriers, which only pass on a leaf, such as the `t` of a weight; and
+    views.
     """
 
     folded: frozenset[int] = frozenset()  # ids of the leaves, carriers and views without a box
@@ -52,13 +53,14 @@ class InlinedNodes:
     inside: Mapping[int, list[Edge]] = field(default_factory=dict)
     # Carrier -> the folded node that the carrier reads.
     carried: Mapping[int, int] = field(default_factory=dict)
-    # Folded node -> the node whose box shows it: the folded node's first user or, for a view in the
-    # module of its source, the source.
+    # Folded node -> the node whose box shows the folded node. This is the folded node's first user,
+    # but for a view in the same module as its source, it is the source.
     user: Mapping[int, int] = field(default_factory=dict)
     many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> number of users
     # Edge that replaces a chain of views -> the views, in order.
     views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
-    # Node -> the view that the node's call or module returns, whose shape the node's box shows.
+    # Node -> the view that the node's call or module returns. The node's box shows the view's
+    # shape.
     shown: Mapping[int, int] = field(default_factory=dict)
 
     def host(self, node: int) -> int:
@@ -94,8 +96,8 @@ class Totals(NamedTuple):
 class Contents:
     """The nodes that a drawn group represents.
 
-    If several identical groups are drawn as one, or if the group is inside such a group, it
-    represents its own nodes and the corresponding nodes of the groups that are not drawn.
+    A group that is drawn in place of several identical groups represents its own nodes, and the
+    corresponding nodes of the groups that are not drawn. So does each group inside such a group.
     """
 
     times: int  # number of groups that the drawn group represents, itself included
@@ -111,7 +113,7 @@ class Contents:
     @cached_property
     def devices(self) -> list[str]:
         """Distinct devices of the nodes, in the order of the nodes."""
-        # Most nodes share their tuple of outputs with others, so each tuple is visited once.
+        # Many nodes share the same tuple of outputs, so each tuple is visited once.
         distinct = {id(node.outputs): node for node in self.inside}.values()
         return list(filter(None, dict.fromkeys([node.device for node in distinct])))
 
@@ -146,14 +148,14 @@ class Highlights:
 
 @dataclass(frozen=True, slots=True)
 class Shading:
-    """The fill color of each box under `color_by`, and the scale that explains the colors."""
+    """The fill color of each box for the option `color_by`, and the legend's color scale."""
 
-    # Key -> fill; None: the box has no fill, and a dashed outline.
+    # Key -> fill color. None means no fill and a dashed outline.
     fills: Mapping[int, Pair | None] = field(default_factory=dict)
     inks: Mapping[int, Pair] = field(default_factory=dict)  # key -> color of the text on the fill
     values: Mapping[int, str] = field(default_factory=dict)  # key -> text of the value
     title: str = ""
-    scale: tuple[tuple[Pair | None, str], ...] = ()  # (fill, meaning) of each color in the legend
+    scale: tuple[tuple[Pair | None, str], ...] = ()  # (color, meaning) of each legend entry
 
 
 @dataclass(frozen=True)
@@ -169,11 +171,11 @@ class Drawing:
     rows: int | None = None  # maximum number of consecutive sibling modules
     limit: int | None = None  # maximum number of boxes; None: as many as fit a page
     whole: bool = False  # True to open every group
-    fill: float = 0.0  # share of a page that the drawing fills; 0 if it may have any size
-    segments_stacked: bool = False  # True to draw the backward passes one below the other
+    fill: float = 0.0  # share of a page that is filled; 0 if the size is not limited
+    segments_stacked: bool = False  # True to draw backward passes one below the other
     modules: ModuleTree | None = None  # nested modules, which are split into `groups`
-    # All groups of the graph, drawn or not, as flat lists: a tree of 100,000 `Leaf` objects would
-    # take longer to build than everything else.
+    # All groups of the graph, drawn or not. They are flat lists, because a tree of 100,000 `Leaf`
+    # objects would take longer to build than everything else.
     groups: Groups | None = None
     # Group -> title that names the input of its module call: "encoder(positive)".
     call_titles: Mapping[int, str] = field(default_factory=dict)
@@ -183,25 +185,28 @@ class Drawing:
     fused: Mapping[int, FusedNode] = field(default_factory=dict)
     start: int | None = None  # the group to draw; None: the whole graph
     # Group (None: the whole graph) -> families of its child groups. A family is a tuple of
-    # consecutive identical groups, of which one is drawn. A group of its own kind is a family too.
+    # consecutive identical groups, of which only one is drawn. A group without an identical
+    # neighbor is a family of one.
     families: Mapping[int | None, list[tuple[int, ...]]] = field(default_factory=dict)
     tree: Open = field(default_factory=lambda: Open(None))
-    keys: Keys | None = None  # None if there are no groups: then every node is drawn or folded
+    keys: Keys | None = None  # None if there are no groups, so that every node is drawn or folded
     edges: tuple[Edge, ...] = ()  # edges between two nodes that have a box
     merged_edges: tuple[MergedEdge, ...] = ()
-    # Group that is drawn for several identical groups -> text on the edges between these groups.
+    # Group that is drawn in place of several identical groups -> text on the edges between these.
     linked: Mapping[int, str] = field(default_factory=dict)
-    # Key -> text on the tensors that the element passes between the steps of a loop.
+    # Key -> text on the tensors that the element passes from one step of a loop to the next.
     loop_state: Mapping[int, str] = field(default_factory=dict)
-    # Key -> keys or ids of the element's sources that a text above it names, in place of edges.
+    # Key -> keys or ids of the element's sources whose edges are not drawn. A text above the
+    # element names them.
     named_sources: Mapping[int, list[int]] = field(default_factory=dict)
-    # Key -> keys or ids of the element's users that a text below it names, in place of edges.
+    # Key -> keys or ids of the element's users whose edges are not drawn. A text below the element
+    # names them.
     named_targets: Mapping[int, list[int]] = field(default_factory=dict)
-    # Group that is closed, or drawn for several identical groups -> the nodes that it represents.
+    # Group that is closed, or drawn in place of several identical groups -> nodes it represents.
     contents: Mapping[int, Contents] = field(default_factory=dict)
     # Key of a box or frame -> collectives written in it; None -> collectives that no element shows.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
-    stubs: Stubs = NO_STUBS  # boxes for data and for calls without a node, and their links
+    stubs: Stubs = NO_STUBS  # boxes of data and of calls without a node, with links
     highlights: Highlights = Highlights()
     shading: Shading = Shading()
 
@@ -245,21 +250,21 @@ class Drawing:
 
     @cached_property
     def shows_devices(self) -> bool:
-        """True if boxes show devices: the graph has several, or the option detail is "full"."""
+        """True if boxes show devices: the graph has several devices, or `detail="full"` is set."""
         if self.options["detail"] == "full":
             return True
         return len({node.device for node in self.graph.nodes} - {""}) > 1
 
     @property
     def draws_each(self) -> bool:
-        """True if the options ask for a box per operation, so that no group is fused into one."""
+        """True if the options require a box for each operation, so that no group is fused."""
         options = self.options
         each = options["detail"] == "full" or options["parameters"] == "nodes"
         return each or options["fold"] is False
 
     @property
     def fits(self) -> bool:
-        """True if the drawing fits a page, or does not have to."""
+        """True if the drawing fits a page, or if its size is not limited."""
         return self.fill <= 1
 
     @property
@@ -279,7 +284,7 @@ class Drawing:
 
     @cached_property
     def group_outputs(self) -> dict[int, dict[TensorMeta, None]]:
-        """Key of a closed group -> the distinct tensors that leave the group."""
+        """Key of a closed group -> the distinct tensors that its nodes pass to nodes outside."""
         found: dict[int, dict[TensorMeta, None]] = {}
         nodes = self.graph.nodes
         for line in self.merged_edges:
@@ -295,10 +300,10 @@ class Drawing:
         return found
 
     def leaving(self, edge: Edge) -> TensorMeta | None:
-        """Return the tensor that an edge carries out of the closed group that contains its source.
+        """Return the tensor that an edge passes out of a closed group, which contains its source.
 
-        If the edge replaces views, the tensor has the shape after those views that are inside the
-        group.
+        If the edge replaces a chain of views, the result has the shape after the last view that is
+        inside the group.
         """
         source, nr = edge.source, edge.output_nr
         key = self.visible_key(source)
@@ -316,9 +321,9 @@ class Drawing:
     def key(self, node: int) -> int:
         """Return the key of the element that shows a node.
 
-        The element is the node itself, the operation that the node is written inside, the closed
-        group that contains the node, or the corresponding element of an identical block that is
-        drawn instead.
+        The element is the node itself, the operation whose box shows the node, the closed group
+        that contains the node, or the corresponding element of an identical block that is drawn
+        instead.
         """
         host = self.inner.host(node)
         if self.keys is None:
@@ -341,8 +346,8 @@ class Drawing:
     def visible_key(self, node: int) -> int | None:
         """Return the key of the node's own box, or of the closed group that contains the node.
 
-        Return None if the node is a text in another node's box, is represented by a node of an
-        identical block, or is not drawn.
+        Return None if another node's box shows the node, if a node of an identical block represents
+        it, or if it is not drawn.
         """
         if node in self.inner.folded:
             return None
@@ -372,7 +377,7 @@ class Drawing:
 
     @cached_property
     def closed_groups(self) -> list[int]:
-        """Ids of the closed groups whose contents are hidden, which excludes fused nodes."""
+        """Ids of the closed groups whose contents are hidden. Fused nodes are not among them."""
         return [number for number in self.boxes if self.fused_node(~number) is None]
 
     def place(self, key: int) -> int:
@@ -388,7 +393,7 @@ class Drawing:
         return tree.places[part.nodes[-1]]
 
     def title(self, number: int) -> str:
-        """Return the title of a group: its name, after the name of its module if it is a number."""
+        """Return a group's title: its name, with the name of its module if needed."""
         assert self.groups is not None
         groups = self.groups.groups
         part = groups[number]

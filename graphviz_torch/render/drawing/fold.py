@@ -1,4 +1,4 @@
-"""Drawing step: find families. A family consists of consecutive identical groups, drawn once."""
+"""Drawing step: find families, which are consecutive identical groups to be drawn once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from ..groups.groups import Groups
 from ..groups.repeated_blocks import families
 from .drawing import Drawing
 
-# If replacing the runs (groups of consecutive nodes) of a level by the groups inside them leaves at
-# most this many families, the groups are drawn instead of the runs.
+# A run is a group of consecutive nodes. If the groups inside the runs of a level form at most this
+# many families, the groups are drawn instead of the runs.
 _MAX_UNPACKED = 12
-_MIN_LOOP_STEPS = 3  # fewer identical groups are not drawn as a loop
+_MIN_LOOP_STEPS = 3  # minimum number of identical groups that are drawn as a loop
 
 
 def fold_repeats(drawing: Drawing) -> Drawing:
-    """Return the drawing in which each family of consecutive identical groups is drawn once."""
+    """Find the families of consecutive identical groups, and return the new drawing."""
     tree = drawing.groups
     if tree is None or not drawing.fold:
         return drawing
@@ -33,7 +33,7 @@ def fold_repeats(drawing: Drawing) -> Drawing:
 def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ...]]:
     """Return the families that the children of a group form.
 
-    A run (a group of consecutive nodes) may be replaced by the groups inside it.
+    Some families contain the groups inside a run (a group of consecutive nodes) instead of the run.
     """
     tree = drawing.groups
     assert tree is not None
@@ -46,9 +46,10 @@ def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ..
 
 
 def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the family if its groups are the steps of a loop, else each group as its own family.
+    """Return the family if its groups are the steps of a loop, otherwise one family per group.
 
-    Groups are also the steps of a loop if each feeds the next.
+    Groups are the steps of a loop if they are runs (of consecutive nodes), or if each feeds the
+    next.
     """
     tree = drawing.groups
     assert tree is not None
@@ -64,10 +65,10 @@ def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]
 
 
 def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
-    """Return the children, with the groups inside a run in place of a run that has only groups.
+    """Replace runs that contain only groups with these groups, and return the children.
 
-    A run is a group of consecutive nodes. It stays if unpacking it leaves too many families, which
-    consist of consecutive identical groups.
+    A run is a group of consecutive nodes. A run is not replaced if the result would have too many
+    families, each of which consists of consecutive identical groups.
     """
     groups = tree.groups
     rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}

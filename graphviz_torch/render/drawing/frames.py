@@ -11,11 +11,11 @@ from .tree import Leaf, Open
 
 
 def frame(drawing: Drawing) -> Drawing:
-    """Return the drawing with frames only around the open groups for which they are informative."""
+    """Remove uninformative frames around open groups, and return the new drawing."""
     if drawing.groups is None:
         return drawing
-    # A run or chain (a group of consecutive nodes) keeps its frame only if it is drawn for several
-    # identical groups.
+    # A run or chain (a group of consecutive nodes) keeps its frame only if it is drawn in place of
+    # several identical groups.
     kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
     runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)
@@ -86,8 +86,8 @@ def _interrupted_containers(drawing: Drawing) -> set[int]:
 def _single_child_modules(drawing: Drawing) -> tuple[set[int], dict[int, str]]:
     """Return the open modules with one child, and the titles of modules whose child is a node.
 
-    A module that is drawn for several identical modules is left out if only its frame shows their
-    number.
+    A module is left out of the result if it is drawn in place of several identical modules and only
+    its frame shows their number.
 
     Returns:
         The ids of the modules, and node -> title of its module.

@@ -23,7 +23,7 @@ _Output = tuple[int, int]  # (node id, output_nr)
 
 
 def fuse_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with the field `fused`, which maps groups to fused nodes."""
+    """Compute `Drawing.fused`, which maps groups to fused nodes, and return the new drawing."""
     tree = drawing.groups
     if tree is None or drawing.draws_each:
         return drawing
@@ -74,7 +74,7 @@ def fuse_groups(drawing: Drawing) -> Drawing:
 
 
 def _visible(drawing: Drawing) -> list[Group]:
-    """Return the groups that can be drawn; of identical groups that are drawn once, the first."""
+    """Return the groups that can be drawn. Of several identical groups, only the first can."""
     assert drawing.groups is not None
     groups = drawing.groups.groups
     if not drawing.fold:
@@ -83,7 +83,7 @@ def _visible(drawing: Drawing) -> list[Group]:
 
 
 def is_torch_call(drawing: Drawing, part: Group) -> bool:
-    """Return True if a group is one call of a torch function, not of one of the program's own."""
+    """Return True if a group is one call of a torch function (not of a function of the program)."""
     if part.kind != "call" or not part.nodes:
         return False
     nodes = drawing.graph.nodes
@@ -126,7 +126,7 @@ def _can_fuse(drawing: Drawing, part: Group, ids: Sequence[int], end: int, reads
 def _distinct_calls(drawing: Drawing, ids: Sequence[int]) -> set[object]:
     """Return the distinct calls that created the nodes.
 
-    If the call of a node has no number ("linear#2" has one), the node's id is returned instead.
+    For a node whose call has no number ("linear#2" has one), the result contains the node's id.
     """
     calls = [(drawing.graph.nodes[i].call, i) for i in computing(drawing, ids)]
     return {call if "#" in call.rpartition("/")[2] else i for call, i in calls}
@@ -140,8 +140,8 @@ def computing(drawing: Drawing, ids: Sequence[int]) -> list[int]:
 def fused_text(drawing: Drawing, unit: FusedNode) -> str:
     """Return the text of a fused node.
 
-    The text is the name of its only operation that is not a view, the names of its views if it has
-    no such operation, or the number and names of its operations if it has several.
+    If exactly one operation of the fused node is not a view, the text is its name. If all are
+    views, the text is their names. Otherwise the text is the number and names of the operations.
     """
     nodes = drawing.graph.nodes
     ids = computing(drawing, unit.nodes)

@@ -13,7 +13,7 @@ from .drawing import Drawing
 
 @with_gc_disabled
 def group_nodes(drawing: Drawing) -> Drawing:
-    """Return the drawing with groups of at most `drawing.size` children each.
+    """Group the nodes, with at most `drawing.size` children per group; return the new drawing.
 
     If `drawing.size` is None, return the drawing unchanged.
 

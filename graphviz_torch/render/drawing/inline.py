@@ -1,9 +1,11 @@
 """Drawing step: write parameters and other leaves inside the operation that uses them.
 
 A carrier is an operation that only passes on such a leaf, such as the `t` of a linear layer's
-weight. It is written inside the operation as well, unless it has a name, several users or another
-device. In the drawing of a `diff`, a leaf that only one graph has keeps its own box if the
-operation that uses it is in both graphs.
+weight. A carrier is also written inside the operation that uses it, unless it has a name, several
+users or another device.
+
+In the drawing of a `diff`, a leaf keeps its own box if only one graph has the leaf, but both graphs
+have the operation that uses it.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ from ..groups.order import by_target, has_modules
 from ..options import Parameters
 from .drawing import Drawing, InlinedNodes
 
-# If there are more leaves, they are written inside operations, because so many boxes of leaves
+# Up to this number, leaves have boxes. More are written inside operations, because so many boxes
 # would form an unreadable staircase.
 _MAX_LEAF_BOXES = 20
-# A leaf with more users is named inside each user. If the leaf also has a box, no edges lead from
-# it, because so many edges would distort the layout.
+# A leaf with more users than this is named inside the box of each user. If the leaf has a box, too,
+# no edges are drawn from this box, because so many edges would distort the layout.
 _MAX_LEAF_EDGES = 8
 
 
 def inline_parameters(drawing: Drawing) -> Drawing:
-    """Return the drawing with the field `inner`, which lists the nodes written inside others."""
+    """Compute `Drawing.inner`, the nodes written inside other boxes, and return the new drawing."""
     graph = drawing.graph
     return drawing.having(
         inner=_inner(graph, drawing.options["parameters"], _marked_alone(drawing))
@@ -33,7 +35,7 @@ def inline_parameters(drawing: Drawing) -> Drawing:
 
 
 def _marked_alone(drawing: Drawing) -> set[int]:
-    """Return leaves of only one graph of a diff that are used by an operation of both graphs."""
+    """Return the leaves that only one graph of a diff has, but whose user is in both graphs."""
     found: set[int] = set()
     marks = {i: m for i, m in (drawing.options["marks"] or {}).items() if m != "changed"}
     if not marks:
@@ -67,7 +69,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inli
     user: dict[int, int] = {}
     carried: dict[int, int] = {}
     inner = folded.union(many)
-    # Edges are sorted by target, so the edge into a carrier comes before the edge out of it.
+    # Edges are sorted by target, so a carrier's incoming edge is visited before its outgoing edge.
     for edge in by_target(graph):
         source, target = edge.source, edge.target
         if source not in inner:
@@ -108,10 +110,10 @@ def _leaves(
 
 
 def _only_carries(graph: Graph, carrier: Node, device: str) -> bool:
-    """Return True if a carrier would show nothing besides its leaf, so that it needs no box.
+    """Return True if a carrier needs no box, because the box would show nothing besides its leaf.
 
-    It has no name, no `Node.note`, one output, which is on `device` and is not an output of the
-    graph.
+    Such a carrier has no name and no `Node.note`. Its only output is on `device`, and is not an
+    output of the graph.
     """
     plain = not carrier.label and not carrier.note and len(carrier.outputs) < 2
     return plain and (carrier.id, 0) not in graph.outputs and carrier.device == device

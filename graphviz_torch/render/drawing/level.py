@@ -1,8 +1,8 @@
 """Choose the amount of detail of a drawing, so that it fits a page.
 
-Every operation is drawn if all of them fit. Otherwise identical blocks are drawn once, and modules
-are opened, the most informative first, while the page has space. If the options `depth`, `limit`,
-`detail="full"` or `fold=False` set the amount of detail, the page may have any size.
+If all operations fit, each is drawn. Otherwise identical blocks are drawn once, and modules are
+opened, the most informative first, while the page has space. The options `depth`, `limit`,
+`detail="full"` and `fold=False` set the amount of detail; the page may then have any size.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..groups.order import has_modules
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
-# Values of `limit` (the maximum number of boxes) to try, if the drawing need not fit a page.
+# Values of `limit` (the maximum number of boxes) to try for a drawing that need not fit a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
 _MAX_NODES_UNFOLDED = 100  # in a graph with more nodes, identical blocks are drawn once
 _MAX_OPERATIONS_UNROLLED = 30  # in a graph with more operations, the steps of a loop are drawn once
@@ -72,8 +72,8 @@ def _draws_once(drawing: Drawing) -> bool:
     if fold is None and options["detail"] == "full":
         return False
     if fold is None and depth is not None:
-        # With colors by number, each closed group has its own number, so identical groups are
-        # drawn separately.
+        # If boxes are colored by a number, identical groups can have different numbers and colors,
+        # so they are drawn separately.
         return not colors_by_number(options["color_by"])
     if fold is None:
         return _count(drawing) > min(_max_boxes(drawing), _MAX_NODES_UNFOLDED)
@@ -96,7 +96,7 @@ def _max_boxes(drawing: Drawing) -> int:
 
 
 def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Drawing:
-    """Return the drawing with the first amount of detail at which it fits its page.
+    """Try one amount of detail after another, and return the first drawing that fits its page.
 
     Args:
         start: the drawing before its nodes are grouped.
@@ -105,12 +105,12 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
             each amount of detail tried. The others are applied once, to the drawing that fits.
     """
     opened = start.having(fill=math.inf)
-    absent: ValueError | None = None  # raised if no level has a group for the requested module
+    absent: ValueError | None = None  # raised if no `Level` has a group for the module
     known = set()
     for each in levels(start):
         try:
             grouped = group_nodes(start.having(size=each.size, rows=each.rows, fold=each.fold))
-        # The requested group may be a run (consecutive nodes), which exists at one level only.
+        # The requested group may be a run (consecutive nodes), which exists only at one `Level`.
         except ValueError as error:
             absent = absent or error
             continue
@@ -118,7 +118,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
             start = start.having(modules=grouped.modules)
         cut = grouped.groups and len(grouped.groups.groups), each.fold, each.whole
         if cut in known:
-            continue  # this level has the same groups as an earlier level
+            continue  # this `Level` leads to the same groups as an earlier one
         known.add(cut)
         drawn = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
         if drawn.fill <= opened.fill:
@@ -131,7 +131,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
 
 
 def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
-    """Return the drawing after a sequence of drawing steps."""
+    """Apply drawing steps one after another, and return the resulting drawing."""
     for step in steps:
         drawing = step(drawing)
     return drawing

@@ -13,9 +13,9 @@ SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOUR
 
 
 def mark(drawing: Drawing) -> Drawing:
-    """Return the drawing with badges and outlines for findings and differences.
+    """Add badges and outlines for findings and differences, and return the new drawing.
 
-    If a node has no box, the badge and the outline are at the box that shows the node.
+    For a node without a box of its own, the box that shows the node is marked.
     """
     badges: dict[int, list[Badge]] = {}
     outlines: dict[int, str] = {}
@@ -49,8 +49,8 @@ def mark(drawing: Drawing) -> Drawing:
             text += f": {nodes[node].label or nodes[node].title}"
         add(node, text, difference)
     for key in _nodes_named_by_stubs(drawing):
-        # A stub (the text at the end of an undrawn edge) names this node as "#id", so the node's
-        # box has to show the id.
+        # The text at the other end of an undrawn edge names this node as "#id", so the node's box
+        # has to show the id.
         if key >= 0:
             badges.setdefault(key, []).insert(0, Badge(f"#{key}", "muted", strong=False))
     return drawing.having(highlights=Highlights(badges, outlines))
@@ -71,15 +71,15 @@ def _behind_cuts(graph: Graph, finding: Finding) -> set[int]:
 
 
 def _nodes_named_by_stubs(drawing: Drawing) -> set[int]:
-    """Return the drawn nodes whose names are written at the other end of an undrawn edge."""
+    """Return the drawn nodes that a text at the other end of an undrawn edge names."""
     named = [*drawing.named_sources.values(), *drawing.named_targets.values()]
     return {key for keys in named for key in keys}.intersection(drawing.nodes)
 
 
 def failure_findings(graph: Graph, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield a finding on the exception that ended the recording.
+    """Yield a finding for the exception that ended the recording, if there was one.
 
-    Yield nothing if there was no exception, or if `findings` report it already.
+    Yield nothing if `findings` contain the exception already.
     """
     failure = graph.failure
     if failure is not None and not any(finding.rule in FAILURE_RULES for finding in findings):

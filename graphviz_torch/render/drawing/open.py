@@ -22,19 +22,20 @@ from .tree import Box, Leaf, Open
 _Interest = tuple[int, int, int]
 _NOTHING: _Interest = (0, 0, 0)
 _MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little, to show more boxes
-# Maximum number of attempts to close groups until the drawing fits with its edges and data.
+# Edges and data can make a drawing too large. This is the maximum number of attempts to close
+# groups until the drawing fits.
 _MAX_TRIES = 8
-# A module stays closed if the graph has more parameters of it, but none of its operations.
+# A module without operations in the graph stays closed if it has more parameters than this.
 _MAX_LONE_PARAMETERS = 2
 _Waiting = tuple[tuple[float, ...], int, int]  # (priority, smallest first; depth; group)
 
 
 def open_groups(drawing: Drawing) -> Drawing:
-    """Return the drawing with its tree of open and closed groups, its edges and data.
+    """Choose the groups to open, add edges and data, and return the new drawing.
 
     With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
-    opened as long as they fit the page: first those with findings, copies or collectives, then
-    outer groups before inner groups. Edges and data may make the drawing larger than a page; then
+    opened while the page has space: first those with findings, copies or collectives, then outer
+    groups before inner groups. If the drawing with its edges and data is larger than a page, some
     groups are closed again.
     """
     if drawing.groups is None:
@@ -59,7 +60,7 @@ def open_groups(drawing: Drawing) -> Drawing:
 
 
 def _open(drawing: Drawing, opening: _Opening) -> Drawing:
-    """Return the drawing with open groups and edges, and the part of a page that it fills."""
+    """Open groups and add edges; return the drawing and the share of a page that it fills."""
     fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
     keys = Keys(opening.groups, tree.nodes, tree.boxes, tree.represented_groups)
@@ -68,14 +69,14 @@ def _open(drawing: Drawing, opening: _Opening) -> Drawing:
     opened = opened.having(stubs=stubs_of(opened))
     if not fits:
         return opened.having(fill=math.inf)
-    # Several backward passes share their data, whose boxes are between the passes, not beside them.
+    # The boxes of data that several backward passes share are between the passes, not beside them.
     if opening.page is None or drawing.graph.segments:
         return opened
     return opened.having(fill=page_share(opened))
 
 
 class _Opening:
-    """The choice of the groups to open; those in `closed` are not opened."""
+    """The state of the choice of groups to open. Groups in `closed` are never opened."""
 
     def __init__(self, drawing: Drawing, closed: Set[int | None]) -> None:
         assert drawing.groups is not None
@@ -93,7 +94,7 @@ class _Opening:
         # lists of groups that were opened together, in the order of opening
         self.order: list[list[int]] = []
         self.passed = set(closed)  # groups that stay closed because they did not fit
-        # for each group, the number of nodes inside that are not written inside another node
+        # number of nodes in each group, without nodes that another node's box shows
         self.visible = self._count()
         paged = drawing.limit is None and drawing.options["depth"] is None
         self.page = PageEstimate(drawing) if paged else None
@@ -110,7 +111,7 @@ class _Opening:
         return counts
 
     def open(self, start: int | None) -> bool:
-        """Open groups inside `start`; return False if the groups that must be open do not fit."""
+        """Open groups inside `start`; return False if the required groups do not fit the page."""
         depth, limit = self.drawing.options["depth"], self.drawing.limit
         if self.page is not None:
             return self._fill(start, self.page)
@@ -156,7 +157,7 @@ class _Opening:
             if number in self.opened or number in self.passed or self._stays_closed(number):
                 continue
             if not whole and self.passed and groups[number].kind == "call":
-                continue  # once a module did not fit, function calls stay closed
+                continue  # function calls stay closed after a module did not fit
             together = [number] if whole else self._opened_with(number, waiting)
             for each in together:
                 page.show(each, self._items(each))
@@ -169,7 +170,7 @@ class _Opening:
                 if whole:
                     return False
                 self.passed.update(together)
-                # If the modules of a class do not all fit, open one of them as an example.
+                # If not all modules of a class fit, open one of them as an example.
                 if len(together) < 2 or not page.open([number]):
                     continue
                 self.passed.discard(number)
@@ -183,14 +184,15 @@ class _Opening:
         return fits
 
     def _items(self, number: int | None) -> list[int]:
-        """Return the keys of the drawn children of a group: nodes, and one group per family."""
+        """Return the keys of a group's children to draw: nodes, and one group per family."""
         return [*self._leaves(number), *(~first for first, *_ in self._families(number))]
 
     def _opened_with(self, number: int, waiting: list[_Waiting]) -> list[int]:
-        """Return a group and the groups that are opened together with it.
+        """Return all groups that have to be opened together with a group, itself included.
 
-        These are all runs (consecutive nodes) with the same parent, or all modules of the same
-        class at the same depth. A group with findings, transfers or collectives is opened alone.
+        A run (consecutive nodes) is opened with all runs of the same parent, and a module with all
+        modules of the same class and depth. A group with findings, transfers or collectives is
+        opened alone.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         part = self.groups.groups[number]
@@ -256,7 +258,7 @@ class _Opening:
         return made[None] if start is None else Open(None, (made[start],))
 
     def _priority(self, alike: tuple[int, ...], below: int) -> tuple[float, ...]:
-        """Return the priority of a family of identical groups: the smallest is opened first.
+        """Return the priority of a family of identical groups. Small values are opened first.
 
         Args:
             alike: ids of the groups.
@@ -269,7 +271,7 @@ class _Opening:
         )
         found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
-        if kind == "run":  # runs (consecutive nodes) are opened early: a closed run says little
+        if kind == "run":  # open runs (consecutive nodes) early: a closed run says little
             below -= 1
         elif kind == "call":  # function calls are opened later than modules
             below += 2
@@ -296,7 +298,7 @@ class _Opening:
 
 
 def weigh(drawing: Drawing) -> Drawing:
-    """Return the drawing with the `interest` of each group."""
+    """Compute `Drawing.interest`, and return the new drawing."""
     tree = drawing.groups
     if tree is None:
         return drawing

@@ -15,16 +15,16 @@ from typing import Final
 from .drawing import Drawing
 from .sizes import Sizes
 
-# Page size in points. Scaled down to the 622 points of a README's column, a page has text 11 px
-# high and takes one and a half screens.
+# Page size in points. A README's column is 622 points wide. Scaled down to this width, a page has
+# text of 11 px and takes one and a half screens.
 WIDTH: Final = 680.0
 HEIGHT: Final = 1230.0
-# Factor by which a drawing may exceed the page if certain groups must be open. Scaled down to a
-# README's column, the text of such a drawing is 9 px high.
+# Factor by which a drawing may exceed the page if certain groups must be open. Scaled down to the
+# width of a README's column, such a drawing has text of 9 px.
 _LARGE_PAGE: Final = 1.25
 _RANK_GAP, _BOX_GAP = 20.0, 16.0  # points between ranks, and between boxes of one rank
 _FRAME_WIDTH, _FRAME_HEIGHT = 18.0, 36.0  # points that a frame with a title adds to a group
-_EDGE_WIDTH = 11.0  # points between boxes that an edge to a further rank takes
+_EDGE_WIDTH = 11.0  # points that an edge to a later rank needs between boxes
 _LEGEND_HEIGHT = 50.0  # points
 
 _Size = tuple[float, float]
@@ -46,11 +46,11 @@ class PageEstimate:
         self._stacks = False
 
     def show(self, number: int | None, items: Sequence[int]) -> None:
-        """Set the keys of a group's drawn children, before the group is opened."""
+        """Set the keys of the children that a group will show. Call this before `open`."""
         self._items[number] = items
 
     def open(self, numbers: Iterable[int | None], *, large: bool = False) -> bool:
-        """Open groups, unless the page would overflow.
+        """Open groups if the drawing then still fits the page.
 
         Args:
             numbers: ids of the groups, whose children were passed to `show`.
@@ -112,8 +112,8 @@ class PageEstimate:
     def _side_by_side(self, source: int, target: int) -> bool:
         """Return True if two connected open groups can be drawn side by side.
 
-        They can if each child of the target that the source feeds is also fed by another child of
-        the target, so that it is not in the target's first rank.
+        They can if each child of the target that reads from the source also reads from another
+        child of the target. Then the first rank of the target reads nothing from the source.
         """
         if source >= 0 or target >= 0 or not {~source, ~target} <= self._open.keys():
             return False
@@ -149,7 +149,7 @@ def _layout_size(
         below = top[key] + sizes[key][1] + _RANK_GAP
         for user in users[key]:
             top[user] = max(top[user], below)
-    for key in reversed(order):  # move each box without inputs down, close to its first user
+    for key in reversed(order):  # move boxes without inputs down, close to their first users
         if key not in fed and users[key]:
             top[key] = min(top[user] for user in users[key]) - sizes[key][1] - _RANK_GAP
     spans = [(top[key], top[key] + sizes[key][1], sizes[key][0] + _BOX_GAP) for key in order]
@@ -169,12 +169,12 @@ _Ends = tuple[int, int]  # (source key, target key)
 
 
 def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
-    """Return the edges at each level of the groups, as pairs of keys.
+    """Return the edges between the children of each group, as pairs of keys.
 
     Returns:
-        Group -> edges between its direct children, where the edges between the nodes inside two
-        children count as one. Then, for an edge between two groups, the direct children of the
-        second group at which the edge ends.
+        (group -> edges between its direct children, edge between two groups -> the direct children
+        of the second group at which the edge ends). All edges between the nodes inside two children
+        count as one edge between these children.
     """
     groups = drawing.groups
     assert groups is not None

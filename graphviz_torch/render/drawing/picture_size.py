@@ -1,8 +1,8 @@
 """Estimate the size of a drawing whose groups, edges and data are known.
 
-The estimate follows Graphviz. Each box has a rank below the ranks of its inputs, in the whole
-picture and not only in its frame. A frame adds its width to each rank from that of its first box to
-that of its last box. An edge adds a small width to each rank that it passes.
+The estimate follows Graphviz. Each box has a rank below the ranks of its inputs; ranks are those of
+the whole picture, not of one frame. A frame adds its width to each rank from its first to its last
+box. An edge adds a small width to each rank that it passes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .tree import Path, common_path
 _MAX_WIDTH, _MAX_HEIGHT = 865.0, 1560.0  # points that are scaled to a page of 622 x 1,125 points
 _RANK_GAP: Final = 18.7  # points between ranks
 _BOX_GAP: Final = 16.0  # points between the boxes of a rank
-_EDGE_WIDTH: Final = 18.0  # points that an edge takes beside the boxes that it passes
+_EDGE_WIDTH: Final = 18.0  # points that an edge needs beside the boxes that it passes
 _FRAME_SIDES: Final = 16.0  # points that a frame adds left and right
 _FRAME_TOP, _FRAME_BOTTOM = 24.0, 8.0  # points that a frame adds above and below
 _LEGEND_HEIGHT: Final = 50.0  # points
@@ -31,7 +31,7 @@ _MAX_CUTS: Final = 40
 
 
 def page_share(drawing: Drawing) -> float:
-    """Return the estimated size of a drawing with its data, as a share of the largest page.
+    """Return the share of the largest page that a drawing with its data fills, as an estimate.
 
     A drawing that fills the page is scaled until its text is 9 px high.
     """
@@ -123,8 +123,8 @@ class _Picture:
         for key in self._order:
             ranks[key] = max([ranks[source] + 1 for source in inputs[key]], default=0)
         for key in reversed(self._order):
-            # Move a box down to its users, together with its inputs that have at least as many
-            # users as inputs.
+            # Move a box down, close to its users. Inputs of the box that have at least as many
+            # users as inputs are moved, too.
             moved, gain, slack = [key], 0, len(ranks)
             for each in moved:
                 gain += len(users[each]) - len(inputs[each])
@@ -164,7 +164,7 @@ class _Picture:
 
 
 def _in_order(keys: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the keys in topological order, and in the given order where edges form a cycle."""
+    """Return the keys in topological order. Keys in a cycle of edges keep the given order."""
     users: dict[int, list[int]] = defaultdict(list)
     waiting = dict.fromkeys(keys, 0)  # number of inputs that are not in `ordered`
     for a, b in ends:

@@ -1,4 +1,4 @@
-"""Drawing step: fill boxes with colors for numbers or names, as the option `color_by` asks."""
+"""Drawing step: fill boxes with the colors that the option `color_by` selects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Members = dict[int, tuple[int, ...]]  # key of a box -> nodes whose values dete
 
 
 def fill_by_value(drawing: Drawing) -> Drawing:
-    """Return the drawing with the fill colors, and the legend's scale, of its option `color_by`.
+    """Compute the fill colors and the legend for `color_by`, and return the new drawing.
 
     Raises:
         ValueError: if `color_by` is unknown, or if no node has a value for it.
@@ -35,8 +35,8 @@ def fill_by_value(drawing: Drawing) -> Drawing:
     members = _members(drawing, isinstance(how, NumberReader) and how.summed, color_by == "module")
     if isinstance(how, NameReader):
         return drawing.having(shading=_by_name(drawing, members, how, color_by == "trainable"))
-    # With color_by="gradient", the value is not written in a node's box, which shows the gradient
-    # in any case.
+    # With color_by="gradient", no value is added to a node's box, because the box shows the
+    # gradient already.
     said = how.own or color_by != "gradient"
     shading = _by_value(drawing, members, how, said, color_name(color_by))
     return drawing.having(shading=shading)
@@ -46,7 +46,7 @@ def _members(drawing: Drawing, summed: bool, modules: bool) -> _Members:
     members: _Members = {i: (i,) for i in drawing.nodes}
     for number in drawing.boxes:
         inside = drawing.contents[number]
-        # With color_by="module", only the drawn block counts: identical blocks are other modules.
+        # With color_by="module", identical blocks are ignored, because they are other modules.
         members[~number] = inside.own if modules else inside.nodes
     if summed:  # the sum in a node's box includes the nodes that are written inside it
         for i in drawing.inner.folded:
@@ -91,7 +91,7 @@ def _by_value(
     for key, ids in members.items():
         found = [v for v in (how.read(nodes[i]) for i in ids) if v is not None]
         if found:
-            # For a group, times and bytes are summed; of gradients, the largest is used.
+            # A group's value is the sum of times or bytes, but the largest of gradients.
             largest = max(found, key=lambda v: (math.isnan(v), v))
             values[key] = sum(found) if how.summed else largest
     if not values:
@@ -124,8 +124,8 @@ def _by_value(
     if len(finite) < len(values):
         scale.append((NONFINITE, "NaN or Inf"))
     if how.missing and len(values) < len(members):
-        # A box without a value gets None, a dashed outline, because an unfilled box would look
-        # like the lightest color of the scale.
+        # A box without a value gets None, which draws a dashed outline. Otherwise an unfilled box
+        # would look like one with the lightest color of the scale.
         fills.update(dict.fromkeys(members.keys() - values.keys()))
         scale.append((None, how.missing))
     return Shading(fills, inks, words, how.title, tuple(scale))
@@ -144,6 +144,6 @@ def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
     if logarithmic:
         share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:
-        # All values are halved, because the difference of two large values may overflow.
+        # All values are halved, because the difference of two large values could overflow.
         share = (value / 2 - low / 2) / (high / 2 - low / 2)
     return min(int(share * len(SCALE)), len(SCALE) - 1)

@@ -1,15 +1,15 @@
-"""Drawing step: replace long edges by pairs of stubs (texts that name the edge's other end).
+"""Drawing step: replace a long edge with two texts, each of which names the edge's other end.
 
-Graphviz adds n - 1 invisible nodes to an edge over n ranks, and spends most of its time on placing
-them. A dense block of 100 layers leads to half a million invisible nodes. Without the longest
-edges, the layout stays fast.
+Graphviz splits an edge over n ranks at n - 1 invisible nodes, and spends most of its time on
+placing them. A dense block of 100 layers leads to half a million invisible nodes. Without the
+longest edges, the layout remains fast.
 """
 
 from __future__ import annotations
 
 from .drawing import Drawing
 
-# Maximum number of invisible nodes: a constant, and an addition for each box.
+# A layout may have this many invisible nodes, and a few more for each box.
 _MAX_INVISIBLE = 100
 _MAX_INVISIBLE_PER_BOX = 1
 _MIN_RANKS_CUT = 5  # an edge over fewer ranks is always drawn
@@ -17,7 +17,7 @@ _MIN_EDGES = 60  # a drawing with fewer edges keeps all of them
 
 
 def shorten_edges(drawing: Drawing) -> Drawing:
-    """Return the drawing with stubs in place of its longest edges."""
+    """Replace the longest edges with texts at both ends, and return the new drawing."""
     edges, lines = drawing.edges, drawing.merged_edges
     if len(edges) + len(lines) < _MIN_EDGES:
         return drawing
@@ -54,7 +54,7 @@ def shorten_edges(drawing: Drawing) -> Drawing:
 
 
 def _ranks(drawing: Drawing) -> dict[int, int]:
-    """Return the approximate rank that Graphviz gives each node: its longest path from an input.
+    """Return an approximate rank of each node in Graphviz: its longest path from an input.
 
     The drawing must have no groups, so that edges go from lower to higher ids.
     """
@@ -75,7 +75,8 @@ def _ranks(drawing: Drawing) -> dict[int, int]:
 def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
     """Move each element to the rank just before its first user.
 
-    An element with more sources than users stays, because its edges would get longer in total.
+    An element with more sources than users is not moved, because its edges would become longer in
+    total.
     """
     sources: dict[int, list[int]] = {}
     users: dict[int, list[int]] = {}
@@ -88,7 +89,7 @@ def _pull(rank: dict[int, int], ends: list[tuple[int, int]]) -> None:
 
 
 def ranks_with_cycles(drawing: Drawing) -> dict[int, int]:
-    """Return the approximate rank (row in the layout) of each key; groups may form cycles."""
+    """Return the approximate rank (row in the layout) of each key, even if edges form cycles."""
     keys = [*drawing.nodes, *(~number for number in drawing.boxes)]
     users: dict[int, list[int]] = {key: [] for key in keys}
     waiting = dict.fromkeys(keys, 0)

@@ -1,4 +1,4 @@
-"""Estimate the sizes of boxes in points; only Graphviz knows the exact widths of letters."""
+"""Estimate the sizes of boxes in points. Only Graphviz knows the exact widths of letters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Convert a graph into a `Drawing`, the same for all output formats.
 
-The conversion is a sequence of drawing steps: functions that return the drawing with more of its
-fields filled in. Each step has its own file.
+The conversion is a sequence of drawing steps. Each step is a function that fills in some fields of
+the drawing and returns the new drawing. Each step has its own file.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .shorten import shorten_edges
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
-# Steps that are repeated for each amount of detail that is tried, before groups are opened.
+# Steps that run before groups are opened. They are repeated for each amount of detail to try.
 GROUPS: Final[tuple[Step, ...]] = (fold_repeats, weigh, fuse_groups)
 LEVEL: Final[tuple[Step, ...]] = (open_groups, shorten_edges)
-_MAX_NODES_UNFOLDED = 60  # an interactive view of a larger graph shows identical blocks once
+_MAX_NODES_UNFOLDED = 60  # views of larger graphs show identical blocks once
 AFTER: Final[tuple[Step, ...]] = (count_contents, place_collectives, mark, fill_by_value)
 
 
@@ -48,7 +48,7 @@ def draw(graph: Graph, options: DrawingOptions) -> Drawing:
 def draw_boxes(
     graph: Graph, findings: Iterable[Finding], marks: Mapping[int, Mark] | None, *, paged: bool
 ) -> Drawing:
-    """Return a drawing with default options, which has boxes but no edges.
+    """Return a drawing with default options and without edges.
 
     Its `fused` also contains the groups that are not drawn, such as repeated blocks.
 

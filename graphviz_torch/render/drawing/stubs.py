@@ -1,4 +1,4 @@
-"""Values for boxes that are no part of the autograd graph: data, and calls without a node."""
+"""Define the boxes of things that are not in the autograd graph: data, and calls without a node."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Stub(NamedTuple):
 
     @property
     def title_lines(self) -> list[str]:
-        """Return the title in lines; the class of the module begins a line if it is long."""
+        """Return the lines of the title. The class of a module begins a new line in long titles."""
         parts = self.title.split(" · ") if len(self.title) > _MAX_LINE else [self.title]
         return [line for part in parts for line in labels.wrap_name(part).split("\n")]
 
     @property
     def lines(self) -> list[str]:
-        """Return the whole text in lines."""
+        """Return the lines of the whole text."""
         return [" ".join(entry) for entry in self.listed] or [self.title, *self.details]
 
 
-End = int | Stub  # one end of a link: the key of a drawn element, or a box
+End = int | Stub  # one end of a link: a drawn element's key, or a box
 
 
 class Stubs(NamedTuple):

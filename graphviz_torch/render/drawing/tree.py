@@ -32,7 +32,7 @@ class Box(NamedTuple):
     """A closed group, drawn as one box."""
 
     group: int
-    # ids of the identical groups after this one, for which the box is drawn too
+    # ids of the later identical groups, in whose place this box is drawn as well
     repeats: tuple[int, ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class Open:
 
     group: int | None
     children: tuple[Open | Box | Leaf, ...] = ()
-    # ids of the identical groups after this one, which are not drawn
+    # ids of the later identical groups, in whose place this group is drawn as well
     repeats: tuple[int, ...] = ()
     framed: bool = True
 
@@ -72,7 +72,7 @@ class Open:
         return found
 
     def transform(self, change: Callable[[Open], Open]) -> Open:
-        """Return the tree with `change` applied to each open group, from inner to outer groups."""
+        """Apply `change` to each open group, inner groups first, and return the new tree."""
         made: dict[int | None, Open] = {}
         for part, _, _ in reversed(self.parts):
             if type(part) is Open:
@@ -112,7 +112,7 @@ class Open:
 
     @cached_property
     def represented_groups(self) -> dict[int, tuple[int, ...]]:
-        """Id of a group drawn for several identical groups -> ids of all these, its own first."""
+        """Group drawn in place of several identical groups -> ids of all of them, its own first."""
         found: dict[int, tuple[int, ...]] = {}
         for part, _, _ in self.parts:
             if not isinstance(part, Leaf) and part.repeats and part.group is not None:

@@ -1,4 +1,4 @@
-"""Drawing step: replace views and reshapes between two operations by an edge.
+"""Drawing step: replace the views and reshapes between two operations with an edge.
 
 A view keeps its box if it has a name, computes an output, is the only operation of its module,
 copies to another device, or is part of a finding, a cut or a difference.
@@ -17,7 +17,7 @@ from .drawing import Drawing
 
 
 def fold_views(drawing: Drawing) -> Drawing:
-    """Return the drawing without boxes for views; edges lead past them."""
+    """Remove the boxes of views, connect their neighbors, and return the new drawing."""
     if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
         return drawing
     views = _views(drawing)
@@ -91,7 +91,7 @@ def _moves(graph: Graph, edge: Edge) -> bool:
 
 
 def _marked_nodes(drawing: Drawing) -> set[int]:
-    """Return the nodes that something in the picture points at.
+    """Return the nodes that must keep their boxes, because the picture marks them.
 
     These are the nodes of findings, differences, transfers, collectives and cuts, and the operands
     of the operation that raised.
