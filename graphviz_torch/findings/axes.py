@@ -28,7 +28,7 @@ _REDUCING = {"sum", "mean", "max", "min", "amax", "amin", "logsumexp", "linalg_v
 
 
 def keeps_order(reading: Reading) -> bool:
-    """Return True if views only join whole dimensions, or split them as before the join.
+    """Return True if each view joins whole dimensions, or splits joined dimensions as they were.
 
     If so, no view breaks an axis. Most graphs pass this cheap check; the others need `AxisReading`.
     """

@@ -75,7 +75,7 @@ class RunFindings:
                 continue
             said = _PLURAL.sub(r"\1", _NUMBER.sub("#", _TIMES.sub("", finding.message)))
             if finding.where and finding.rule in _BY_LINE:
-                said = finding.cause  # messages of other steps may name other variables
+                said = finding.cause  # the message may name a different variable in each step
             key = finding.rule, finding.where, said
             if key not in self._found:
                 new.append(finding)

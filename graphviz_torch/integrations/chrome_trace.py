@@ -2,7 +2,7 @@
 
 Only measured times are written. A recording measures the duration of each node of backward and,
 with `record(clock=True)`, of each copy on CUDA. Start times and the forward pass are not measured.
-Therefore the nodes follow each other in the trace without gaps, in the order in which they ran. A
+In the trace, the nodes therefore follow each other without gaps, in the order in which they ran. A
 collective in backward is an instant event at the end of its node. Measured durations of collectives
 are in a second process of the trace, with one track per rank and one time axis for all ranks.
 """

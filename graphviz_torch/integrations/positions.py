@@ -24,7 +24,7 @@ _MAX_CALLS = 2  # maximum number of calls mentioned in a clause
 
 # Rank -> its position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-# A call, and the calls that a rank made more than the reference rank; negative if it made fewer.
+# (call, how many more such calls a rank made than the reference rank; negative if fewer)
 _Difference = tuple[CollectiveCalls, int]
 
 
@@ -56,8 +56,8 @@ def stall_text(positions: Positions) -> str:
 def _reference(at: Mapping[int, RankPosition]) -> int:
     """Return the rank with which the other ranks are compared.
 
-    Ranks that wait in a collective are preferred. If ranks wait in several collectives, it is one
-    of those in the collective with most ranks.
+    Ranks that wait in a collective are preferred. If ranks wait in several collectives, the result
+    is a rank in the collective in which most ranks wait.
     """
 
     def worth(each: RankPosition) -> int:
@@ -87,7 +87,9 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Return a clause on where `rank` is, with the calls it made more or less often than another.
+    """Return a clause on where `rank` is, and on calls that it made more or less often.
+
+    The number of calls is compared with that of the rank `reference`.
 
     Args:
         rank: the rank.

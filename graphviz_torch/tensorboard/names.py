@@ -122,7 +122,7 @@ class Scope:
 
 @dataclass(frozen=True)
 class Names:
-    """The paths in the Graphs tab of the nodes, of the outputs, and of the scope "backward"."""
+    """The paths that nodes, outputs and the scope "backward" have in the Graphs tab."""
 
     nodes: list[str]
     outputs: list[str]

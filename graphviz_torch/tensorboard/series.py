@@ -34,7 +34,7 @@ class NormSeries:
     def summaries(self, norms: Mapping[str, float], step: int) -> list[tuple[Any, int]]:
         """Return the (summary, step) pairs to write now.
 
-        A second call for the first step replaces the norms of the first call.
+        If this method is called again for the first step, the later norms are used.
 
         Args:
             norms: the gradient norm of each layer, first layer first.

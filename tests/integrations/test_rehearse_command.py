@@ -169,11 +169,11 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(folder: Pat
     assert done.stdout.splitlines() == [
         "ranks 0 to 63, their 2nd: barrier at train.py:8 on rank 0, and all_reduce of 20 B float32 "
         "at train.py:7 on rank 63 [mismatched-collectives]",
-        "rehearsed: ranks 0, 1 and 63, which share 1 group",
+        "rehearsed ranks 0, 1 and 63, with 1 process group shared by at least two of them",
     ]
     done = rehearsed(folder, "--ranks", "64", "--rank", "1", "--rank", "2", "--order", "train.py")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "rehearsed: ranks 1 and 2, which share 1 group: they call the same collectives, in the "
-        "same order\n"
+        "rehearsed ranks 1 and 2, with 1 process group shared by at least two of them: they call "
+        "the same collectives, in the same order\n"
     )

@@ -1,4 +1,4 @@
-"""Open pages of the app without a browser, and read the drawn parts."""
+"""Open pages of the app without a browser, and read the data of their components."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMIT = 120  # seconds until a page has to be drawn
 
 
 def page(name: str = "run", **query: str) -> AppTest:
-    """Open a page with query parameters, and return it."""
+    """Open the page `name` with these query parameters, and return it."""
     if name == "run":
         app = AppTest.from_file(FRAME, default_timeout=LIMIT)
     else:
@@ -26,30 +26,30 @@ def page(name: str = "run", **query: str) -> AppTest:
 
 
 def press(app: AppTest, label: str = "Run backward") -> AppTest:
-    """Press a button."""
+    """Press the button with this label, and return the page after the script has run."""
     [button] = [button for button in app.button if button.label == label]
     return button.click().run()
 
 
 def drawn(app: AppTest, place: str) -> dict[str, Any]:
-    """Return the data of the part with this key: `drawn(app, "run program")["lines"]`."""
+    """Return the data of the component with this key: `drawn(app, "run program")["lines"]`."""
     [part] = [each for each in app.get("bidi_component") if each.key == place]
     data: dict[str, Any] | list[dict[str, Any]] = json.loads(part.proto.json)
-    return data[0] if isinstance(data, list) else data  # linked parts get a list
+    return data[0] if isinstance(data, list) else data  # linked components get a list
 
 
 def has(app: AppTest, place: str) -> bool:
-    """Return whether the page has a part with this key."""
+    """Return True if the page has a component with this key."""
     return any(each.key == place for each in app.get("bidi_component"))
 
 
 def lines(app: AppTest, kind: str = "code") -> list[str]:
-    """Return the lines of the program, or of another kind the lines with results below it."""
+    """Return the texts of the program's lines of one kind: "code", or a kind of result line."""
     return [line["text"] for line in drawn(app, "run program")["lines"] if line["kind"] == kind]
 
 
 def column(app: AppTest, place: str, name: str) -> list[str]:
-    """Return the texts in a column of a table."""
+    """Return the texts in the column `name` of the table with the key `place`."""
     data = drawn(app, place)
     index = [column["name"] for column in data["columns"]].index(name)
     return [row[index][0] for row in data["rows"]]

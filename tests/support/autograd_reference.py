@@ -1,4 +1,4 @@
-"""Compare a traced graph with autograd itself, which is read in the simplest way."""
+"""Compare a traced graph with autograd's own nodes, which a simple search reads."""
 
 from __future__ import annotations
 

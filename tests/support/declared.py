@@ -1,4 +1,4 @@
-"""Copy the package, and declare the fields there that CONTRIBUTING gives as examples."""
+"""Copy the package, and add to the copy the fields that CONTRIBUTING declares as examples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def declarations() -> dict[str, list[str]]:
-    """Return the lines with fields on the page, by the class that the page names above them."""
+    """Return name of a class -> lines of CONTRIBUTING that declare fields of this class."""
     found: dict[str, list[str]] = {}
     for lines in re.findall(r"^    # in (\w+)\n((?:    \w+: Annotated.*\n)+)", CONTRIBUTING, re.M):
         found[lines[0]] = lines[1].splitlines()
@@ -20,7 +20,7 @@ def declarations() -> dict[str, list[str]]:
 
 
 def declare(folder: Path) -> Path:
-    """Copy the package into a folder, and add each line after the last field of its class."""
+    """Copy the package into a folder, and add the declared fields to the classes of the copy."""
     package = folder / "graphviz_torch"
     shutil.copytree(ROOT / "graphviz_torch", package, ignore=IGNORED)
     values = package / "graph" / "nodes.py"

@@ -1,4 +1,4 @@
-"""Small graphs to draw, and readers of DOT (by Graphviz) and of SVG (by an XML parser)."""
+"""Small graphs to draw, and functions that read DOT with Graphviz and SVG with an XML parser."""
 
 from __future__ import annotations
 

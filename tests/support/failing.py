@@ -17,7 +17,7 @@ CHANGED = "modified by an inplace operation"
 
 
 def line(program: Callable[..., Any], mark: str) -> str:
-    """Return the line of a program that has this mark in a comment."""
+    """Return the line of a program whose comment contains `mark`, such as "train.py:41"."""
     lines, start = inspect.getsourcelines(program)
     (found,) = [start + i for i, text in enumerate(lines) if text.rstrip().endswith(f"# {mark}")]
     return f"{Path(inspect.getfile(program)).name}:{found}"

@@ -10,8 +10,8 @@ from linecache import getline
 from types import CodeType, FrameType
 from typing import Any
 
-# First words of lines at which Python handles no signal: it does so after calls and jumps. The line
-# of a `with` also appears at the end of its block.
+# First words of lines at which Python handles no signal. Signals are handled only after calls and
+# jumps. The line of a `with` is also traced at the end of its block.
 QUIET = ("with", "del", "try:")
 
 
@@ -41,11 +41,11 @@ class Interrupt:
 
 
 class Signal:
-    """A tracing function that raises KeyboardInterrupt at the nth place where a signal can arrive.
+    """A tracing function that raises KeyboardInterrupt where Python handles the nth signal.
 
-    Python handles signals where a function begins, after a call, and after a backward jump. Only
-    code in one of the folders counts, only while `counts()` is true, and not the beginning of an
-    `unguarded` function.
+    Python handles signals where a function begins, after a call, and after a backward jump. Code
+    outside of the folders, code that runs while `counts()` is false, and the beginnings of
+    `unguarded` functions are not counted.
     """
 
     def __init__(
@@ -57,8 +57,9 @@ class Signal:
     ) -> None:
         self.left, self.folder, self.counts = at, folder, counts
         self.unguarded = unguarded
-        self._ends: dict[FrameType, bytes] = {}  # of each frame, _signal_points of its code
-        self._after: dict[FrameType, int] = {}  # whether a signal arrives before the next one
+        self._ends: dict[FrameType, bytes] = {}  # frame -> `_signal_points` of the frame's code
+        # Frame -> 1 if Python handles signals before the frame's next instruction, else 0.
+        self._after: dict[FrameType, int] = {}
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "opcode":
@@ -85,7 +86,7 @@ class Signal:
 
 @cache
 def _signal_points(code: CodeType) -> bytes:
-    """Return 1 for each instruction after which Python handles signals, by its offset, else 0."""
+    """Return for each bytecode offset 1 if Python handles signals after the instruction, else 0."""
     names = map(opname.__getitem__, code.co_code)
     return bytes(name.startswith("CALL") or "BACKWARD" in name for name in names)
 

@@ -89,7 +89,7 @@ def observable() -> dict[str, Any]:
 
 
 def switches_of_dynamo() -> list[str]:
-    """Return the functions with which Dynamo decides what to compile that are not PyTorch's own."""
+    """Return the names of those functions by which Dynamo selects code that are replaced now."""
     names = {
         "torch._dynamo.eval_frame": (
             *("set_eval_frame", "_maybe_set_eval_frame", "_is_skip_guard_eval_unsafe_stance"),

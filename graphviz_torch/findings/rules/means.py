@@ -218,7 +218,10 @@ def averaged_twice(reading: Reading) -> Iterator[Finding]:
 
 
 def _scaled_value(reading: Reading, node: Node) -> Node | None:
-    """Return the node whose value `node` scales by a number, past nodes that keep the scale."""
+    """Return the node whose value `node` scales by a number; nodes that keep the scale are skipped.
+
+    Returns None if the value depends on several inputs, or on none.
+    """
     while True:
         edges = reading.inputs[node.id]
         if len(edges) != 1:

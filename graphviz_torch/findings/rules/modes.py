@@ -71,8 +71,8 @@ def train_mode_without_gradients(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Other layers with a train mode of their own are not known, and frozen batch norm without weights
-    is not. Forwards in a compiled graph are not observed.
+    Other layers with a train mode of their own are not checked. Neither is a frozen batch norm
+    without weights. Forwards in a compiled graph are not observed.
 
     ## See also
 
@@ -159,7 +159,7 @@ def dropout_switched_off(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A schedule may lower the probability to 0 in the course of a training.
+    A schedule may lower the probability to 0 during training.
 
     ## Not detected
 

@@ -374,7 +374,7 @@ def _outermost(module: str, excluded: set[str]) -> str:
 
 
 def _called_twins(reading: Reading) -> dict[str, str]:
-    """Return a dict from items of a module list to called items with equal parameter shapes."""
+    """Return item of a module list -> called item with parameters of the same names and shapes."""
     parts: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     called: set[str] = set()
     for parameter in reading.graph.parameters:

@@ -93,9 +93,9 @@ def minimized_log_probability(reading: Reading) -> Iterator[Finding]:
 
 
 def _logarithm(reading: Reading, node: Node) -> tuple[Node, Node] | None:
-    """Return the logarithm of a loss with a single, positive term, and the node that scales it.
+    """Return the node of a logarithm that is the only term of a loss, and the node that scales it.
 
-    The result is None for any other loss.
+    The result is None for any other loss, and for a logarithm with a minus sign.
     """
     first, selects, sign = node, False, 1
     while True:

@@ -1,7 +1,7 @@
 """Trainings of several steps in which ranks diverge or send wrong values, and healthy trainings.
 
-They were written before the rules that find these mistakes. The line that a finding should name
-ends with `# cause`; if two lines are right, both do.
+They were written before the rules that find these mistakes. The line that a finding has to name
+ends with `# cause`. If a finding may name either of two lines, both end with it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def says(
     inside: Callable[..., object] | None = None,
     line: bool = True,
 ) -> Callable[[Callable[[bool], object]], Callable[[bool], object]]:
-    """Register a program: a finding of this rule has these words; repaired, it has no finding."""
+    """Register a program: one finding of `rule` contains `words`; the repaired one has none."""
 
     def enter(program: Callable[[bool], object]) -> Callable[[bool], object]:
         APART[program.__name__] = Apart(program, rule, words, inside, line)

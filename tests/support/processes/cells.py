@@ -52,7 +52,7 @@ SHARDED = frozenset(WAYS) - {"DDP", "TP", "PP"}
 
 
 def cells(*, every: bool = False) -> Iterator[str]:
-    """Yield the names of all cells, or of few in which any two parts appear together."""
+    """Yield the names of all cells, or of a few cells that contain each pair of settings."""
     for (i, way), (j, variant) in product(enumerate(WAYS), enumerate(VARIANTS)):
         for (k, precision), (m, optimizer) in product(enumerate(PRECISIONS), enumerate(OPTIMIZERS)):
             if every or ((i + j) % 3, (i // 3 + 2 * j + i) % 3) == (k, m):

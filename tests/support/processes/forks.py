@@ -1,8 +1,9 @@
 """Run scripts and modules in forks of a process that has already imported all slow modules.
 
-A new process needs three seconds to import torch and the modules of its first optimizer. A fork has
-them already, and otherwise runs and ends like `python`, except for modules that it would find not
-yet imported, and for the frames below it. Tests of these two start a process of their own.
+A new process needs three seconds to import torch and the modules that its first optimizer loads. A
+fork has these modules already. It differs from a `python` process in two ways only: modules are
+already imported, and there are frames below those of the program. Tests of imports and of the
+lowest frames therefore start a new process.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def forked(
 
 
 def _ranks(count: int) -> tuple[list[dict[str, str]], dist.TCPStore]:
-    """Return the environment variables of each rank, and their store, as `torchrun` makes them."""
+    """Return the environment variables of each rank and the ranks' store, as `torchrun` sets."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     alike = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
     alike |= {"TORCHELASTIC_USE_AGENT_STORE": "True"}  # the store outlives the ranks
@@ -104,7 +105,10 @@ def serve() -> None:
 
 
 def ended(children: set[int]) -> int:
-    """Wait for all forks. Return the first nonzero exit code, which ends the others, or 0."""
+    """Wait for all forks, and return their first nonzero exit code, or 0.
+
+    When a fork fails, the other forks are terminated.
+    """
     code = 0
     while children:
         child, status = os.wait()

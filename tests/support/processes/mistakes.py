@@ -116,7 +116,7 @@ def head_that_ddp_waits_for(record: Record, repaired: bool) -> None:
 
 @says("ddp-unused-parameter", "spare.weight and spare.bias")
 def head_that_ddp_has_waited_for(record: Record, repaired: bool) -> None:
-    """As above, but the second forward raises."""
+    """Skip one head as in `head_that_ddp_waits_for`; here the second forward raises."""
     model = DDP(TwoHeads(), find_unused_parameters=repaired)
     with record(model):
         train(model, steps=2)

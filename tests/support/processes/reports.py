@@ -45,7 +45,7 @@ def runs() -> Iterator[tuple[str, Callable[[], RankReport]]]:
 
 
 def trainings() -> Iterator[tuple[str, Callable[[], RankReport]]]:
-    """Yield the same for each training of apart.py."""
+    """Yield, for each training of apart.py, its name and a function that returns the report."""
     for name, row in APART.items():
         yield name, partial(steps, partial(row.program, False))
         yield f"{name}, repaired", partial(steps, partial(row.program, True))

@@ -259,7 +259,7 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def count_at_step(model: Any, optimizer: Any, found: dict[str, Any]) -> None:
-    """At the next optimizer step, write the bytes that the training holds to `found`."""
+    """Write the bytes that the training has in memory at its next optimizer step to `found`."""
 
     def at_step(*_: Any) -> None:
         parameters = list(model.parameters())

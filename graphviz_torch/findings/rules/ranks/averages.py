@@ -209,9 +209,9 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
 
 @finds("redundant-all-reduce", reads="steps")
 def repeated_average(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Report several backwards before one step that all average gradients.
+    """Report several backwards before one optimizer step, each of which averages gradients.
 
-    Only the last backward needs to average them.
+    Only the last of these backwards needs to average the gradients.
     """
     steps = (any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs)
     first = next((i for i, stepped in enumerate(steps) if stepped), 0)

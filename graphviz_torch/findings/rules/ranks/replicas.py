@@ -29,8 +29,8 @@ class _Divergence(NamedTuple):
 
 @rule("error", reads="ranks")
 def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """Ranks that train one model have different values of a parameter, from the start or since a
-    step, for example because the parameter's gradients are not averaged.
+    """Ranks that train one model have different values of a parameter, from the start or after
+    some step, for example because the parameter's gradients are not averaged.
 
     ## Why it matters
 

@@ -55,7 +55,8 @@ def compare_ranks(parsed: argparse.Namespace) -> int:
     groups = {each.ranks for order in orders.values() for each in order}
     shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
     same = "" if found else ": they call the same collectives, in the same order"
-    say(f"rehearsed: {ranks_text(orders)}, which share {count_text(len(shared), 'group')}{same}")
+    common = f"{count_text(len(shared), 'process group')} shared by at least two of them"
+    say(f"rehearsed {ranks_text(orders)}, with {common}{same}")
     return 1 if found else 0
 
 
