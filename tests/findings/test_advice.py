@@ -1,4 +1,4 @@
-"""Each advice is followed: its finding is gone, what should learn does, the loss stays the loss."""
+"""Follow the advice of each finding: the finding is gone, and the named parameters learn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for file in sorted((Path(__file__).parent / "advice").glob("*.py")):
 def run(
     program: Program, raises: str | None = None, **options: Any
 ) -> tuple[list[Finding], set[str], set[str], float]:
-    """What is found, all parameters, those with a gradient that is not zero, and the loss."""
+    """Return the findings, all parameters, those with a nonzero gradient, and the loss."""
     torch.manual_seed(0)
     recorder = Recorder()
     loss, said = math.nan, ""

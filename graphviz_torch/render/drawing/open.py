@@ -9,8 +9,8 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from ...graph.collective import by_node
+from ..data_boxes import stubs_of
 from ..groups.keys import Keys
-from ..untracked import stubs_of
 from .connect import connect
 from .drawing import Drawing
 from .frames import frame

@@ -41,10 +41,10 @@ from ..labels import operation_text
 from ..ranks.collectives import describe_collectives, description
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
+from .data_nodes import DATA, UNTRACKED, groups_around, with_untracked
 from .difference import Difference, difference
 from .tables import Columns, Table
 from .title import title_of
-from .untracked import DATA, UNTRACKED, groups_around, with_untracked
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")

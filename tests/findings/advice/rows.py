@@ -1,7 +1,13 @@
-"""Programs that follow an advice: a row is a program that, with `followed`, has the change made.
+"""Two tables of programs, by which `test_advice.py` checks that the advice of a finding helps.
 
-It gives its first loss. Beside them stand programs that cut a gradient on purpose: of those the
-fact is told and no advice is given.
+Each file of this folder adds programs about one subject. The files are found by the test.
+
+    FOLLOWED    programs with a fault. A program takes `record` and `followed`: called with
+                `followed=True`, it contains the change that the finding's advice describes. It
+                returns the loss of its first step.
+    MEANT       programs that cut a gradient on purpose. Their findings have no advice.
+
+A rule needs a row if its advice is code to write, so that the test shows that the code works.
 """
 
 from __future__ import annotations
@@ -21,11 +27,11 @@ class Advice:
     program: Program  # takes `record` and `followed`
     rule: str
     says: str  # a part of the advice
-    learns: tuple[str, ...]  # parameters that have a gradient where it is followed
-    same_loss: bool  # is the loss the same then
-    rounded: float  # by so much of it, for a dtype of fewer digits
-    raises: str | None  # what ends the program that does not follow
-    freezes: tuple[str, ...]  # parameters that are not to learn
+    learns: tuple[str, ...]  # parameters that get a gradient if the advice is followed
+    same_loss: bool  # True if the loss is the same with and without the change
+    rounded: float  # relative difference within which two losses count as the same
+    raises: str | None  # pattern of the exception that ends the program without the change
+    freezes: tuple[str, ...]  # parameters that may lose their gradient if the advice is followed
 
 
 FOLLOWED: dict[str, Advice] = {}
@@ -41,7 +47,7 @@ def follows(
     raises: str | None = None,
     freezes: tuple[str, ...] = (),
 ) -> Callable[[Program], Program]:
-    """Enter a program in the table of advice that is followed."""
+    """Return a decorator that adds a program with these fields of `Advice` to `FOLLOWED`."""
 
     def enter(program: Program) -> Program:
         name = getattr(program, "__name__", "")
@@ -52,7 +58,7 @@ def follows(
 
 
 def meant(program: Program) -> Program:
-    """Enter a program in the table of those that need no advice."""
+    """Add a program to `MEANT`."""
     MEANT[getattr(program, "__name__", "")] = program
     return program
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphviz_torch.render.groups.groups import group
-from graphviz_torch.render.view.untracked import groups_around, with_untracked
+from graphviz_torch.render.view.data_nodes import groups_around, with_untracked
 from tests.render.test_untracked import copied, model
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ...graph import Edge, Graph, Node, Transfer
+from ..data_boxes import copies_by_data
 from ..groups.groups import Groups
-from ..untracked import copies_by_data
 
 DATA, UNTRACKED = "data", "untracked"  # values of `Node.leaf` for data, and for calls without node
 _MAX_ITEMS = 200
