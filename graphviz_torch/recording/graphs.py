@@ -24,6 +24,7 @@ from .backward import Backward
 from .listener import Listener
 from .program import Program
 from .program.source_lines import short_names, sources
+from .resolver import Resolver
 
 
 def graphs_of(
@@ -107,7 +108,7 @@ def _complete_graphs(
     listeners: Sequence[Listener],
 ) -> list[Graph]:
     """Return the graphs with the values that belong to no single node."""
-    attempt = program.remarks.attempt
+    attempt, line = program.remarks.attempt, program.line()
     modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)
     complete: list[Graph] = []
     nonfinite: int | None = None  # index of the first graph with non-finite gradients
@@ -118,13 +119,12 @@ def _complete_graphs(
             "is_inner_step": inner[i],
             "nonfinite_since": nonfinite,
         }
+        resolver = Resolver(backward, program, line)
         for method in _methods(listeners, "graph_values"):
-            values |= attempt(method, graph, backward) or {}
+            values |= attempt(method, graph, resolver) or {}
         for method in _methods(listeners, "step_values"):
-            step |= attempt(method, backward) or {}
-        line, leaf = program.line(), backward.reading.leaves.get
-        made = program.source_in(line)
-        events = program.events.noted_before(i + 1, backward.node, leaf, line, made)
+            step |= attempt(method, resolver) or {}
+        events = tuple(map(resolver.event, program.events.noted_before(i + 1)))
         complete.append(replace(graph, **values, events=events, step=Step(**step)))
         if nonfinite is None and _has_nonfinite_gradients(complete[-1]):
             nonfinite = i

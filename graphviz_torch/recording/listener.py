@@ -46,6 +46,7 @@ from ..tracing.regions import Region
 from .backward import Backward
 from .live import LiveGraph
 from .program import Program
+from .resolver import Resolver
 
 # Field of `Node` -> node id -> value. Nodes without a value are left out.
 Columns = Mapping[str, Mapping[int, Any]]
@@ -176,17 +177,21 @@ class Listener:
         """
         return {}
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         """Return values that belong to no single node, by field of `Graph`.
 
         Args:
-            graph: the graph of the backward, which has the node columns only.
-            backward: the backward.
+            graph: the graph of one backward, which has the node columns only.
+            resolver: finds the node ids and texts of this graph.
         """
         return {}
 
-    def step_values(self, backward: Backward) -> StepValues:
-        """Return values that belong to the training step, by field of `Step`."""
+    def step_values(self, resolver: Resolver) -> StepValues:
+        """Return values that belong to the training step, by field of `Step`.
+
+        Args:
+            resolver: finds the node ids and texts of the graph of one backward.
+        """
         return {}
 
     def add_to_regions(

@@ -55,11 +55,11 @@ from ..internals.tensors.pytree import flatten, tensors
 from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
-from .backward import Backward
 from .listener import GraphValues, Listener, RegionRan
 from .program import Program
 from .program.call_names import bare_name
 from .program.call_stack import RunningModule
+from .resolver import Resolver
 
 _MAX_DEPTH = 200  # largest number of entries in a chain
 _MAX_FRAMES = 24  # number of frames that are searched for a variable
@@ -194,7 +194,8 @@ class UntrackedCalls(Listener):
         self._factories = {}
         self.program.stack.close()
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
+        backward = resolver.backward
         targets: dict[_Producer, dict[int, None]] = {}
         first = min([number for number in backward.numbers if number >= 0], default=0)
         last = max(backward.numbers, default=0)
@@ -216,15 +217,15 @@ class UntrackedCalls(Listener):
         entries = sorted(_with_sources(targets), key=lambda entry: entry.serial)
         entries = [entry for entry in entries if entry.kind != "node"]
         places = {entry: i for i, entry in enumerate(entries)}
-        values, line = self._values.fetch(), self.program.line()
+        values = self._values.fetch()
         classes = self.program.table.classes()
         rows = []
         for entry in entries:
-            cut = [backward.node(one.number) for one in entry.sources if one.kind == "node"]
+            cut = [one.number for one in entry.sources if one.kind == "node"]
             kind: Any = entry.kind
             reason = entry.reason
             if entry.switch is not None:
-                reason += f" at {line(entry.switch)}"
+                reason += f" at {resolver.line(entry.switch)}"
             rows.append(
                 Untracked(
                     kind,
@@ -233,9 +234,9 @@ class UntrackedCalls(Listener):
                     reason,
                     entry.module,
                     classes.get(entry.module, "") if kind == "module" else "",
-                    line(entry.place),
+                    resolver.line(entry.place),
                     tuple(dict.fromkeys(places[one] for one in entry.sources if one in places)),
-                    tuple(dict.fromkeys(node for node in cut if node is not None)),
+                    tuple(dict.fromkeys(resolver.nodes(cut))),
                     tuple(targets.get(entry, ())),
                     values.get(entry.serial),
                     tuple(entry.copies),

@@ -26,11 +26,11 @@ from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIs
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
-from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, GraphValues, Listener
 from ..live import LiveGraph
 from ..program import Program
-from ..program.source_lines import Source, sources
+from ..program.source_lines import Source
+from ..resolver import Resolver
 from .owners import CollectivePayload, MessageContent, PayloadResolver
 
 
@@ -147,15 +147,13 @@ class Collectives(Listener):
         pending = self._pending.items()
         self._pending = {key: each for key, each in pending if not each[0].expired()}
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         owners = self._owners
         if owners is None:
             return {}
-        line = self.program.line()
-        text = sources(line)
         made = []
         for each in self._records:
-            node, owner = _node(each, backward), each.owner
+            node, owner = _node(each, resolver), each.owner
             # The node's module is used only if the collective's parameters are unknown.
             at = None if owner.parameters else node
             content = owners.messages.content(each.call) or MessageContent(each.phase, owner.module)
@@ -168,14 +166,14 @@ class Collectives(Listener):
                 content.phase,
                 node,
                 content.module or ("" if at is None else graph.nodes[at].module),
-                "" if each.source is None else text(each.source),
+                "" if each.source is None else resolver.source(each.source),
                 owner.parameters,
                 each.asynchronous,
-                line(each.waited),
+                resolver.line(each.waited),
                 each.peer,
                 owner.change,
                 owner.gradients,
-                each.run == backward.position + 1,
+                each.run == resolver.backward.position + 1,
                 () if each.times is None else (each.times,),
             )
             made.append(collective)
@@ -220,12 +218,12 @@ class Collectives(Listener):
         return "forward" if self.program.in_forward else "other"
 
 
-def _node(record: _Record, backward: Backward) -> int | None:
+def _node(record: _Record, resolver: Resolver) -> int | None:
     """Return the id of a collective's node in this backward's graph; None if it has no node.
 
     For a collective that ran in backward, this is the node that backward was running. For others
     it is the forward node to which the collective belongs.
     """
     if record.run:
-        return record.node if record.run == backward.position + 1 else None
-    return None if record.number is None else backward.node(record.number)
+        return resolver.ran_node(record.node, record.run)
+    return None if record.number is None else resolver.node(record.number)

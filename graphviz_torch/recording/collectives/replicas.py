@@ -29,6 +29,7 @@ from ...internals.tensors.memory import PLAIN
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener, StepValues
 from ..program import Program
+from ..resolver import Resolver
 
 _MAX_CHECKSUMS = 8  # number of checksums kept per tensor: half are the earliest, half the latest
 
@@ -75,8 +76,8 @@ class Replicas(Listener):
             del self._summed[_MAX_CHECKSUMS // 2 : -(_MAX_CHECKSUMS // 2)]
         self._now, self._found = None, {}
 
-    def step_values(self, backward: Backward) -> StepValues:
-        if self._now is None or backward.position != self._last:
+    def step_values(self, resolver: Resolver) -> StepValues:
+        if self._now is None or resolver.backward.position != self._last:
             return {}
         moments = [*self._summed, self._now]
         found = tuple(

@@ -54,6 +54,7 @@ from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
 from ..program.source_lines import source_text
 from ..program.tracking import Trail, inwards, public_name
+from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, caller_of_checkpoint, cut_name, detached_results, takes_only_metadata
 from .record import CutOperands, CutRecord, LiveCut, leaf_or_maker, operand_makers
@@ -226,20 +227,19 @@ class Cuts(Listener):
     def on_step_end(self, event: None) -> None:
         self._rows, self._inside = {}, []
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
-        line = self.program.line()
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         cuts = [
             Cut(
                 _shown_name(cut),
                 cut.tensor,
                 before,
-                tuple(dict.fromkeys(backward.node_ids(cut.after))),
-                line(cut.place),
+                tuple(dict.fromkeys(resolver.nodes(cut.after))),
+                resolver.line(cut.place),
                 cut.module,
                 label,
                 cut.in_forward,
             )
-            for cut, label, before in self._rows.get(backward.position, ())
+            for cut, label, before in self._rows.get(resolver.backward.position, ())
         ]
         return {"cuts": tuple(cuts)}
 

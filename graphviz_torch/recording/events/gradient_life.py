@@ -46,6 +46,7 @@ from ...internals.tensors.memory import storage_id
 from ...internals.tensors.weak import Ref
 from ..listener import BackwardEnded, Listener, Resumed, Watches
 from ..program import Program
+from ..program.events import UserLine
 
 _CLIPPING = inspect.getfile(clip_grad)
 _OPTIMIZER = inspect.getfile(Optimizer)
@@ -213,14 +214,14 @@ class GradientLife(Listener):
         """Report an optimizer that is about to step with gradients of two losses."""
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
-            line, program = self.program.line(), self.program
+            program = self.program
             self.events.note(
                 MixedLosses(through=through),
                 first,
                 leaves=mixed,
                 optimizer=program.optimizer_name(event.optimizer, user_frame(event.frame)),
-                second=line(second),
-                stepped=line(program.place(event.frame)),
+                second=UserLine(second),
+                stepped=UserLine(program.place(event.frame)),
             )
         for each in {place for key in used & self._given.keys() for place in self._given[key][1]}:
             self._learnt.setdefault(each, set()).update(used)

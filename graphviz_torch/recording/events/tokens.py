@@ -26,6 +26,7 @@ from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import may_be_read
 from ..listener import Listener
 from ..program import Program
+from ..program.events import UserLine
 
 _MAX_CALLS = 64  # calls that are checked in one step
 _MAX_BATCHES = 4  # batches of tokens that are kept until the next backward
@@ -223,12 +224,11 @@ class TokenUses(Listener):
         self.close()
 
     def on_graphs_built(self, backwards: Any, graphs: Any) -> None:
-        line = self.program.line()
         uses, self._uses = self._uses, []
         for each, row in zip(uses, fetch([one.numbers for one in uses]), strict=True):
             if row and row[0] >= 0 and each.allowed < row[1] < each.among:
                 found = {"token": row[0], "count": row[1], "among": each.among}
-                self.events.note(each.event, each.place, embedded=line(each.embedded), **found)
+                self.events.note(each.event, each.place, embedded=UserLine(each.embedded), **found)
         shifts, self._shifts = self._shifts, []
         for shift, row in zip(shifts, fetch([one.numbers for one in shifts]), strict=True):
             lags = [lag for lag, unequal in zip(_LAGS, row[1:], strict=False) if not unequal]
@@ -241,7 +241,7 @@ class TokenUses(Listener):
                     length=shift.length,
                     only=shift.only,
                     attention="" if first is None else first.function,
-                    attended="" if first is None else line(first.place),
+                    attended=UserLine(None if first is None else first.place),
                 )
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from ...tracing.nodes import GradFn
 from ..listener import Listener
 from ..live import LiveGraph
 from ..program import Program
+from ..program.events import UserLine
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
 _MAX_CLASSES = 1024
@@ -68,7 +69,7 @@ class UnreadArguments(Listener):
         if place is not None:
             _ = self.program.stack.files[place[0].co_filename]
         found = UnreadArgument(owner=function.__name__, argument=unread[0], gradient=True)
-        self.events.note(found, None, numbers, defined=self.program.line()(place))
+        self.events.note(found, None, numbers, defined=UserLine(place))
 
     def _unread_arguments(
         self, kind: type, read: Callable[[Any], tuple[str, ...]]

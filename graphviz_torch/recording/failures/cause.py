@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from ...graph import Cause, Failure, Operand
 from ..backward import Backward
-from ..program import Program
 from ..program.source_lines import source_text
+from ..resolver import Resolver
 from .node import FailingNode
 
 # A variable of the program: its name, and the sequence number and type of its value's node.
@@ -17,28 +17,28 @@ Computed = tuple[str, int, str]
 
 def explain_failure(
     failure: Failure,
-    run: Backward,
+    resolver: Resolver,
     failing: FailingNode,
     computed: Sequence[Computed],
     before: Sequence[Backward],
-    program: Program,
+    first: int,
 ) -> Failure:
     """Return a copy of `failure` with the node that failed and the earlier actions that caused it.
 
     Args:
         failure: the exception that ended the recording.
-        run: the backward that raised the exception.
+        resolver: finds the node ids and texts of the graph of the backward that failed.
         failing: the node at which this backward failed.
         computed: the program's variables when backward failed.
         before: the earlier backwards.
-        program: the recorded program, which formats lines.
+        first: sequence number of the first node that the recording knows.
     """
-    line = program.line()
+    run = resolver.backward
     changes = [
         Cause(
             c.operation,
-            line(c.place),
-            (*run.node_ids([c.number]),),
+            resolver.line(c.place),
+            resolver.nodes([c.number]),
             source_text(c.place),
             of_view=c.view,
         )
@@ -50,13 +50,11 @@ def explain_failure(
         modified = Operand(label, failing.saved, "", failing.leaf)
     number = run.numbers[failing.node]
     ran = [one for one in before if (one.has_freed if failing.freed else one.has_run)(number)]
-    found = [_previous_run(run, failing.node, other, computed, program) for other in ran[-1:]]
+    found = [_previous_run(resolver, failing.node, other, computed) for other in ran[-1:]]
     if failing.freed and not found:
-        old = number < program.origins.first  # the node is older than the recording
-        last, user = _last_known(
-            run, failing.node, lambda n: n < program.origins.first if old else n == number
-        )
-        label = _name(run, last, computed, program)
+        old = number < first  # the node is older than the recording
+        last, user = _last_known(run, failing.node, lambda n: n < first if old else n == number)
+        label = _name(resolver, last, computed)
         found = [Cause("backward", "", _not_none(last, user), label=label)]
     if not failing.freed:  # an earlier graph matters only if this graph continues it
         found = [each for each in found if each.in_loop and len(each.nodes) > 1]
@@ -64,19 +62,19 @@ def explain_failure(
 
 
 def _previous_run(
-    run: Backward, node: int, other: Backward, computed: Sequence[Computed], program: Program
+    resolver: Resolver, node: int, other: Backward, computed: Sequence[Computed]
 ) -> Cause:
     """Return the Cause for a node that an earlier backward already ran.
 
     It has the last node that the graphs of both backwards share, and the next node downstream.
 
     Args:
-        run: the backward that failed.
+        resolver: finds the node ids and texts of the graph of the backward that failed.
         node: the node at which it failed.
         other: the earlier backward.
         computed: the program's variables when backward failed.
-        program: the recorded program, which formats lines.
     """
+    run = resolver.backward
     last, user = _last_known(run, node, other.has_run)
     # A node that the earlier backward did not run may still have existed when it ran. The search
     # continues to the first node that was created after that backward.
@@ -84,9 +82,9 @@ def _previous_run(
     before, later = _last_known(run, last, lambda number: number <= newest)
     return Cause(
         "grad" if not other.call.accumulates else "backward",
-        program.line()(other.call.place),
+        resolver.line(other.call.place),
         _not_none(last, user if later is None else later),
-        label=_name(run, last if later is None else before, computed, program),
+        label=_name(resolver, last if later is None else before, computed),
         in_loop=other.call.callers == run.call.callers,
         stepped=other.call.step != run.call.step,
     )
@@ -123,18 +121,19 @@ def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple
     return node, None
 
 
-def _name(run: Backward, node: int, computed: Sequence[Computed], program: Program) -> str:
+def _name(resolver: Resolver, node: int, computed: Sequence[Computed]) -> str:
     """Return the program's name for a node's result; "" if unknown.
 
     If no variable is the result, the name of another result may be returned, which a node of the
     same type and line created.
     """
+    run = resolver.backward
     columns = run.reading.columns
     label: str = columns["label"][node]
     if label and "," not in label:  # a label with a comma names several outputs
         return label
-    source = program.source(run.numbers[node])
+    source = resolver.line_of_node(run.numbers[node])
     for name, number, kind in computed if source else ():
-        if kind == columns["name"][node] and program.source(number) == source:
+        if kind == columns["name"][node] and resolver.line_of_node(number) == source:
             return name
     return ""

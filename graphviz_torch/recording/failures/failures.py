@@ -20,6 +20,7 @@ from ..live import LiveGraph, producers_of
 from ..program import Program
 from ..program.in_place import Change
 from ..program.tracking import public_name
+from ..resolver import Resolver
 from .cause import Computed, explain_failure
 from .node import FailingNode, find_failing_node, find_node_in_checkpoint
 from .operands import ErrorKey, FailedCall, operand, refused_operands
@@ -150,7 +151,8 @@ class Failures(Listener):
         operands = [] if self._block is None else self._block.operands
         return [(part.fn, part.output_nr) for part in operands if part.fn is not None]
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
+        backward = resolver.backward
         own = self._failed.get(backward.position)
         if backward.position == self._position:
             failed = self._block
@@ -158,16 +160,14 @@ class Failures(Listener):
             failed = None if own is None else FailedCall(own.error, "backward", backward.call.place)
         if failed is None:
             return {}
-        line = self.program.line()
-        failure = failed.value(self.program.source_in(line), line)
+        failure = failed.value(resolver)
         if own is not None and own.node is not None and failed.error == own.error:
             before = self._backwards[: backward.position]
-            failure = explain_failure(
-                failure, backward, own.node, own.computed, before, self.program
-            )
+            first = self.program.origins.first
+            failure = explain_failure(failure, resolver, own.node, own.computed, before, first)
         elif own is not None and own.rerun is not None and failed.error == own.error:
-            causes = [Cause("checkpoint", line(own.rerun.position))]
+            causes = [Cause("checkpoint", resolver.line(own.rerun.position))]
             for name, change in own.rerun.changes:
-                causes.append(Cause(change.operation, line(change.place), label=name))
+                causes.append(Cause(change.operation, resolver.line(change.place), label=name))
             failure = replace(failure, causes=tuple(causes))
         return {"failure": failure}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -17,6 +17,7 @@ from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
 from ...tracing.nodes import GradFn, grad_fn_of
+from ..resolver import Resolver
 
 
 @dataclass(slots=True)
@@ -64,31 +65,24 @@ class FailedCall:
         operands = [replace(o, fn=None, node=ids.get(o.fn)) for o in self.operands]
         return replace(self, operands=operands)
 
-    def value(
-        self, line: Callable[[int], str], where: Callable[[CodePosition | None], str]
-    ) -> Failure:
-        """Return the failure as plain values.
-
-        Args:
-            line: returns the line that created a node, given the node's sequence number.
-            where: formats a position as text.
-        """
+    def value(self, resolver: Resolver) -> Failure:
+        """Return the failure as plain values."""
         return Failure(
             self.error.kind,
             self.error.message,
             self.operation,
-            where(self.place),
+            resolver.line(self.place),
             tuple(
                 Operand(
                     operand.label,
                     operand.tensor,
-                    "" if operand.number is None else line(operand.number),
+                    "" if operand.number is None else resolver.line_of_node(operand.number),
                     operand.node,
                 )
                 for operand in self.operands
             ),
-            where(self.raised),
-            causes=() if self.mapped is None else (Cause("vmap", where(self.mapped)),),
+            resolver.line(self.raised),
+            causes=() if self.mapped is None else (Cause("vmap", resolver.line(self.mapped)),),
         )
 
 

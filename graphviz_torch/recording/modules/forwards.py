@@ -41,6 +41,7 @@ from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener, Resumed
 from ..program import Program
 from ..program.call_lines import Lines, first_difference, own_line
+from ..program.events import UserLine
 
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # tensors searched for the one that keeps a forward
@@ -186,9 +187,8 @@ class Forwards(Listener):
             label, added = known.holder
             if label:
                 event = RetainedForward(module=known.module, label=label)
-                line = self.program.line()
                 self.events.note(
-                    event, added or own_line(lines, used), steps=steps, made=line(lines[-1])
+                    event, added or own_line(lines, used), steps=steps, made=UserLine(lines[-1])
                 )
 
     def _holder(self, forward: _Forward) -> tuple[str, CodePosition | None]:

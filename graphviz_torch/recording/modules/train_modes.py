@@ -26,6 +26,7 @@ from ..events.code import codes
 from ..listener import Listener
 from ..program import Program
 from ..program.call_lines import Lines, own_line
+from ..program.events import UserLine
 
 _MAX_STACKS = 16  # call stacks that are kept for a module
 _MAX_LINES = 256  # lines that drop values
@@ -122,7 +123,7 @@ class TrainModes(Listener):
                 found,
                 place or key[0],
                 attribute=name,
-                called=self.program.line()(key[0]),
+                called=UserLine(key[0]),
             )
 
     def _assignment(self, event: Called) -> tuple[CodePosition | None, str]:

@@ -22,6 +22,7 @@ from ..backward import Backward
 from ..gradients.statistics import Descriptions
 from ..listener import BackwardBegan, GraphValues, Listener
 from ..program import Program
+from ..resolver import Resolver
 
 
 class Weights(Listener):
@@ -94,8 +95,8 @@ class Weights(Listener):
         if not self.program.options.light:
             self._grads |= _sharded_gradients(listed)
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
-        return {"parameters": self._parameters(backward)}
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
+        return {"parameters": self._parameters(resolver.backward)}
 
     def _parameters(self, backward: Backward) -> tuple[Parameter, ...]:
         columns, table = backward.reading.columns, self.program.table

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ...graph import Event, Operand, TensorMeta
+from ...graph import Event, TensorMeta
 from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
@@ -87,6 +87,12 @@ class NodeLine(NamedTuple):
     number: int  # sequence number of the node
 
 
+class UserLine(NamedTuple):
+    """A placeholder for the text of a source line, which is written when the graph is built."""
+
+    place: CodePosition | None  # None becomes ""
+
+
 @dataclass(slots=True)
 class EventRecord:
     """An event, with the values of its latest occurrence and the number of occurrences."""
@@ -143,7 +149,7 @@ class Events:
                 the event happens now.
             latest: values of fields that may differ between occurrences. The values of the latest
                 occurrence are kept. In the finished event, a `TensorRecord` becomes an `Operand`,
-                and a `NodeLine` becomes text.
+                and a `NodeLine` or `UserLine` becomes text.
         """
         record = self._records.get((event, place))
         if record is None:
@@ -157,50 +163,12 @@ class Events:
         """Remove this step's events of these classes."""
         self._records = {k: r for k, r in self._records.items() if not isinstance(r.event, kinds)}
 
-    def noted_before(
-        self,
-        backwards: int,
-        node: Callable[[int], int | None],
-        leaf: Callable[[int], int | None],
-        line: Callable[[CodePosition | None], str],
-        made: Callable[[int], str],
-    ) -> tuple[Event, ...]:
-        """Return the events that happened before a backward, as plain values sorted by class.
+    def noted_before(self, backwards: int) -> list[EventRecord]:
+        """Return the events that happened before a backward, sorted by class.
 
         Args:
             backwards: number of the backward in the step, from 1 on.
-            node: returns a node's id in the graph, given its sequence number; None if it has none.
-            leaf: returns the id of a leaf's node, given the id() of the leaf; None if it has none.
-            line: formats a position as text.
-            made: returns the source line of a node, given its sequence number.
         """
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, NodeLine):
-                return made(value.number)
-            if not isinstance(value, TensorRecord):
-                return value
-            where = "" if value.number is None else made(value.number)
-            number = leaf(value.leaf) if value.number is None else node(value.number)
-            return Operand(value.label, value.tensor, where, number)
-
-        found: list[Event] = []
         seen = [record for record in self._records.values() if record.first <= backwards]
         # Sorted, so that the order of the listeners does not matter.
-        for record in sorted(seen, key=lambda record: type(record.event).__name__):
-            ids = (*map(node, record.numbers), *map(leaf, record.leaves))
-            latest = {name: _map_nested(plain, value) for name, value in record.latest.items()}
-            latest.setdefault("where", line(record.place))
-            nodes = tuple([i for i in ids if i is not None])
-            found.append(replace(record.event, nodes=nodes, times=record.times, **latest))
-        return tuple(found)
-
-
-def _map_nested(plain: Callable[[Any], Any], value: Any) -> Any:
-    """Apply `plain` to a value, or to each value in nested tuples.
-
-    This is not a closure, because a closure that calls itself would be a reference cycle.
-    """
-    if type(value) is tuple:
-        return tuple([_map_nested(plain, part) for part in value])
-    return plain(value)
+        return sorted(seen, key=lambda record: type(record.event).__name__)

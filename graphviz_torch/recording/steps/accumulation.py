@@ -16,6 +16,7 @@ from ...internals.hooks.optimizers import Stepping
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
 from ..program import Program
+from ..program.events import UserLine
 
 _MIN_STEPS = 2  # a number of backwards is the usual one if at least this many steps had it
 _MAX_LINES = 64  # number of observed pairs of lines that call backward and step
@@ -60,9 +61,8 @@ class Accumulation(Listener):
                 self._look_at(line, step, counts, count)
             elif count > 1 and counts[count] >= _MIN_STEPS and not self.program.changes.read:
                 found = AccumulatedBackwards(backwards=count)
-                line_of_step = self.program.line()(step)
                 numbers = self._roots.get(line, [])
-                self.events.note(found, line, numbers, steps=counts[count], stepped=line_of_step)
+                self.events.note(found, line, numbers, steps=counts[count], stepped=UserLine(step))
         self._running.clear()
         while len(self._steps) > _MAX_LINES:
             del self._steps[next(iter(self._steps))]
@@ -81,4 +81,4 @@ class Accumulation(Listener):
         (usual, steps), *others = counts.most_common()
         if usual > 1 and steps >= _MIN_STEPS and now != usual and len(others) == 1:
             found = UnevenAccumulation(usual=usual, backwards=now)
-            self.events.note(found, line, count=counts[now], stepped=self.program.line()(step))
+            self.events.note(found, line, count=counts[now], stepped=UserLine(step))

@@ -23,6 +23,7 @@ from ...internals.tensors.pytree import flatten
 from ..events.code import codes, find_method_call
 from ..listener import Listener, Resumed, Watches
 from ..program import Program
+from ..program.events import UserLine
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
 _MIN_EQUAL = 4  # reported if this number of shuffled batches in a row repeats the previous pass
@@ -97,8 +98,7 @@ class Batches(Listener):
         """Report a shuffled pass that repeats the previous pass, and the line that sets a seed."""
         seed = find_method_call(codes(self.program), "manual_seed")
         place = self.program.place(event.frame)
-        seeded = "" if seed is None else self.program.line()(seed)
-        self.events.note(RepeatedBatch(what="pass"), place, count=count, seeded=seeded)
+        self.events.note(RepeatedBatch(what="pass"), place, count=count, seeded=UserLine(seed))
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         self._stepped = True

@@ -50,6 +50,7 @@ from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed, StepValu
 from ..live import LiveGraph
 from ..program import Program
 from ..program.optimizers import closure_code
+from ..resolver import Resolver
 
 _MAX_OPTIMIZERS = 64  # a parameter is sampled for each of this number of latest optimizers
 
@@ -171,8 +172,8 @@ class ClearedGradients(Listener):
         if event.optimizer is not None:
             self._sample(event.optimizer)
 
-    def step_values(self, backward: Backward) -> StepValues:
-        where = self.program.line()(self._places[backward.position])
+    def step_values(self, resolver: Resolver) -> StepValues:
+        where = resolver.line(self._places[resolver.backward.position])
         return {"stale_gradients": where}
 
     def _use(self, optimizer: Optimizer, place: CodePosition | None) -> None:

@@ -24,11 +24,11 @@ from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import collect_nodes
-from ..backward import Backward
 from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener, StepValues
 from ..live import LiveGraph
 from ..program import Program
+from ..resolver import Resolver
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes
 
@@ -122,24 +122,24 @@ class GraphHistory(Listener):
     def on_step_end(self, event: None) -> None:
         self._found, self._going_on = {}, set()
 
-    def step_values(self, backward: Backward) -> StepValues:
-        position = backward.position
+    def step_values(self, resolver: Resolver) -> StepValues:
+        position = resolver.backward.position
         if position not in self._found:
             return {}
-        retained, goes_on = self._value(self._found[position], backward), position in self._going_on
+        retained, goes_on = self._value(self._found[position], resolver), position in self._going_on
         return {"retained": retained, "continues_previous": goes_on}
 
-    def _value(self, retention: Retention | None, backward: Backward) -> RetainedGraphs | None:
+    def _value(self, retention: Retention | None, resolver: Resolver) -> RetainedGraphs | None:
         if retention is None:
             return None
         steps, number, label, source, inside = retention
         if number is None:
             return RetainedGraphs(steps, label)
-        node = backward.node(number) if inside else None
+        node = resolver.node(number) if inside else None
         added = (
             find_method_call(codes(self.program), "append", label) if label and not inside else None
         )
-        return RetainedGraphs(steps, label, source, node, self.program.line()(added))
+        return RetainedGraphs(steps, label, source, node, resolver.line(added))
 
     def _look(self, nodes: Numbers, live: LiveGraph) -> Retention | None:
         """Find retained graphs, and mark some nodes of the new graph.

@@ -28,6 +28,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import leaves_of
 from ..program import Program
+from ..program.events import UserLine
 
 _FEW_PARAMETERS, _MAX_PARAMETERS = 8, 512
 _ELEMENTS, _SEARCHED = 8, 4096  # elements sampled per parameter, out of this many first elements
@@ -145,14 +146,13 @@ class Progress(Listener):
         event, written = StalledTraining(), None
         for parameter in parameters if steps else ():
             written = written or self.program.changes.last_write(parameter)
-        line = self.program.line()
         self.events.note(
             event,
             self._place,
             backwards=self._backwards,
             steps=steps,
             written_by=written.operation if written else "",
-            written_where=line(written.place) if written else "",
+            written_where=UserLine(written.place if written else None),
         )
 
     def _compare(self, reached: frozenset[int], step: int) -> None:

@@ -41,11 +41,11 @@ from ...internals.hooks.optimizers import Stepped
 from ...internals.tensors.memory import parts, storage_id, storage_ref
 from ...internals.tensors.metadata import device_label
 from ...internals.tensors.pytree import tensors
-from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, GraphValues, Listener, Resumed
 from ..live import LiveGraph
 from ..program import Program
 from ..program.tracking import public_name
+from ..resolver import Resolver
 from .operators import OPERATORS, dispatched_copies
 from .profiler import Memcpy
 
@@ -347,10 +347,10 @@ class Copies(Listener):
         self._transfers.forget()
         self._backwards, self._stepped = 0, False
 
-    def graph_values(self, graph: Graph, backward: Backward) -> GraphValues:
-        line = self.program.line()
+    def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
+        position = resolver.backward.position
         found = [
-            copy.transfer(_node(copy, backward), line(copy.place), backward.position)
+            copy.transfer(_node(copy, resolver), resolver.line(copy.place), position)
             for copy in self._transfers.records
         ]
         # The copies that `trace` predicted are kept for nodes that backward has not run.
@@ -376,12 +376,12 @@ def _operation(frame: FrameType) -> str:
     return f"Module.{name}" if is_moving_module(frame) else name
 
 
-def _node(copy: CopyRecord, backward: Backward) -> int | None:
+def _node(copy: CopyRecord, resolver: Resolver) -> int | None:
     """Return the id of a copy's node in this backward's graph; None if it has no node.
 
     For a copy in backward, this is the node that backward was running. For others it is the node
     that the copy created.
     """
     if copy.run:
-        return copy.node if copy.run == backward.position + 1 else None
-    return next(iter(backward.node_ids(copy.numbers)), None)
+        return resolver.ran_node(copy.node, copy.run)
+    return next(iter(resolver.nodes(copy.numbers)), None)

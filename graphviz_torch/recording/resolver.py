@@ -1,0 +1,85 @@
+"""Resolve the facts that listeners noted while the program ran to values of one graph.
+
+While a program runs, a node is known by its sequence number, a leaf by its id(), and a source line
+by its position in a code object. In a graph, nodes and leaves are node ids, and lines are texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..graph import Event, Operand
+from ..internals.frames import CodePosition
+from .backward import Backward
+from .program import Program
+from .program.events import EventRecord, NodeLine, TensorRecord, UserLine
+from .program.source_lines import sources
+
+
+class Resolver:
+    """A finder of node ids and texts for one graph.
+
+    Args:
+        backward: the backward that becomes the graph.
+        program: the recorded program, which knows the line that created each node.
+        line: formats a position as text, such as "train.py:41".
+    """
+
+    def __init__(
+        self, backward: Backward, program: Program, line: Callable[[CodePosition | None], str]
+    ) -> None:
+        self.backward = backward
+        self.line = line
+        self.source = sources(line)  # formats the lines of a call in a library and of its caller
+        # Returns the line that created a node, given the node's sequence number.
+        self.line_of_node = partial(program.origins.source, text=self.source)
+        self.node = backward.node
+        self.leaf = backward.reading.leaves.get
+
+    def nodes(self, numbers: Iterable[int], leaves: Iterable[int] = ()) -> tuple[int, ...]:
+        """Return the ids of nodes and leaves; those outside of the graph are skipped.
+
+        Args:
+            numbers: sequence numbers of nodes.
+            leaves: id() of leaf tensors.
+        """
+        found = (*map(self.node, numbers), *map(self.leaf, leaves))
+        return tuple([i for i in found if i is not None])
+
+    def ran_node(self, node: int | None, run: int) -> int | None:
+        """Return the id of a node that a backward ran; None if another backward ran it.
+
+        Args:
+            node: id of the node in the graph of its backward.
+            run: number of that backward in the step, from 1 on.
+        """
+        return node if run == self.backward.position + 1 else None
+
+    def event(self, record: EventRecord) -> Event:
+        """Return an event with its line, its nodes and the values of its latest occurrence."""
+        nodes = self.nodes(record.numbers, record.leaves)
+        latest = {name: self.value(value) for name, value in record.latest.items()}
+        latest.setdefault("where", self.line(record.place))
+        return replace(record.event, nodes=nodes, times=record.times, **latest)
+
+    def value(self, noted: Any) -> Any:
+        """Return the value of a record or placeholder, or of each one in nested tuples.
+
+        A `TensorRecord` becomes an `Operand`; a `NodeLine` and a `UserLine` become text. Other
+        values are returned unchanged.
+        """
+        if type(noted) is tuple:
+            return tuple([self.value(part) for part in noted])
+        if isinstance(noted, NodeLine):
+            return self.line_of_node(noted.number)
+        if isinstance(noted, UserLine):
+            return self.line(noted.place)
+        if isinstance(noted, TensorRecord):
+            if noted.number is None:
+                return Operand(noted.label, noted.tensor, "", self.leaf(noted.leaf))
+            where = self.line_of_node(noted.number)
+            return Operand(noted.label, noted.tensor, where, self.node(noted.number))
+        return noted
