@@ -1,8 +1,8 @@
 """Run a recorded module again with one change, and compare the results with the first run.
 
 `experiment` reports outputs that depend on other samples or on later positions, random results in
-eval mode, and lost precision. `influence` measures how much of each node's value depends on one
-sample, position or input.
+eval mode, and lost precision. `influence` measures, for each node, the fraction of elements that
+depend on one sample, position or input.
 """
 
 from __future__ import annotations

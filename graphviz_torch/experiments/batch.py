@@ -1,9 +1,12 @@
 """Find out whether the loss is a mean or a sum over the samples: duplicate the batch.
 
-If the module returns its loss, the module is run again with a batch that contains each sample
-twice. If a function of `torch.nn.functional` computes the loss, that function is run again. If
-other operations compute the loss, the graph is searched for a sum over the samples. Nothing is
-concluded if the loss is divided by a number that may be the number of samples or tokens.
+There are three cases:
+
+- The module returns its loss: the module is run again with a batch that contains each sample twice.
+- A loss function of `torch.nn.functional` computes the loss: this function is run again.
+- The script computes the loss from other operations: the graph is searched for a sum over the
+  samples. If the sum is divided by a number that may be the number of samples or tokens, there is
+  no result.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ _SIZE = "gradients, and the effect of a learning rate, grow with the batch."
 
 
 def batch_twice(subject: Subject) -> Iterator[Experiment]:
-    """Duplicate the batch: the loss stays the same if it is a mean, and doubles if it is a sum."""
+    """Duplicate the batch: a loss that is a mean stays the same, a loss that is a sum doubles."""
     if not _trains(subject.graph):
         message = "the recorded backward gave no parameter a gradient"
         yield Experiment("batch_twice", "", None, message)
@@ -49,7 +52,7 @@ def batch_twice(subject: Subject) -> Iterator[Experiment]:
 
 
 def _trains(graph: Graph) -> bool:
-    """Return whether a parameter got a gradient in backward; True if no backward was recorded.
+    """Return True if a parameter got a gradient in backward, or if no backward was recorded.
 
     The result is False for a backward that computes only gradients of inputs.
     """
@@ -64,7 +67,7 @@ def _samples(subject: Subject) -> int:
 
 
 def _judge_forward(subject: Subject) -> Experiment | None:
-    """Run the module with a duplicated batch; None if the module does not return its loss."""
+    """Run the module with a duplicated batch; None if it does not return its loss."""
     count = _samples(subject)
     if not is_forward_output(subject.graph, set(subject.recorded.nodes.values())):
         return None
@@ -83,8 +86,8 @@ def _judge_forward(subject: Subject) -> Experiment | None:
     if abs(ratio - 1) < 1e-3:
         message = "the module's loss is the same"
         return Experiment("batch_twice", _CHANGED, True, message, name, where, node=node)
-    # Three copies must triple the loss. If the loss contains a logarithm of the batch size, two
-    # copies may double the loss, but three do not triple it.
+    # A sum over the samples also triples for three copies of the batch. A loss that contains the
+    # logarithm of the batch size may double for two copies, but does not triple for three.
     if abs(ratio - 2) < 1e-3 and abs((_output(subject, count, 3) or 0.0) / once - 3) < 2e-3:
         message = "the module's loss doubles: it is a sum"
         finding_text = f"The loss that the module returns sums over the samples: {_SIZE}"
@@ -119,12 +122,12 @@ def _output(subject: Subject, count: int, times: int) -> float | None:
         return None
     outputs = [t for _, t in flatten(result.output, ask=False)]
     numbers = [float(t) for t in outputs if not t.dim() and t.is_floating_point()]
-    # With several numbers, it is unknown which of them is the loss.
+    # If the module returns several numbers, it is unknown which of them is the loss.
     return numbers[0] if len(numbers) == 1 else None
 
 
 def _judge_function(subject: Subject) -> Experiment | None:
-    """Run the last loss function of `torch.nn.functional` again, with duplicated samples."""
+    """Run the last called loss function of `torch.nn.functional` with duplicated samples."""
     known = terms(subject.graph)
     for loss in reversed(subject.losses):
         where = subject.line(loss.place, loss.place)
@@ -146,7 +149,7 @@ def _judge_function(subject: Subject) -> Experiment | None:
 
 
 def _judge_graph(subject: Subject) -> Experiment | None:
-    """Search the graph for a sum over the samples, for a loss that no loss function computes."""
+    """Search the graph of a loss that no loss function computes for a sum over the samples."""
     graph, count = subject.graph, _samples(subject)
     forward = set(subject.recorded.nodes.values())
     for term in terms(graph):
@@ -158,7 +161,7 @@ def _judge_graph(subject: Subject) -> Experiment | None:
 
 
 def _judge_loop(subject: Subject) -> Experiment | None:
-    """Detect a loop over the samples that adds one term to the loss for each sample."""
+    """Detect a Python loop that adds one term per sample to the loss."""
     count, known = _samples(subject), terms(subject.graph)
     if not has_one_term_per_sample(subject.graph, known, count):
         return None
@@ -179,7 +182,7 @@ def _judge_sum(term: Term | None, name: str, where: str, action: str, numbers: i
         term: the term of the loss, with its divisor; None if unknown.
         name: name of the operation.
         where: line of the operation.
-        action: what the operation does, as text.
+        action: text that follows the name, such as "adds up 8 numbers".
         numbers: number of values that the operation adds.
     """
     node = None if term is None else term.node
@@ -220,7 +223,7 @@ def _value(loss: Loss, times: int) -> float | None:
         kwargs["weight"] = weight
     try:
         with torch.no_grad(), unseen_calls(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first run has shown the warning
+            warnings.simplefilter("ignore")  # the first run has shown the warning already
             result = loss.function(*args, **kwargs)
             return float(result) if result.dim() == 0 else None
     except Exception:

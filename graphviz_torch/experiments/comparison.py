@@ -1,9 +1,9 @@
 """Compare each operator's result in two runs, and find the operator where a difference begins.
 
 A lane is one sample or one position. In the second run, the values of some lanes are changed. A
-result keeps the lanes apart if it has a dimension along which only the changed lanes differ. This
-dimension may combine the lanes with another dimension: if 3 samples have 6 rows, each sample is 2
-consecutive rows, or every third row.
+result keeps the lanes apart if it has a dimension along which it differs only for the changed
+lanes. A dimension may combine lanes with something else: in a dimension of 6 rows for 3 samples, a
+sample is 2 consecutive rows, or every third row.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class OperatorComparison(NamedTuple):
     number: int
     name: str  # name of the operator, such as "softmax"
     makers: frozenset[int]  # numbers of the operators that computed the operands
-    keeps: bool | None  # whether the result keeps the lanes apart; None if no dimension has lanes
+    keeps: bool | None  # whether only changed lanes differ; None if no dimension has lanes
     share: float  # fraction of the result's elements that differ
-    change: float  # largest difference, relative to the largest value
+    change: float  # largest difference of two elements, relative to the largest value
     is_integer: bool
     is_random: bool
     crosses: bool  # True if the result is a matrix of all pairs of lanes, such as similarities
-    even: bool  # True if results are equal because an operand is zero or, for indexing, constant
+    even: bool  # True if results are equal only because an operand is zero or constant
     square: bool  # True if an unchanged operand has shape (lanes, lanes): an adjacency matrix
     module: str
     classes: str
@@ -48,9 +48,9 @@ class OperatorComparison(NamedTuple):
 
 
 def difference(first: Tensor, other: Tensor) -> Tensor | None:
-    """Return a bool tensor that is True where elements differ; None if a tensor cannot be read.
+    """Return a bool tensor, True where elements differ, or None if the tensors cannot be compared.
 
-    NaN equals NaN. Tensors of different shapes return None.
+    NaN equals NaN. The tensors cannot be compared if their shapes differ, or if one has no values.
     """
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape:
@@ -62,7 +62,7 @@ def difference(first: Tensor, other: Tensor) -> Tensor | None:
 
 
 def readable(tensor: Tensor) -> Tensor | None:
-    """Return a tensor with the values of `tensor`, without graph; None if it has no values."""
+    """Return a detached tensor with the values of `tensor`; None if the tensor has no values."""
     found = [tensor] if has_memory(tensor) else elements(tensor).tensors
     if len(found) != 1:
         return None
@@ -70,7 +70,7 @@ def readable(tensor: Tensor) -> Tensor | None:
 
 
 def relative(first: Tensor, other: Tensor) -> float:
-    """Return the largest difference, relative to the largest value; 1.0 for integers."""
+    """Return the largest difference of two elements, relative to the largest; 1.0 for integers."""
     a, b = readable(first), readable(other)
     if a is None or b is None or not a.is_floating_point() or not a.numel():
         return 1.0
@@ -90,9 +90,9 @@ def _largest(tensor: Tensor) -> float:
 
 
 def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
-    """Return whether there is a dimension along which only allowed lanes differ.
+    """Return whether a tensor differs only in allowed lanes (samples or positions).
 
-    Returns None if the size of no dimension is a multiple of `count`.
+    Returns None if no dimension can consist of lanes, because no size is a multiple of `count`.
 
     Args:
         differs: a bool tensor, True where elements differ.
@@ -119,7 +119,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
 
 
 def _any_on_bytes(truths: Tensor, dims: list[int]) -> Tensor:
-    """Return `truths.any(dims)`. It is computed on bytes, for which the kernel is much faster."""
+    """Return `truths.any(dims)`, computed on bytes, because the kernel for bytes is much faster."""
     return truths.view(torch.uint8).amax(dims).view(torch.bool) if dims else truths
 
 
@@ -130,10 +130,11 @@ def _divisors(number: int) -> list[int]:
 
 
 def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
-    """Return whether a matrix of pairs of lanes differs only in rows or columns of allowed lanes.
+    """Return whether a matrix differs only in the rows or columns of allowed lanes.
 
     Args:
-        differs: a bool tensor, True where elements differ; the last two dimensions are the matrix.
+        differs: a bool tensor, True where elements differ. Its last two dimensions are the matrix,
+            which has a row and a column for each lane (sample or position).
         count: number of lanes.
         allowed: the lanes that may differ.
     """
@@ -158,8 +159,8 @@ class Comparison:
     Args:
         count: number of lanes (samples or positions). With 0, only values are compared.
         allowed: the lanes that may differ.
-        in_pairs: whether a matrix of all pairs of lanes counts as keeping the lanes apart, as
-            attention scores do.
+        in_pairs: whether lanes also count as kept apart in a matrix of all pairs of lanes, such as
+            attention scores.
         views: whether `shares` also contains the fractions of views.
     """
 
@@ -190,7 +191,7 @@ class Comparison:
         if compared.is_view:
             return share > 0
         known = self.rows.get(compared.number)
-        # The second result of an RNN is its last state, which has no positions.
+        # The second result of an RNN is its last state, which has no dimension for positions.
         if known is not None and "rnn" in compared.name:
             return share > 0
         kept = crossed = None
@@ -198,8 +199,8 @@ class Comparison:
             kept = keeps(differs, self.count, self.allowed)
             crossed = kept is False and crosses(differs, self.count, self.allowed)
             kept = True if crossed and self.in_pairs else kept
-        # Measure the change of the first operators or, if there are lanes, of those where lanes mix
-        # first.
+        # Measure the change only of the first operators or, if there are lanes, of the first
+        # operators that mix lanes.
         measures = len(self.rows) < _MAX_MEASURED_OPERATORS
         if self.count:
             before = (self.rows.get(maker) for maker in compared.makers)
@@ -221,14 +222,14 @@ class Comparison:
         return True
 
     def keeps_lanes(self, first: Tensor, other: Tensor) -> bool:
-        """Return whether two tensors differ only in lanes that may differ."""
+        """Return whether tensors differ only in lanes (samples, positions) that may differ."""
         differs = difference(first, other)
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[OperatorComparison, list[OperatorComparison]] | None:
         """Return the first operator upstream of `maker` that mixes lanes, and a list of all.
 
-        Returns None if no operator mixes lanes.
+        Returns None if no operator mixes lanes (samples or positions).
 
         Args:
             maker: number of the operator where the search starts.
@@ -303,7 +304,7 @@ def _share(differs: Tensor) -> float:
 
 
 def _is_even(tensor: Tensor, operator: str) -> bool:
-    """Return whether a tensor is all zeros or, if the operator selects elements, constant."""
+    """Return whether all elements are zero or, if the operator selects elements, are equal."""
     plain = readable(tensor)
     if plain is None or not plain.numel():
         return False

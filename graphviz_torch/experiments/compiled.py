@@ -17,7 +17,7 @@ _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the gr
 
 
 def eager(subject: Subject) -> Iterator[Experiment]:
-    """Run compiled modules eagerly: the output has to stay the same."""
+    """Run compiled modules eagerly. The output has to stay the same."""
     changed = "compiled modules ran eagerly"
     if not any(map(is_compiled, subject.module.modules())):
         yield Experiment("eager", "", None, "no part of the module is compiled")
@@ -37,7 +37,7 @@ def eager(subject: Subject) -> Iterator[Experiment]:
 
 
 def _part(subject: Subject) -> Divergence | None:
-    """Return the first operation whose compiled result differs from the eager one, or None."""
+    """Return the first operation whose compiled and eager results differ; None if none does."""
     found: list[tuple[CompiledOperation, float]] = []
 
     def see(inside: CompiledOperation) -> None:

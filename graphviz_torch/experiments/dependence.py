@@ -1,4 +1,4 @@
-"""Measure how much of each node's value depends on one input, sample or position."""
+"""Measure which fraction of each node's elements depends on one input, sample or position."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ def influence(
 ) -> Graph:
     """Return the recorded graph, with the fraction of each node's elements that depend on an input.
 
-    The module is run again with other values for one sample, position or input. `Node.influence` is
-    the fraction of the node's elements that then differ, from 0 to 1. It is None for nodes outside
-    of the module, and for nodes that do not use a changed value. `draw_graph` colors nodes by this
-    fraction. Buffers, random numbers and training modes, including that of batch norm, are those of
-    the recorded run.
+    The module is run again with other values for one sample, position or input. In the result,
+    `Node.influence` is the fraction of the node's elements that differ from the recorded run, from
+    0 to 1. It is None for nodes outside of the module, and for nodes that use no changed value.
+    `draw_graph` colors nodes by this fraction.
+
+    The second run uses the buffers, random numbers and training modes of the recorded run, also for
+    batch norm.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.
@@ -56,10 +58,9 @@ _MAX_LANES = 16
 def influences(recording: Any) -> dict[str, Graph]:
     """Return the graph of `influence` for each sample, position and input.
 
-    Keys are "sample 0", "position 0", "input x" and so on. Only the first sixteen samples and
-    positions are included. An input has positions if it has three dimensions, or two dimensions and
-    an integer dtype. Each entry takes one forward; entries whose forward cannot be run again are
-    left out.
+    Keys are "sample 0", "position 0", "input x" and so on, for at most sixteen samples and sixteen
+    positions. An input has positions if it has three dimensions, or two dimensions and an integer
+    dtype. Each entry takes one forward. An entry is missing if its forward cannot be run again.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.

@@ -22,25 +22,25 @@ class Divergence(NamedTuple):
     where: str  # the operation's line
     module: str
     change: float  # norm of the difference, relative to the result's norm
-    is_random: bool = False  # whether random numbers were drawn before this operation
+    is_random: bool = False  # whether random numbers were generated before this operation
 
 
 class RecordedResults:
-    """Callback that stores copies of the results of torch calls, up to `budget` bytes in total."""
+    """A callback that stores copies of torch calls' results, up to `budget` bytes in total."""
 
     def __init__(self, budget: int = 1 << 28) -> None:
         self.made: list[CallResult] = []
         self._budget = budget
 
     def __call__(self, made: CallResult) -> None:
-        """Add a result; if the budget is exceeded, only its name and metadata, without values."""
+        """Store a result. If the budget is exceeded, store only its name and metadata."""
         self._budget -= sum(t.nbytes for t in made.tensors)
         kept = tuple(t.detach().clone() for t in made.tensors) if self._budget >= 0 else ()
         self.made.append(made._replace(tensors=kept))
 
 
 class DivergenceFinder:
-    """Callback that compares the results of torch calls with the results of the first run.
+    """A callback that compares the results of torch calls with those of the first run.
 
     Args:
         results: the results of the first run.
@@ -48,12 +48,12 @@ class DivergenceFinder:
 
     def __init__(self, results: RecordedResults) -> None:
         self.part: tuple[CallResult, float] | None = None
-        self.is_random = False  # whether random numbers were drawn before the difference
+        self.is_random = False  # whether random numbers were generated before the difference
         self._rest = iter(results.made)
         self._is_open = True
 
     def __call__(self, made: CallResult) -> None:
-        """Compare a result. Stop at the first difference, or when the control flow differs."""
+        """Compare a result, unless an earlier result differed or the control flow changed."""
         if not self._is_open:
             return
         first = next(self._rest, None)
@@ -86,7 +86,8 @@ def compare_forwards(
         first, other: the two forwards.
         rule: rule of the finding if the forwards differ.
         advice: advice of the finding.
-        part: the first operation that differs. If None, the first module that differs is named.
+        part: the first operation whose result differs. If None, the result names the first module
+            whose results differ.
     """
     for run in (first, other):
         if run.error is not None:
@@ -131,7 +132,7 @@ def compare_forwards(
 
 
 def outputs_differ(first: ForwardResult, other: ForwardResult) -> bool:
-    """Return whether the outputs differ by more than rounding."""
+    """Return whether the outputs differ by more than rounding errors."""
     return max((scaled_distance(a, b) for a, b in _outputs(first, other)), default=0.0) > 1
 
 
@@ -146,8 +147,8 @@ def largest_distance(first: ForwardResult, other: ForwardResult) -> float | None
 def scaled_distance(a: Tensor, b: Tensor) -> float:
     """Return the relative distance, divided by the square root of the dtype's epsilon.
 
-    A result above 1 means that more than half of the digits differ. Integers are equal (0) or
-    differ (2).
+    A result above 1 means that more than half of the digits differ. For integers, the result is 0
+    (equal) or 2 (different).
     """
     if not (a.is_floating_point() or a.is_complex()):
         return 0.0 if a.shape == b.shape and bool((a == b).all()) else 2.0
@@ -160,9 +161,9 @@ def _outputs(first: ForwardResult, other: ForwardResult) -> list[tuple[Tensor, T
 
 
 def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | None:
-    """Return the first module whose results differ, and their distance; None if there is none.
+    """Return (first module whose results differ, their distance); None if no results differ.
 
-    Results that were changed in place are skipped.
+    Results that the program later changed in place are not compared.
     """
     if [path for path, _, _ in first.modules] != [path for path, _, _ in other.modules]:
         return None
@@ -173,7 +174,7 @@ def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | N
 
 
 def _node(subject: Subject, part: Divergence) -> int | None:
-    """Return the node of an operation; None unless exactly one node has its name and its line."""
+    """Return the node with the name and line of an operation; None unless there is only one."""
     here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

@@ -1,8 +1,8 @@
 """Find out whether samples or positions influence each other's results: change some of them.
 
 Operations that combine samples on purpose are not reported: batch statistics, similarities of all
-pairs, routing by integers, graph neural networks. Batch norm uses its running statistics in these
-runs. In this module, a lane is one sample or one position.
+pairs, routing by integers, graph neural networks. In these runs, batch norm uses its running
+statistics. The code calls one sample or one position a lane.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..graph.text import listing
 from .comparison import Comparison, OperatorComparison
 from .subject import Input, Subject, other_values
 
-# Operators whose integer operands define which lanes are combined.
+# Operators whose integer operands define which samples or positions are combined.
 _INDEXED = (
     *("index", "gather", "scatter", "embedding", "sparse", "segment", "spmm", "take", "sort"),
     *("unique", "nonzero", "masked_select", "topk", "cumsum", "multinomial"),
@@ -33,7 +33,7 @@ _LATER = "Check the mask, and the dimension along which this operation works."
 
 
 def sample(subject: Subject) -> Iterator[Experiment]:
-    """Change the values of one sample: the results of all other samples have to stay the same."""
+    """Change the values of one sample. The results of all other samples have to stay the same."""
     inputs = subject.inputs()
     if any(
         isinstance(a, PackedSequence) for a in (*subject.call.args, *subject.call.kwargs.values())
@@ -49,7 +49,7 @@ def sample(subject: Subject) -> Iterator[Experiment]:
 
 
 def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experiment:
-    """Change sample 0, if `dim` is the dimension of the samples."""
+    """Change sample 0 of the inputs, and compare the results. Samples are along dimension `dim`."""
     sizes = [(t.shape[dim], t.is_floating_point()) for _, t in inputs if t.dim() > dim]
     sizes.sort(key=lambda each: not each[1])
     count = next((size for size, _ in sizes if size > 1), 0)  # an RNN's state may have size 1
@@ -59,7 +59,7 @@ def _change_sample(subject: Subject, inputs: list[Input], dim: int) -> Experimen
 
 
 def _may_be_batch(subject: Subject, inputs: list[Input]) -> bool:
-    """Return whether the samples may be in the second dimension, as in inputs (time, batch)."""
+    """Return whether samples may be along the second dimension, as in a shape (time, batch)."""
     sizes = [t.shape for _, t in inputs if t.dim()]
     if any(t.dim() >= 4 or (t.dim() == 2 and t.is_floating_point()) for _, t in inputs):
         return False
@@ -117,7 +117,7 @@ def _without_batch_statistics(module: Module) -> bool:
 
 
 def _intended_reason(row: OperatorComparison, path: list[OperatorComparison]) -> str:
-    """Return why lanes are combined on purpose; "" if no such reason is known."""
+    """Return why an operator combines samples on purpose; "" if no such reason is known."""
     if "batch" in row.classes.rpartition("/")[2].lower() or "batch_norm" in row.name:
         return "it computes statistics of the batch"
     if any(each.crosses for each in path[:4]):
@@ -130,10 +130,10 @@ def _intended_reason(row: OperatorComparison, path: list[OperatorComparison]) ->
 
 
 def positions(subject: Subject) -> Iterator[Experiment]:
-    """Change later positions of a sequence: outputs at earlier positions have to stay the same.
+    """Change later positions of a sequence. Outputs at earlier positions have to stay the same.
 
-    The experiment applies to models whose targets are their inputs, shifted by some positions: by
-    one if the model predicts the next position. Shifts by zero or two are reported as
+    The experiment applies if the targets are the inputs, shifted by some positions. If the model
+    predicts the next position, the shift is one. Shifts by zero or two are reported as
     `target-shift`.
     """
     found = [_shift(subject, each) for each in subject.inputs()]
@@ -143,15 +143,15 @@ def positions(subject: Subject) -> Iterator[Experiment]:
         yield Experiment("positions", "", None, message)
         return
     answers = [(_judge_positions(subject, i, *found), i, *found) for i, found in shifts[:3]]
-    # Report the input that passes, if any: in an encoder-decoder model, the encoder's input fails,
-    # because an encoder may read all positions.
+    # If the experiment holds for one of the inputs, report this input. In an encoder-decoder model,
+    # it does not hold for the encoder's input, because an encoder may read all positions.
     answers.sort(key=lambda each: (each[0].holds is not True, each[0].holds is None))
     answer, given, shift, output = answers[0]
     yield answer
     if shift == 1 or answer.holds is not True:
         return
-    # A model that gets labels may shift them itself. Then no output depends on the label at the
-    # same position.
+    # A model that gets labels may shift them itself. In this case, no output depends on the label
+    # at its own position.
     if shift == 0 and _judge_positions(subject, given, shift, output, own=False).holds is True:
         return
     name = given.name
@@ -170,10 +170,10 @@ def positions(subject: Subject) -> Iterator[Experiment]:
 
 
 def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
-    """Return by how many positions the target is shifted against an input.
+    """Return (number of positions by which the target is shifted against an input, output index).
 
-    The second number is the index of the output, among the outputs of the call, that the loss uses.
-    Return None if no target is a shifted copy of this input.
+    The loss uses the output with this index in `RecordedCall.outputs`. Return None if no target is
+    a shifted copy of this input.
     """
     tokens = given.tensor
     if tokens.dim() != 2 or tokens.is_floating_point() or tokens.dtype is torch.bool:
@@ -207,9 +207,9 @@ def _shift(subject: Subject, given: Input) -> tuple[int, int] | None:
 
 
 def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[int, int] | None:
-    """Return the index of the output that the loss uses, and the first position that it uses.
+    """Return (index of the output that the loss uses, first position of it that the loss uses).
 
-    Returns None if no output has the values that the loss got.
+    Returns None if no output of the module has the values that were passed to the loss function.
 
     Args:
         subject: the recorded call.
@@ -236,7 +236,7 @@ def _offset(subject: Subject, loss: object, batch: int, length: int) -> tuple[in
 def _judge_positions(
     subject: Subject, given: Input, shift: int, output: int, *, own: bool = True
 ) -> Experiment:
-    """Change the later half of the positions, and compare the outputs.
+    """Change the second half of the positions of an input, and compare an output.
 
     Args:
         subject: the recorded call.

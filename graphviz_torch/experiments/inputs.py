@@ -15,11 +15,12 @@ from .comparison import Comparison
 from .divergence import outputs_differ
 from .subject import Input, Subject
 
-_MAX_INPUTS = 3  # number of inputs that are changed, one forward each
+_MAX_INPUTS = 3  # number of inputs to change, one forward for each
 _CHANGED = "{} got other values"
 _REACHES = "the output depends on it"
 _MAPPED = "Check the operands of this operation: it maps all of them to one value, as a ReLU may."
-# Functions whose results are constant for large arguments. Training may change the arguments.
+# Functions that saturate: for large arguments, their results are constant. After more training, the
+# arguments may be smaller.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
 _SATURATED = (
     "It is saturated: scale down its input, or lower the learning rate. A softmax over one "
@@ -28,7 +29,7 @@ _SATURATED = (
 
 
 def inputs(subject: Subject) -> Iterator[Experiment]:
-    """Change the values of one input at a time: the output has to differ."""
+    """Change the values of one input at a time. The output has to change."""
     given = [each for each in subject.inputs() if _varies(each.tensor)]
     given.sort(key=lambda each: -each.tensor.numel())
     given = given[:_MAX_INPUTS]
@@ -44,7 +45,7 @@ def inputs(subject: Subject) -> Iterator[Experiment]:
 
 
 def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
-    """Return the names of the inputs that the output depends on; each input takes one forward."""
+    """Run one forward per input, and return the names of the inputs that change the output."""
 
     def run(name: str) -> ForwardResult:
         return run_forward(
@@ -59,7 +60,7 @@ def _inputs_with_effect(subject: Subject, given: list[Input]) -> set[str]:
 
 
 def _varies(tensor: Tensor) -> bool:
-    """Return whether a tensor has at least two different values; integer tensors need three."""
+    """Return whether a tensor has two different values (integer tensors: three)."""
     if tensor.numel() < 2 or tensor.is_meta or tensor.dtype is torch.bool:
         return False
     values = torch.unique(tensor.detach().flatten()[:10_000])

@@ -1,4 +1,4 @@
-"""Find the terms that a loss adds up, and the divisor of each term, by reading the graph."""
+"""Find the terms of a loss, which are added up, and the divisor of each term in the graph."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Term(NamedTuple):
     node: int
     operation: str
     where: str
-    divisor: float | None  # None if the term is weighted by another operation
+    divisor: float | None  # None if another operation weights the term
 
 
 def terms(graph: Graph) -> list[Term]:
@@ -58,7 +58,7 @@ def terms(graph: Graph) -> list[Term]:
 
 
 def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) -> int:
-    """Return how many numbers a term adds up; 0 if it is not a sum over the samples.
+    """Return the number of elements that a term sums; 0 if the term is no sum over the samples.
 
     Args:
         graph: the graph of the loss.
@@ -79,7 +79,7 @@ def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) ->
 
 
 def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
-    """Return whether the module's forward computes the loss, apart from operations on scalars."""
+    """Return whether only operations on scalars are between the module's forward and the loss."""
     sources = _sources(graph)
     stack, met = [node for node, _ in graph.outputs[:1]], set[int]()
     while stack and len(met) < _MAX_NODES:
@@ -96,7 +96,7 @@ def is_forward_output(graph: Graph, forward: Collection[int]) -> bool:
 def _is_weighed(
     graph: Graph, sources: dict[int, list[int]], last: int, forward: Collection[int]
 ) -> bool:
-    """Return whether an operation after the forward may divide by the number of samples.
+    """Return whether an operation between the forward and the sum may divide by the batch size.
 
     Args:
         graph: the graph of the loss.
@@ -113,7 +113,7 @@ def _is_weighed(
         title = graph.nodes[number].title
         if title in ("div", "softmax", "_softmax", "logsumexp", "mean"):
             return True
-        # A factor without a node is a number, or a tensor without gradient.
+        # A factor that is no node in the graph is a number, or a tensor that needs no gradient.
         if title == "mul" and len(sources.get(number, ())) < 2:
             return True
         stack.extend(sources.get(number, ()))
@@ -121,7 +121,7 @@ def _is_weighed(
 
 
 def has_one_term_per_sample(graph: Graph, known: list[Term], count: int) -> bool:
-    """Return whether each of `count` samples has one term, computed from this sample alone.
+    """Return whether the loss has `count` terms, each of which is computed from another sample.
 
     Args:
         graph: the graph of the loss.

@@ -26,7 +26,7 @@ _ADVICE = (
 
 
 def memory_order(subject: Subject) -> Iterator[Experiment]:
-    """Change the memory layout of the inputs: the output has to stay the same.
+    """Change the memory layout of the inputs. The output has to stay the same.
 
     Images become channels last. In other inputs, the last two dimensions are swapped in memory.
     """
@@ -63,7 +63,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
 
 
 def without_dropout(module: Module) -> bool:
-    """Return a module's training mode, but False for dropout, whose masks follow memory order."""
+    """Return a module's training mode; False for dropout, whose masks depend on the layout."""
     return module.training and "dropout" not in type(module).__name__.lower()
 
 

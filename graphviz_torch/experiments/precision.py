@@ -1,4 +1,4 @@
-"""Find the operation that loses more than half of its digits: compute in float64, too."""
+"""Find the operation that loses more than half of its digits: compare with float64."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK_SIZE = 1 << 16  # number of elements
 
 
 class _PrecisionComparison(Comparison):
-    """Callback that compares each operator's result with the same result in float64."""
+    """A callback that compares each operator's result with the result computed in float64."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class _PrecisionComparison(Comparison):
 
 
 def float64(subject: Subject) -> Iterator[Experiment]:
-    """Compute in float64, too: no operation may lose more than half of its dtype's digits."""
+    """Run the forward in float64 as well. No operation may lose more than half of its digits."""
     changed = "all operations were also computed in float64"
     digits = _PrecisionComparison()
     run = subject.run(digits, double=True)
@@ -103,8 +103,8 @@ def float64(subject: Subject) -> Iterator[Experiment]:
 def distance(first: Tensor, other: Tensor) -> float:
     """Return the norm of the difference, divided by the norm of `other`; at most 1.
 
-    Elements that are not finite in both tensors are ignored. The result is 1 if an element is
-    finite in only one of them.
+    Elements that are NaN or infinite in both tensors are ignored. The result is 1 if an element is
+    finite in only one of the tensors.
     """
     a, b = readable(first), readable(other)
     if a is None or b is None or a.shape != b.shape or not a.numel():
@@ -141,7 +141,7 @@ def _norms(a: Tensor, b: Tensor) -> tuple[float, float]:
 
 
 def _is_zero(first: Tensor, other: Tensor) -> bool:
-    """Return whether all values of `other` underflow in the dtype of `first`."""
+    """Return whether all values of `other` would underflow to 0 in the dtype of `first`."""
     values = readable(other)
     least = torch.finfo(first.dtype).tiny
     return values is not None and bool((values.abs() < least).all())
@@ -153,7 +153,7 @@ def _half_digits_error(dtype: torch.dtype) -> float:
 
 
 def _first_imprecise(digits: _PrecisionComparison, maker: int) -> OperatorComparison | None:
-    """Return the first operator upstream of `maker` that lost too many digits, or None.
+    """Return the first operator upstream of `maker` that lost too many digits; None if none did.
 
     Args:
         digits: the compared operators.

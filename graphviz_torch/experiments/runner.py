@@ -17,8 +17,8 @@ from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]
 
-# Name of an experiment -> the function that runs it, in the order of the report. Most functions run
-# at most three forwards.
+# Name of an experiment -> function that runs the experiment, in the order of the report. Most of
+# these functions run at most three forwards.
 EXPERIMENTS: dict[str, Make] = {
     "sample": sample,
     "positions": positions,
@@ -62,10 +62,11 @@ def experiment(recording: Any, *names: str) -> Experiments:
     """Run the recorded forward again with one change at a time, and report the differences.
 
     The module that was called first is run again, with its recorded arguments, buffers and random
-    state, and with its current parameters. Afterwards parameters, gradients, buffers, training
-    modes, attributes and random state are restored. Prints and log records of these runs are
-    dropped. Nothing is concluded if the forward would write a file (it is stopped before that), or
-    if a parameter has become NaN or Inf.
+    state, and with its current parameters. Afterwards, parameters, gradients, buffers, training
+    modes, attributes and random state are restored. Output that these runs print or log is dropped.
+
+    An experiment has no result if the forward would write a file (it is stopped before), or if a
+    parameter has become NaN or Inf.
 
     Args:
         recording: the result of `record(experiments=True)`, after its block.

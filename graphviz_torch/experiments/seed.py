@@ -17,7 +17,7 @@ _ADVICE = (
 
 
 def seed(subject: Subject) -> Iterator[Experiment]:
-    """Change the random seed: in eval mode, the results have to stay the same.
+    """Change the random seed. In eval mode, the results have to stay the same.
 
     In training mode, results of random operations may differ.
     """

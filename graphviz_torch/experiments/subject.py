@@ -93,11 +93,12 @@ class Subject:
         other_seed: int | None = None,
         views: bool = False,
     ) -> ComparisonRun:
-        """Run the forward, and at the same time a changed version of it.
+        """Run the forward together with a changed version of the forward, operator by operator.
 
         Args:
             compare: called with both results of each operator; returns whether they differ.
-            change: returns the inputs to change: a dict from a tensor's `id` to other values.
+            change: function that returns a dict: `id` of an input tensor -> its values in the
+                changed version.
             training: returns the training mode of a module; None keeps the recorded modes.
             double: whether the changed version computes in float64.
             other_seed: random seed of the changed version.
@@ -120,9 +121,10 @@ class Subject:
     def leaks(
         self, run: ComparisonRun, comparison: Comparison, output: int | None = None
     ) -> tuple[OperatorComparison, list[OperatorComparison]] | None:
-        """Return the first operator that mixes lanes (samples or positions), and a list of all.
+        """Return (first operator that mixes lanes, all operators that mix lanes), or None.
 
-        Returns None if the outputs differ only in lanes that may differ.
+        A lane is one sample or one position. The result is None if the outputs differ only in lanes
+        that may differ.
 
         Args:
             run: a run in which some lanes were changed.
@@ -142,7 +144,7 @@ class Subject:
         return None
 
     def inconclusive(self, name: str, changed: str, run: ComparisonRun) -> Experiment | None:
-        """Return an inconclusive experiment if the run failed or took another path, else None."""
+        """Return an experiment without result if the run failed or took another path, else None."""
         if run.error is not None:
             return Experiment(name, changed, None, reason(run.error, "again"))
         if run.dependent:
@@ -154,14 +156,14 @@ class Subject:
         return None
 
     def node(self, row: OperatorComparison, run: ComparisonRun) -> int | None:
-        """Return the id of the recorded node that belongs to an operator; None if there is none."""
+        """Return the id of the recorded node that an operator created; None if there is none."""
         if run.nodes != self.recorded.count:
             return None
         return self.recorded.nodes.get(row.node)
 
     def line(self, place: CodePosition | None, user: CodePosition | None) -> str:
-        """Return a code position as text; for a position in a library, with the user's line."""
-        # By default, the user's line is the line that called the module.
+        """Return a code position as text, with the user's line if it is in a library."""
+        # If no user's line is given, use the line that called the module.
         called = lines([user[0].co_filename])(user) if user else self.recorded.where
         if place is None or place == user:
             return called
@@ -198,7 +200,7 @@ class Subject:
         Args:
             name: name of the experiment.
             changed: description of the change.
-            message: the result; "{operation}" in it is replaced by the operator's name.
+            message: the result. The operator's name replaces "{operation}".
             row: the operator.
             run: the run that compared it.
             holds: whether the expectation was met; None if nothing can be concluded.
@@ -230,7 +232,7 @@ class Subject:
 
 
 def reason(error: BaseException, how: str) -> str:
-    """Return the reason, as text, why a forward cannot be run.
+    """Return a text that says why a forward cannot be run.
 
     Args:
         error: the exception of the forward.
@@ -243,15 +245,15 @@ def reason(error: BaseException, how: str) -> str:
 
 
 def other_values(tensor: Tensor, dim: int, lanes: range) -> Tensor | None:
-    """Return a copy in which some lanes (slices along `dim`) have the values of their neighbors.
+    """Return a copy in which some slices along `dim` have the values of other slices.
 
     Floating-point values also get noise; integers and booleans do not, so that they stay valid.
-    Returns None if all lanes are equal.
+    Returns None if all slices are equal.
 
     Args:
         tensor: the tensor to copy.
-        dim: the dimension of the lanes.
-        lanes: indices of the lanes to change.
+        dim: the dimension of the samples or positions.
+        lanes: indices of the slices to change.
     """
     other = tensor.detach().clone()
     part = other.narrow(dim, lanes.start, len(lanes))

@@ -1,9 +1,8 @@
 """Track the storages of a rehearsal: their lifetimes, their roles, and their placement.
 
-The placement of a storage is the device or the host. All tensors of one operator, except a copy,
-have the same placement. Storages that an operator uses together are therefore joined. If the
-program places one of them on the device, all joined storages count as placed on the device, even
-for the time before that.
+Each storage is placed on the device or on the host. Except for copies, all tensors of one operator
+have the same placement, so the storages that an operator uses are joined. If the program places one
+of them on the device, all joined storages count as being on the device, even for the time before.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-LOOP = "the loop"  # phase of code outside of forward, backward and optimizer steps
+LOOP = "the loop"  # phase of code that is not in forward, backward or an optimizer step
 
 
 class Placement:
-    """The placement, device or host, of joined storages; a node of a union-find forest."""
+    """The placement (device or host) of joined storages. It is a node of a union-find forest."""
 
     __slots__ = ("_device", "_joined")
 
@@ -44,7 +43,7 @@ class Placement:
         self.root()._device = True
 
     def join(self, other: Placement) -> None:
-        """Give both placements, and all storages joined with them, the same placement."""
+        """Give the storages of both, and all storages joined with them, the same placement."""
         mine, its = self.root(), other.root()
         if mine is not its:
             its._joined = mine
@@ -56,7 +55,8 @@ class StorageBlock:
 
     Args:
         nbytes: size of the storage in bytes.
-        allocated_at: moment of the allocation. Moments are counted by changes of memory.
+        allocated_at: moment of the allocation. A moment is the number of allocations and frees so
+            far.
         phase: phase of the allocation: "forward", "backward", "optimizer" or `LOOP`.
         position: module and line that allocated the storage.
         placement: placement of the storage.
@@ -87,7 +87,7 @@ class StorageBlock:
 
 
 class Peak(NamedTuple):
-    """The largest number of bytes that were allocated at the same moment."""
+    """The largest number of bytes that were allocated at the same time."""
 
     nbytes: int
     moment: int
@@ -118,7 +118,7 @@ def at_moment(blocks: Iterable[StorageBlock], moment: int) -> list[StorageBlock]
 
 
 def totals(blocks: Iterable[StorageBlock], by: str) -> Sequence[tuple[str, int]]:
-    """Return the bytes of the blocks for each value of a field such as "role", largest first."""
+    """Return the bytes of the blocks by the value of a field such as "role", largest first."""
     found: Counter[str] = Counter()
     for block in blocks:
         found[getattr(block, by)] += block.nbytes

@@ -1,4 +1,4 @@
-"""Define a context manager for each plan, which changes arguments passed to PyTorch."""
+"""Define one context manager per plan. It changes arguments that the program passes to PyTorch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 
 from ..internals.tensors.pytree import map_tensors
 
-_MIN_BLOCKS = 2  # a list of modules is checkpointed if it has at least this number of them
+_MIN_BLOCKS = 2  # minimum number of modules in a list that is checkpointed
 _BF16 = torch.bfloat16
 
 Change = Callable[[], AbstractContextManager[None]]
@@ -31,7 +31,7 @@ Change = Callable[[], AbstractContextManager[None]]
 
 @contextmanager
 def fused_optimizers() -> Iterator[None]:
-    """Use the fused kernels of Adam and AdamW, which allocate no intermediate tensors."""
+    """Make Adam and AdamW use their fused kernels, which allocate no intermediate tensors."""
     with ExitStack() as opened:
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             init = _with_arguments(kind.__init__, fused=True, foreach=None)
@@ -41,9 +41,9 @@ def fused_optimizers() -> Iterator[None]:
 
 @contextmanager
 def checkpoint_blocks() -> Iterator[None]:
-    """Checkpoint each module in lists of modules of one class, such as a transformer's layers.
+    """Checkpoint each module in a list of modules of one class, such as a transformer's layers.
 
-    The modules are found when the outermost module is called for the first time.
+    The lists are searched when the outermost module is called for the first time.
     """
     seen: set[int] = set()
     changed: list[Module] = []
@@ -82,7 +82,7 @@ def _by_checkpoint(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def shard_with(**values: Any) -> Change:
-    """Return a context manager in which `fully_shard` gets these keyword arguments."""
+    """Return a context manager that adds keyword arguments to calls of `fully_shard`."""
 
     @contextmanager
     def change() -> Iterator[None]:
@@ -102,7 +102,7 @@ def _with_arguments(function: Callable[..., Any], **values: Any) -> Callable[...
 
 @contextmanager
 def bf16_parameters() -> Iterator[None]:
-    """Cast parameters to bfloat16 when `fully_shard` or DistributedDataParallel gets a module."""
+    """Cast parameters of modules given to `fully_shard` or DistributedDataParallel to bfloat16."""
     hooks: list[Any] = []
     shard: Any = fsdp.fully_shard
     init: Any = DistributedDataParallel.__init__
@@ -141,7 +141,7 @@ def _cast(_: Module, args: Any, kwargs: Any) -> Any:
 
 
 def split_batches(count: int) -> Change:
-    """Return a context manager that divides batches into micro-batches and accumulates gradients.
+    """Return a context manager that splits batches into micro-batches and accumulates gradients.
 
     Args:
         count: number of micro-batches into which each batch of a DataLoader is divided. The
@@ -161,7 +161,7 @@ def split_batches(count: int) -> Change:
 
 
 class _MicroBatches:
-    """A counter of micro-batches, which skips optimizer steps and zero_grad within a batch."""
+    """A counter of micro-batches that skips `step` and `zero_grad` until a batch is complete."""
 
     def __init__(self, count: int) -> None:
         self._count = count

@@ -1,7 +1,7 @@
 """Define plans: changes that save memory, which a rehearsal can try without editing the script.
 
-A plan has a context manager, which changes arguments that the script passes to PyTorch, and a text,
-which shows how to change the script.
+A plan consists of a context manager and a text. The context manager changes arguments that the
+script passes to PyTorch. The text shows how to make the same change in the script.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ PLANS = {
 
 
 def plans() -> tuple[tuple[str, str], ...]:
-    """Return the name and the code to write for each plan that a rehearsal can try.
+    """Return (name, code to write in the script) of each plan that a rehearsal can try.
 
-    Other numbers of micro-batches, such as "micro-batches=4", are plans as well. Plans that change
-    the sizes of the script's mesh, such as "mesh=16x4", are not listed.
+    More plans are not listed: other numbers of micro-batches, such as "micro-batches=4", and other
+    sizes of the script's mesh, such as "mesh=16x4".
 
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'
@@ -111,10 +111,10 @@ def kind_of(name: str) -> str:
 
 
 def ladders(mesh: Sequence[int]) -> list[list[str]]:
-    """Return ladders, that is, lists of plans of which each one saves more memory than the last.
+    """Return ladders: lists of plans, each of which should save more memory than the previous one.
 
-    A plan in a ladder is tried only if the previous plan saved memory. A ladder consists of a
-    single plan, of growing numbers of micro-batches, or of meshes of growing sizes.
+    A plan in a ladder is tried only if the previous plan saved memory. A ladder is a single plan, a
+    list of growing numbers of micro-batches, or a list of growing mesh dimensions.
 
     Args:
         mesh: sizes of the script's mesh, innermost last.
@@ -130,7 +130,7 @@ def ladders(mesh: Sequence[int]) -> list[list[str]]:
 
 
 def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
-    """Return lists of mesh plans. In each list, more and more ranks move to another dimension."""
+    """Return lists of mesh plans. In each list, one dimension grows at the cost of another."""
     found = []
     for giver in range(len(mesh)):
         for taker in range(len(mesh)):
@@ -146,7 +146,7 @@ def _other_meshes(mesh: Sequence[int]) -> list[list[str]]:
 
 @contextmanager
 def apply_plans(names: Sequence[str]) -> Iterator[None]:
-    """Context manager in which PyTorch gets the arguments of some plans.
+    """Apply plans inside the `with` block: PyTorch gets the arguments of these plans.
 
     >>> with apply_plans(("fused",)):
     ...     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))])

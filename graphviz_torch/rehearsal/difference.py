@@ -1,4 +1,4 @@
-"""Compare two rehearsals: how a change of the script affects memory, traffic and operations.
+"""Compare the memory, traffic and operations of two rehearsals, before and after a change.
 
 Numbered modules, such as the layers of a list, are counted together. Collectives are compared
 without their lines, because lines move when the script is edited.
@@ -41,10 +41,10 @@ class FigureChange(NamedTuple):
 class RehearsalDiff:
     """The differences between two rehearsals. Each list begins with the largest difference.
 
-    `figures` has totals in bytes, and the number of "operations". `at_peak` has the bytes of each
-    role of memory at the peak, and `activations` the bytes of activations of each module.
-    `collectives` has the bytes that collectives send for each kind, group and module, and `counts`
-    has the number of these collectives.
+    `figures` contains totals in bytes, and the number of "operations". `at_peak` contains the bytes
+    at the peak by role of the memory. `activations` contains the bytes of activations by module.
+    `collectives` contains the bytes that collectives send, by kind, group and module, and `counts`
+    the number of these collectives.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import compare_rehearsals, rehearse
@@ -67,7 +67,7 @@ class RehearsalDiff:
         return any((self.figures, self.at_peak, self.activations, self.collectives, self.counts))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the differences as JSON values: a list [before, after] for each number."""
+        """Return the differences as JSON values. Each number becomes a list [before, after]."""
         lists = ("figures", "at_peak", "activations", "collectives", "counts")
         rows = {name: getattr(self, name) for name in lists}
         return {
@@ -154,7 +154,7 @@ def compare_rehearsals(before: Rehearsal | Report, after: Rehearsal | Report) ->
 
 
 def _check_report(given: Any) -> Report:
-    """Return `given` if it is a report of one rank with values of the right types.
+    """Return `given`, after checking that it is the report of one rank, with the right types.
 
     Raises:
         ValueError: if `given` is not such a report.

@@ -41,7 +41,7 @@ _DEFAULT_MEMORY = 80 * 2**30  # bytes of memory that the simulated device report
 
 
 class _StopRehearsal(BaseException):
-    """Exception that ends the program after the last step."""
+    """An exception that ends the program after the last rehearsed step."""
 
 
 @overload
@@ -86,24 +86,24 @@ def rehearse(
     as under torchrun, a process group or mesh with any backend.
 
     Args:
-        function: builds a model and trains it. It is stopped after the last step.
+        function: builds a model and trains it. The call is ended after `steps` steps.
         ranks: number of ranks; by default the product of the sizes in `mesh`, or 1.
-        mesh: names and sizes of the mesh dimensions, innermost last. The result uses these names
-            for process groups that the program's own mesh does not name.
+        mesh: names and sizes of mesh dimensions, innermost last. Process groups that the program's
+            own mesh does not name get these names in the result.
         rank: the rank to run as. For a list of ranks, the result is a list of rehearsals.
-        steps: number of optimizer steps to run. The result describes the last step. Most optimizers
-            create their state in the first step, so that the second step has the larger peak.
+        steps: number of training steps to run. The result describes the last step. Most optimizers
+            create their state at the end of the first step, so the second step has a larger peak.
         device_memory: memory of one device in bytes, for `Rehearsal.fits`.
-        values: values that `.item()` returns, by line, as in `{"train.py:30": 0.5}` or
-            `{"30": 0.5}`. The key `""` is for all other lines.
+        values: line -> number that `.item()` returns there, as in `{"train.py:30": 0.5}` or `{"30":
+            0.5}`. The key `""` is for all other lines.
         plans: names of plans to apply. A plan changes arguments that the program passes to PyTorch.
-            The names are those of `plans()`, others such as "micro-batches=4", and names such as
-            "mesh=16x4", which change the sizes of the program's mesh.
+            `plans()` lists the names. More names are other numbers of micro-batches, such as
+            "micro-batches=4", and sizes of the program's mesh, such as "mesh=16x4".
 
     Raises:
         ValueError: if `ranks`, `mesh`, `rank`, `steps` or `plans` is invalid.
-        RuntimeError: if the program needs the value of a fake tensor. The message names the line,
-            and how to pass the value in `values`.
+        RuntimeError: if the program needs the value of a fake tensor. The message contains the
+            line, and the entry of `values` that provides this value.
 
     >>> import torch
     >>> def train():
@@ -164,7 +164,7 @@ class _RankRun:
         self._begun = time.perf_counter()
 
     def run(self, function: Callable[[], object], plans: tuple[str, ...]) -> Rehearsal:
-        with record():  # registers the hooks of the first recording before other hooks are active
+        with record():  # register the hooks of the first recording before any other hook
             pass
         with ExitStack() as world:
             count, memory = min(RANKS_PER_NODE, self._ranks), self._device_memory or _DEFAULT_MEMORY
@@ -189,7 +189,7 @@ class _RankRun:
             except _StopRehearsal:
                 pass
             except BaseException as raised:
-                # Errors after the last step are ignored. They come from libraries that shut down.
+                # Ignore errors after the last step. They are raised by libraries that shut down.
                 if self._step < self._steps:
                     error = raised
             if self._tensors.needs_values:
@@ -260,7 +260,7 @@ class _RankRun:
         )
 
     def _groups(self) -> dict[str, str]:
-        """Return ranks of a process group -> name of its mesh dimension, for this rank."""
+        """Return ranks of a group -> name of its mesh dimension, for the groups of this rank."""
         found, stride = {}, self._ranks
         for name, size in self._mesh.items():
             stride //= size
@@ -272,7 +272,7 @@ class _RankRun:
 def without_devices(graph: Graph) -> Graph:
     """Return the graph without the devices of its tensors.
 
-    The devices are wrong, because PyTorch's C++ code reports "cpu" for tensors on the simulated
+    The recorded devices are wrong: PyTorch's C++ code reports "cpu" for tensors on the simulated
     device.
 
     >>> from graphviz_torch.graph import Node, TensorMeta
@@ -295,8 +295,8 @@ def without_devices(graph: Graph) -> Graph:
 def _moments(tracker: MemoryTracker, blocks: Sequence[StorageBlock], peak: int) -> list[Moment]:
     """Return the memory at about `_MAX_MOMENTS` moments of the step.
 
-    The moments include the peak, the start of each phase, and the moment with the most memory in
-    each interval.
+    The step is divided into intervals. The moments are the peak, the start of each phase, and the
+    moment with the most memory in each interval.
     """
     first, last = tracker.first_moment, tracker.moment
     changes: list[tuple[int, int, StorageBlock]] = []

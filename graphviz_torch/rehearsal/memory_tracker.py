@@ -1,7 +1,8 @@
 """Track memory: the lifetime of each storage, with its role, line and module.
 
-A storage counts with all of its bytes while anything refers to it. Memory that a kernel uses
-internally, rounding by an allocator, and memory that CUDA, NCCL and cuBLAS reserve do not count.
+All bytes of a storage count while anything refers to the storage. Three kinds of memory do not
+count: memory that a kernel uses internally, bytes that an allocator adds by rounding, and memory
+that CUDA, NCCL and cuBLAS reserve.
 
 The role of a storage is the first in this list that applies:
 
@@ -17,8 +18,9 @@ The role of a storage is the first in this list that applies:
     recomputed    tensors that a checkpointed segment recomputes
     temporary     everything else, mostly gradients inside the graph
 
-If the program uses CUDA, only memory on the device counts: tensors that the program places there,
-and all tensors that an operator uses or creates together with them. Otherwise all memory counts.
+If the program uses CUDA, only memory on the device counts. A tensor is on the device if the program
+places it there, or if an operator uses or creates it together with such a tensor. If the program
+does not use CUDA, all memory counts.
 """
 
 from __future__ import annotations
@@ -52,28 +54,28 @@ from ..tracing.tracer import collect_nodes
 from .blocks import LOOP, Placement, StorageBlock, peak_of
 
 _flops: Any = flop_counter
-# Operator for which `torch.utils.flop_counter` has no formula.
+# An operator for which `torch.utils.flop_counter` has no formula.
 _ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"
 
 
-# Operators whose arguments may have different placements: copies, and indexing, whose indices may
-# be anywhere. The numbers are the positions of the arguments of indexing that are not indices.
+# Operators whose arguments may be on different devices: copies, and indexing, because indices may
+# be on the CPU. For each indexing operator, the numbers are the positions of its other arguments.
 _COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::_copy_from"})
 _INDEXED = {"aten::index": (0,), "aten::index_put": (0, 2), "aten::index_put_": (0, 2)}
-# Roles that are replaced as soon as another role applies.
+# Roles that any other role replaces.
 _REPLACEABLE_ROLES = frozenset({"temporary", "communication", "recomputed"})
-_SCALAR_BYTES = 16  # storages of at most this size hold one number, which may be on any device
+_SCALAR_BYTES = 16  # a storage up to this size is one number, which may be on any device
 
 
 class MemoryTracker:
-    """A context manager that counts memory and FLOPs of the code inside the `with` block.
+    """A context manager that counts the memory and FLOPs of the code in its block.
 
-    A step starts when the outermost module is called for the first time after `begin_step()`.
-    Earlier counts are discarded.
+    A step starts with the first call of a module after `begin_step()`. Counts of earlier steps are
+    discarded.
 
     Args:
-        on_host: called with the arguments of a collective; returns True if the process group sends
-            CPU tensors.
+        on_host: function of the arguments of a collective. It returns True if the process group
+            sends CPU tensors.
     """
 
     def __init__(self, on_host: Callable[[Iterable[Any]], bool] = lambda args: False) -> None:
@@ -91,7 +93,7 @@ class MemoryTracker:
         self._stack: list[str] = []
         self._roots: dict[int, Module] = {}
         self._optimizers: dict[int, Any] = {}
-        # Sequence number of a node -> module and line of its forward.
+        # Sequence number of a node -> (module, line) that created the node in forward.
         self._origins: dict[int, tuple[str, str]] = {}
         # Depth of the module stack at the start of each running backward.
         self._backward_depth: list[int] = []
@@ -120,22 +122,22 @@ class MemoryTracker:
         self._roots, self._optimizers = {}, {}
 
     def begin_step(self) -> None:
-        """Start a new step at the next call of a module, and discard the counts of this step."""
+        """Discard the counts, and start a new step at the next call of a module."""
         self._is_waiting = True
 
     def close_step(self) -> None:
-        """End the step: assign the roles for the last time."""
+        """End the step, and assign the final roles."""
         self._assign_roles()
 
     @property
     def activations(self) -> list[StorageBlock]:
-        """Storages that were saved for backward, or for the largest of several backwards."""
+        """Storages saved for backward; in a step with several backwards, for the largest."""
         every = [[b for b in blocks if b.role == "activation"] for blocks in self._saved]
         return max(every, key=lambda blocks: sum(b.nbytes for b in blocks), default=[])
 
     @property
     def counted_blocks(self) -> list[StorageBlock]:
-        """Storages that count: those on the device if the program uses one, otherwise all."""
+        """Storages that count: if the program uses a device, those on the device, otherwise all."""
         return [block for block in self.blocks if not self.uses_device or block.placement.device]
 
     # Methods that the simulated accelerator calls:
@@ -165,7 +167,7 @@ class MemoryTracker:
 
     @contextmanager
     def crossing(self) -> Iterator[None]:
-        """Return a context manager in which operators copy, and do not join placements."""
+        """Return a context manager in which operators may mix devices, as copies do."""
         before, self._crossing = self._crossing, True
         try:
             yield
@@ -173,7 +175,7 @@ class MemoryTracker:
             self._crossing = before
 
     def bytes_of(self, role: str) -> int:
-        """Return the number of allocated bytes that have a role."""
+        """Return the number of allocated bytes with this role."""
         return sum(block.nbytes for block in self._blocks.values() if block.role == role)
 
     # Callbacks of the hooks:
@@ -222,7 +224,7 @@ class MemoryTracker:
 
     def _label_collective(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Assign roles to the buffers that FSDP and DDP collectives read and write."""
-        # The arguments of `chunk_cat` are unsharded gradients, before their reduce_scatter.
+        # The arguments of `chunk_cat` are unsharded gradients that a reduce_scatter will read.
         if operator._schema.name == "fsdp::chunk_cat":
             self._assign_role(_plain(args), "gradient")
         there = self.uses_device and operator.namespace == "c10d" and not self._on_host(args)
@@ -238,13 +240,13 @@ class MemoryTracker:
             return
         made = self._blocks_of(_plain([result]))
         if not schema.is_mutable and all(block.placement.device for block in made):
-            return  # the results, if any, are already on the device, as for a view
+            return  # the results are on the device already, such as a view
         taken = [args[i] for i in _INDEXED.get(schema.name, range(len(args))) if i < len(args)]
         given = self._blocks_of(_plain([*taken, *kwargs.values()]))
         together = [*made, *(block for block in given if block.nbytes > _SCALAR_BYTES)]
         for block in together[1:]:
             together[0].placement.join(block.placement)
-        # If any argument, even a single number, is on the device, so are the results.
+        # The results are on the device if any argument is, even a single number.
         if any(block.placement.device for block in given):
             for block in made:
                 block.placement.put()
@@ -292,7 +294,7 @@ class MemoryTracker:
 
     def _will_step(self, event: Stepping) -> None:
         self._stepping = True
-        self.moment += 1  # makes a moment for the step, even if it allocates nothing
+        self.moment += 1  # adds a moment for the optimizer step, even if it allocates nothing
         self._mark("optimizer")
         self._optimizers[id(event.optimizer)] = event.optimizer
         with unseen_calls():
@@ -303,7 +305,7 @@ class MemoryTracker:
         with unseen_calls():
             self._assign_roles()
 
-    # Position of an allocation in the program:
+    # Methods that find the position of an allocation in the program:
 
     def _position(self) -> tuple[str, tuple[str, str]]:
         """Return the phase of the running code, and its (module, line)."""
@@ -314,7 +316,7 @@ class MemoryTracker:
             here = (self._stack[-1] if self._stack else "", _line(frame))
             self._origins[sequence_number() - 1] = here
             return ("forward" if self._stack else LOOP), here
-        if len(self._stack) > self._backward_depth[-1]:  # a checkpoint repeats a forward
+        if len(self._stack) > self._backward_depth[-1]:  # checkpointing repeats a forward
             here = self._stack[-1], _line(frame)
             self._origins[sequence_number() - 1] = here
             return "backward", here
@@ -322,7 +324,7 @@ class MemoryTracker:
         origin = None if node is None else self._origins.get(node._sequence_nr())
         return "backward", origin or ("", _line(frame))
 
-    # Roles of storages:
+    # Methods that assign roles to storages:
 
     def _assign_roles(self) -> None:
         for module in self._roots.values():
@@ -371,7 +373,7 @@ def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _line(frame: FrameType | None) -> str:
-    """Return the innermost line outside of PyTorch. For a library's line, add the user's line."""
+    """Return the innermost line outside of PyTorch, with the user's line if it is in a library."""
     user = user_frame(frame)
     while frame is not None and code_owner(frame.f_code.co_filename) == OTHER:
         frame = frame.f_back

@@ -28,9 +28,9 @@ def watch_meshes(meshes: list[Sizes]) -> Iterator[None]:
 
 
 def replace_mesh(sizes: Sequence[int]) -> Callable[[], AbstractContextManager[None]]:
-    """Return a context manager in which the program's mesh gets other sizes.
+    """Return a context manager that changes the sizes of the program's mesh.
 
-    Only meshes with the same numbers of dimensions and ranks are changed.
+    A mesh is changed only if it has as many dimensions and ranks as the given sizes.
     """
 
     def change(given: Sizes) -> Sizes:

@@ -1,10 +1,14 @@
 """Check that the ranks of a process group call the same collectives in the same order.
 
-For each group, the calls of two ranks are compared one by one. They must have the same kind, dtype
-and, if all ranks have to pass the same number of bytes, the same size. Each send needs a receive on
-the other rank. Then the order of calls in different groups is compared, because with NCCL a waiting
-call blocks later calls, including those of other groups. All calls are compared, from the creation
-of the first process group to the end of the last rehearsed step.
+First, the calls of two ranks are compared for each group, one by one. Two calls must have the same
+kind and dtype and, for collectives to which all ranks pass equally many bytes, the same size. Each
+send needs a receive on the other rank.
+
+Then the order of calls in different groups is compared, because with NCCL a waiting call blocks all
+later calls, including those of other groups.
+
+The comparison covers all calls from the creation of the first process group to the end of the last
+rehearsed step.
 
 The order of messages relative to collectives, calls of ranks that were not rehearsed, and calls
 that depend on a tensor's value are not compared.
@@ -52,7 +56,7 @@ class CollectiveCall(NamedTuple):
 
 
 class CollectiveMismatch(NamedTuple):
-    """The first collective call in which two ranks of a group differ.
+    """The first collective call in which two ranks differ.
 
     >>> calls = {0: CollectiveCall("barrier", (0, 1), 0, "", "train.py:9"), 1: None}
     >>> print(CollectiveMismatch((0, 1), 1, calls))
@@ -62,7 +66,7 @@ class CollectiveMismatch(NamedTuple):
     ranks: tuple[int, ...]  # ranks of the group, or two ranks if calls of different groups differ
     # Number of the call among the group's collectives, or among the messages, from 1 on.
     number: int
-    calls: Mapping[int, CollectiveCall | None]  # rank -> its call; None if it makes no further call
+    calls: Mapping[int, CollectiveCall | None]  # rank -> its call; None if there is no such call
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.calls.values() if each is not None}
@@ -110,14 +114,14 @@ class OrderWatch:
 
 
 def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveMismatch]:
-    """Return mismatches between ranks' collectives, which make ranks hang or exchange wrong data.
+    """Return the mismatches that make ranks hang or exchange wrong data.
 
     Args:
         orders: `Rehearsal.order` of each rehearsed rank, by rank.
 
     Returns:
-        The first mismatch in each process group with two rehearsed ranks. If there is none, the
-        first calls of each pair of ranks that belong to different groups.
+        The first mismatch in each process group that contains two rehearsed ranks. If there is
+        none, for each pair of ranks the first two calls that belong to different groups.
 
     >>> one = CollectiveCall("all_reduce", (0, 1), 8, "float32", "train.py:9")
     >>> compare_order({0: [one, one], 1: [one, one]})
@@ -139,7 +143,7 @@ def compare_order(orders: Mapping[int, Sequence[CollectiveCall]]) -> list[Collec
 
 
 def representative_ranks(rank: int, order: Sequence[CollectiveCall]) -> list[int]:
-    """Return the ranks to compare with `rank`, if not all ranks can be rehearsed.
+    """Return ranks to compare with `rank`, for a number of ranks that is too large to rehearse all.
 
     These are the first, second and last rank of each process group of `rank`. If the ranks of a
     group send messages to each other, all ranks of the group are returned.

@@ -1,4 +1,4 @@
-"""Draw a chart of a rank's memory over a step as SVG: one area for each role, and the peak.
+"""Draw an SVG chart of a rank's memory over a step: one area for each role, and the peak.
 
 The picture adapts to dark mode, and loads nothing from a network.
 """
@@ -29,17 +29,17 @@ _FILLS = {
     "communication": COLORS["group_line"],
     "temporary": COLORS["transfer_line"],
 }
-_MIN_VISIBLE = 0.003  # an area gets no legend if it is lower than this fraction of the height
+_MIN_VISIBLE = 0.003  # minimum height of an area with a legend, relative to the chart
 _WIDTH, _HEIGHT = 860, 440
-_MIN_PHASE_WIDTH = 0.12  # each phase is at least this fraction of the chart's width wide
+_MIN_PHASE_WIDTH = 0.12  # minimum width of a phase, relative to the chart
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 236, 64, 60
 
 
 def draw_memory(rehearsal: Rehearsal) -> Picture:
     """Draw a rank's memory over a step: one area for each role, and the peak with its line of code.
 
-    The horizontal axis is the order of allocations and frees, not time. If there are many, each
-    drawn moment is the one with the most memory among its neighbors. A short phase is widened.
+    The horizontal axis is not time, but the order of allocations and frees. If there are too many,
+    only some moments are drawn: the ones with the most memory. A short phase is drawn wider.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -49,7 +49,7 @@ def draw_memory(rehearsal: Rehearsal) -> Picture:
     >>> draw_memory(rehearse(train)).source.startswith("<svg")
     True
     """
-    # The last moment is repeated, so that its area has a width.
+    # The last moment is repeated, because each area ends at the next moment.
     moments = (*rehearsal.moments, *rehearsal.moments[-1:])
     limit = rehearsal.device_memory or 0
     top = max(rehearsal.peak_bytes, 1) * 1.08
@@ -68,7 +68,7 @@ def draw_memory(rehearsal: Rehearsal) -> Picture:
     title = f"Memory of rank {rehearsal.rank} of {rehearsal.ranks:,} {step}"
     out = [svg_start(_WIDTH, _HEIGHT, title), svg_text(_LEFT, 24, title, size=15)]
     peak = f"Peak {bytes_text(rehearsal.peak_bytes)} in {rehearsal.peak_at}"
-    # A long text is shortened in the middle, so that the line of code at its end is shown.
+    # Shorten a long text in the middle, because its end is the line of code.
     peak = peak if len(peak) < 100 else f"{peak[:58]}…{peak[-40:]}"
     out.append(svg_text(_LEFT, 44, peak, "muted"))
     for value in byte_ticks(top):
@@ -129,7 +129,7 @@ def _x_coordinates(moments: Sequence[Moment]) -> list[float]:
 
 
 def _phases(moments: Sequence[Moment], places: Sequence[float]) -> list[str]:
-    """Return SVG texts with the names of the phases, each below the start of its phase."""
+    """Return SVG texts with the names of the phases, each at the start of its phase."""
     out, before, last = [], "", -100.0
     for moment, at in zip(moments, places, strict=True):
         if moment.phase != before and moment.phase != LOOP and at - last > 60:

@@ -49,14 +49,14 @@ class CollectiveStats:
     group_size: int  # number of ranks
     count: int
     nbytes: int  # total size of this rank's inputs
-    wire_bytes: int  # total number of bytes that this rank sends, if collectives run in a ring
+    wire_bytes: int  # total bytes that this rank sends with ring algorithms
     phase: str
     module: str
     where: str
 
     @property
     def whole_bytes(self) -> int:
-        """Size of one of these collectives: of its input or, for all_gather, of its output."""
+        """Size of the input of one of these collectives; for all_gather, of the output."""
         return self.nbytes // self.count * (self.group_size if self.kind == "all_gather" else 1)
 
 
@@ -71,12 +71,15 @@ class Moment(NamedTuple):
 class Rehearsal:
     """Memory, traffic and operations of one rank in the last rehearsed step.
 
-    Sizes are bytes of storages. `activations_bytes` counts tensors that the graph saves for
-    backward, except parameters, buffers, inputs and tensors that fully_shard gathers.
-    `gathered_bytes` is the peak of unsharded parameters. `peak_bytes` is the peak of all memory
-    from the first call of a module on; if the script uses a device, only of the device's memory.
-    `flops` counts the operations of this rank, by PyTorch's formulas. `seconds` is the duration of
-    the rehearsal itself.
+    Sizes are bytes of storages.
+
+    - `activations_bytes`: tensors that autograd saves for backward, except parameters, buffers,
+      inputs and tensors that fully_shard gathers.
+    - `gathered_bytes`: the peak of unsharded parameters.
+    - `peak_bytes`: the peak of all memory, from the first call of a module in the step on. If the
+      script uses a device, only memory on the device counts.
+    - `flops`: operations of this rank, by PyTorch's formulas.
+    - `seconds`: the duration of the rehearsal, not of a step.
 
     >>> import torch
     >>> from graphviz_torch.rehearsal import rehearse
@@ -123,11 +126,11 @@ class Rehearsal:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes that this rank sends in the step, if collectives run in a ring."""
+        """Bytes that this rank sends in the step, if collectives use ring algorithms."""
         return sum(each.wire_bytes for each in self.collectives)
 
     def activation_bytes_of(self, module: str) -> int:
-        """Return the bytes of a module's activations, the most a checkpoint can free."""
+        """Return the bytes of a module's activations: the most that checkpointing can free."""
         return sum(s.nbytes for s in self.saved if f"{s.name}.".startswith(f"{module}."))
 
     def seconds_at_least(
@@ -206,8 +209,8 @@ class Rehearsal:
         """Return the rehearsal as JSON values, as `rehearse --format json` prints it.
 
         Args:
-            tflops, gbytes: as for `seconds_at_least`. If either is given, the result has a key
-                "bound" with the lower bound.
+            tflops, gbytes: arguments of `seconds_at_least`. If either is given, the result contains
+                the lower bound under the key "bound".
         """
         names = CollectiveStats.__dataclass_fields__
         bound: dict[str, Any] = {}
@@ -240,11 +243,11 @@ class Rehearsal:
 
 
 def _list_largest(shares: Sequence[NamedBytes], nameless: str) -> str:
-    """Return a text with the largest sizes, and with the total of the others.
+    """Return a text with the largest sizes, and the total of all others.
 
     Args:
         shares: names and sizes, largest first.
-        nameless: the text for an empty name.
+        nameless: text to print for an empty name.
     """
     whole = sum(each.nbytes for each in shares)
     parts: list[str] = []
@@ -265,7 +268,7 @@ def pattern(module: str) -> str:
 
 
 def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
-    """Add up the sizes of modules whose paths differ only in numbers (layers.0, layers.1)."""
+    """Add up the sizes of modules whose paths differ only in numbers: layers.0, layers.1."""
     totals, names = Counter[str](), Counter[str]()
     for each in shares:
         name = pattern(each.name)
@@ -283,7 +286,7 @@ def _by_module(shares: Sequence[NamedBytes]) -> list[NamedBytes]:
 def _merge_numbered(every: Sequence[CollectiveStats]) -> list[tuple[CollectiveStats, int]]:
     """Merge equal collectives of modules whose paths differ only in numbers.
 
-    Each merged collective is returned with the number of its modules.
+    Each result is (merged collective, number of modules).
     """
     found: dict[tuple[Any, ...], list[CollectiveStats]] = {}
     for each in every:
@@ -321,11 +324,11 @@ def _row(each: CollectiveStats, modules: int) -> str:
 
 
 _MAX_LISTED = 8  # largest number of names in a list
-_NEGLIGIBLE = 0.05  # a list ends when less than this fraction of the total is left
-_TIGHT_MARGIN = 0.1  # fraction of the device's memory that uncounted memory may need
+_NEGLIGIBLE = 0.05  # names with less than this fraction of the total are left out
+_TIGHT_MARGIN = 0.1  # fraction of device memory that is left for uncounted memory
 _MAX_ROWS = 12  # largest number of rows of collectives in a text
-# Collective -> function of the number n of ranks. It returns the bytes that a rank sends in a ring,
-# as a multiple of the size of its input.
+# Collective -> function of the number n of ranks, which returns the number of bytes that a rank
+# sends with a ring algorithm, as a multiple of the size of its input.
 _RING: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "all_gather": lambda n: n - 1,
@@ -337,11 +340,11 @@ _RING: dict[str, Callable[[int], float]] = {
 
 
 def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveStats, ...]:
-    """Return the collectives of a graph. Identical collectives are counted together.
+    """Return the collectives of a graph, with one entry for all identical collectives.
 
     Args:
         graph: the graph of the step.
-        groups: name of a process group in the graph -> name to use instead.
+        groups: name of a process group in the graph -> name in the result.
     """
     counts, given, wire = Counter[Any](), Counter[Any](), Counter[Any]()
     for each in graph.collectives:
@@ -360,5 +363,5 @@ def collective_stats(graph: Graph, groups: dict[str, str]) -> tuple[CollectiveSt
 
 
 def named_bytes(totals: Sequence[tuple[str, int]]) -> tuple[NamedBytes, ...]:
-    """Return pairs of a name and a size as `NamedBytes`, without pairs of size 0."""
+    """Convert (name, size) pairs to `NamedBytes`, and drop pairs of size 0."""
     return tuple(NamedBytes(name, nbytes) for name, nbytes in totals if nbytes)

@@ -1,4 +1,4 @@
-"""Find plans with which a step fits: try each plan alone, then cheap combinations."""
+"""Find plans with which a step fits into memory: try single plans, then cheap combinations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import prod
 from .configurations import kind_of, ladders
 from .trials import Trial, cost
 
-# Function that rehearses the script with some changes. It returns None if the script fails.
+# A function that rehearses the script with some changes. It returns None if the script fails.
 Attempt = Callable[[tuple[str, ...]], Trial | None]
 
 _MAX_COMBINED = 5  # largest number of plans in a combination, except for all plans together
@@ -29,11 +29,12 @@ def try_plans(
 ) -> list[Trial]:
     """Rehearse the unchanged script, each plan alone, and some combinations of plans.
 
-    If the unchanged script fits, nothing else is tried. A plan with a number, such as
-    micro-batches, is increased until the step fits or no more memory is freed. The effects of a
-    combination are predicted from the effects of its plans. Combinations that are predicted to fit
-    are rehearsed, the cheapest first, until three of them fit. If none fits, all plans are
-    combined.
+    If the unchanged script fits, nothing else is tried. For a plan with a number, such as
+    micro-batches, the number is increased until the step fits, or until no more memory is freed.
+
+    The memory of a combination is predicted from the trials of its single plans. Combinations that
+    are predicted to fit are rehearsed, the cheapest first, until three of them fit. If none fits,
+    all plans are combined.
 
     Args:
         attempt: rehearses the script with some changes, given by their names. Returns None if the
@@ -43,7 +44,7 @@ def try_plans(
         others: names of changes that `attempt` can make, in addition to `plans()`.
 
     Returns:
-        The trials, in the order in which they were made. Empty if the unchanged script fails.
+        The trials, in the order of execution. The list is empty if the unchanged script fails.
 
     >>> def attempt(changes):
     ...     return Trial(changes, 90 - 20 * len(changes), 1, 1)
@@ -64,11 +65,11 @@ def try_plans(
 def _trials_of_ladder(
     attempt: Attempt, ladder: list[str], plain: Trial, size: int
 ) -> Iterator[Trial]:
-    """Yield the trials of a ladder of plans, as long as they save memory and do not fit yet.
+    """Try the plans of a ladder until one fits or saves no more memory; yield the trials.
 
     Args:
         attempt: rehearses the script with some changes.
-        ladder: plans, of which each one saves more memory than the last.
+        ladder: plans, each of which should save more memory than the previous one.
         plain: the trial of the unchanged script.
         size: memory of a device in bytes.
     """
@@ -91,13 +92,13 @@ def _combinations(
 ) -> list[Trial]:
     fitting = [set(each.changes) for each in alone if each.peak_bytes <= size]
     found, tried, enough = list[Trial](), 0, len(fitting) + _ENOUGH_FITTING
-    missed = 1.0  # largest ratio of a rehearsed peak to its prediction
+    missed = 1.0  # largest ratio of a rehearsed peak to the predicted peak
     for foretold in sorted(_predictions(alone, plain), key=lambda each: cost(each, plain)):
         if tried == _MAX_TRIES or len(fitting) == enough:
             break
         changes = set(foretold.changes)
         if foretold.peak_bytes * missed > size or any(less < changes for less in fitting):
-            continue  # the combination is predicted not to fit, or fewer of its plans already fit
+            continue  # will not fit, or fewer of its plans fit already
         trial = attempt(foretold.changes)
         tried += 1
         if trial is not None:
@@ -113,7 +114,7 @@ def _combine_all(
     plain: Trial,
     size: int,
 ) -> list[Trial]:
-    """Combine the strongest plans of all kinds, and drop plans that are not needed to fit.
+    """Combine the plan of each kind that saves most, then drop plans that are not needed to fit.
 
     Args:
         attempt: rehearses the script with some changes.
@@ -122,7 +123,7 @@ def _combine_all(
         size: memory of a device in bytes.
 
     Returns:
-        The trials, in the order in which they were made.
+        The trials, in the order of execution.
     """
     kinds = _by_kind(alone)
     names = {kind: trials[-1].name for kind, trials in kinds}
@@ -142,9 +143,10 @@ def _combine_all(
 
 
 def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
-    """Yield predicted trials for combinations of plans of different kinds.
+    """Yield predicted trials for combinations of plans, at most one of each kind.
 
-    The prediction assumes that a plan scales each role of memory as it does when used alone.
+    The prediction assumes that a plan scales the memory of each role by the same factor in a
+    combination as alone.
     """
     for count in range(2, _MAX_COMBINED + 1):
         for some in combinations(_by_kind(alone), count):
@@ -160,7 +162,7 @@ def _predictions(alone: Sequence[Trial], plain: Trial) -> Iterator[Trial]:
 
 
 def _predict(numbers: Sequence[int]) -> int:
-    """Predict a number for a combination of plans.
+    """Predict a number, such as a size in bytes, for a combination of plans.
 
     Args:
         numbers: the number without plans, followed by the number with each plan alone.
@@ -170,7 +172,7 @@ def _predict(numbers: Sequence[int]) -> int:
 
 
 def _by_kind(alone: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
-    """Group the trials by the kind of their plan, the kind that saves most memory first."""
+    """Group the trials by the kinds of their plans. The kind that saves most memory is first."""
     kinds: dict[str, list[Trial]] = {}
     for each in alone:
         kinds.setdefault(kind_of(each.name), []).append(each)

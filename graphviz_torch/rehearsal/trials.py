@@ -1,7 +1,6 @@
-"""Compare trials, which are rehearsals with plans: sort them by fit and cost, and print a table.
+"""Sort trials, which are rehearsals with plans, by fit and cost, and print them as a table.
 
-Trials that fit come first, beginning with the cheapest one. Trials that do not fit follow,
-beginning with the smallest peak.
+Trials that fit are first, sorted by cost. Trials that do not fit follow, sorted by peak.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from .configurations import plan_of
 class Trial(NamedTuple):
     """The result of a rehearsal of a script with some changes.
 
-    A change is the name of a plan, or arguments of the script. `at_peak` has the bytes of each role
-    of memory at the peak.
+    A change is the name of a plan, or a string of arguments for the script. `at_peak` contains the
+    bytes at the peak by role of the memory.
 
     >>> Trial(("fused", "bf16"), peak_bytes=8, wire_bytes=4, flops=2).name
     'fused + bf16'
@@ -38,11 +37,11 @@ class Trial(NamedTuple):
 
 
 def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
-    """Return the cost of a trial, and its number of changes.
+    """Return (cost of a trial, number of its changes), to sort trials by.
 
-    The cost is the number of operations plus the number of sent bytes, each relative to the
-    unchanged script: twice as many bytes cost as much as twice as many operations. The cost is for
-    the same amount of data; if a step has less data, more steps are counted.
+    The cost is (operations / operations of the unchanged script) + (sent bytes / sent bytes of the
+    unchanged script). It is computed for the same amount of data: if a step of the trial processes
+    less data, the cost of more steps is counted.
 
     Args:
         trial: a trial with changes.
@@ -101,13 +100,13 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
     for first, *numbers in rows:
         cells = [text.rjust(width) for text, width in zip(numbers, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]))
-    # Name of a plan up to "=" -> name of the best plan that begins so.
+    # Name of a plan up to "=" -> full name of the best plan that begins like this.
     names: dict[str, str] = {}
     for each in best_first(trials, size):
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
-        with suppress(ValueError):  # the change is not a plan, but consists of script arguments
+        with suppress(ValueError):  # the change is no plan, but arguments of the script
             lines.append(f"{name}: {plan_of(name).advice}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")
@@ -115,7 +114,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
 
 
 def flops_more(trial: Trial, plain: Trial) -> str:
-    """Return how many more operations a trial needs than the unchanged script, in percent.
+    """Return the additional operations of a trial in percent of those of the unchanged script.
 
     >>> flops_more(Trial(("checkpoint",), 5, 10, flops=8), Trial((), 9, 10, flops=6))
     '+33.3%'

@@ -1,4 +1,4 @@
-"""Draw trials, which are rehearsals with plans, as SVG: peak memory against sent bytes.
+"""Draw trials, which are rehearsals with plans, in an SVG chart of peak memory and sent bytes.
 
 The picture adapts to dark mode, and loads nothing from a network.
 """
@@ -16,12 +16,12 @@ from .trials import Trial, best_first, flops_more, unchanged_trial
 
 _WIDTH, _LEAST_HEIGHT = 1000, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 430, 64, 56
-_LINE, _NAME = 18, 54  # legend: height of a line, number of characters of a name
+_LINE, _NAME = 18, 54  # legend: points per line, characters per name
 _DOT = 4
 
 
 def draw_trials(trials: Sequence[Trial], size: int) -> Picture:
-    """Draw trials as dots: the peak of memory is vertical, the bytes on the wire are horizontal.
+    """Draw a dot for each trial: peak memory on the vertical axis, sent bytes on the horizontal.
 
     A line marks the memory of a device: trials below the line fit. The legend lists the trials with
     their additional operations. The cheapest trial that fits is first and in bold.
@@ -76,7 +76,7 @@ def draw_trials(trials: Sequence[Trial], size: int) -> Picture:
 
 
 def _number_label(number: int, point: tuple[float, float], taken: list[tuple[float, float]]) -> str:
-    """Return SVG with the number of a point, at the nearest position that no other text takes.
+    """Return SVG with the number of a point, at the nearest position that is still free.
 
     Args:
         number: the number to write.
