@@ -22,8 +22,8 @@ _TIMES = re.compile(r", \d+ times(?=[.,])")  # number of times in one step
 _MAX_RANGES = 4  # number of ranges of steps that are listed
 _MIN_STEPS_WITHOUT = 3  # a finding counts as over after this many steps without it
 
-# `Finding.cause` of a finding that is a consequence of a finding in an earlier step, of a rule in
-# `_SPOILS`.
+# `Finding.cause` of a finding about NaN or Inf that an earlier step caused. The earlier step has a
+# finding of a rule in `_SPOILS`.
 SPOILT = "NaN or Inf in a parameter"
 _SPOILS = ("nonfinite-value", "nonfinite-gradient")
 

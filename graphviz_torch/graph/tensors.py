@@ -17,7 +17,7 @@ SavedKind = Literal["activation", "parameter", "buffer", "input"]
 # or the inner tensors of a wrapper subclass.
 Extent = Literal["", "local part", "inner tensors"]
 
-MOST_ELEMENTS = 8  # a graph contains the elements of tensors up to this size
+MOST_ELEMENTS = 8  # maximum number of elements of a tensor whose values a graph contains
 
 _SHORT_DTYPES = {"bool": "bool", "bfloat16": "bf16"}
 _LETTERS = {"float": "f", "complex": "c", "int": "i", "uint": "u", "qint": "q", "quint": "qu"}

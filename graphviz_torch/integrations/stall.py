@@ -25,8 +25,8 @@ from .ranks import Ranks
 
 STALL_SECONDS = 10.0  # after this time without progress, a rank reads the others' positions
 _POLL_SECONDS = 0.5
-# Rank n waits n polls longer than rank 0, but at most this many, so that usually only one rank has
-# to read the positions.
+# Rank n reads the positions n polls later than rank 0 (at most this many polls later). Usually only
+# one rank therefore has to read them.
 _MAX_DELAYS = 20
 
 

@@ -296,7 +296,7 @@ class LoopSteps(StepRecorder):
         return follows or self._records
 
     def begin(self, step: int) -> None:
-        """Start recording if the step is due."""
+        """Start recording if step number `step` has to be recorded."""
         if self._early and self._recording is not None:
             self._early = False
             self._recording.next_step()  # discards graphs of the previous step, which was not due

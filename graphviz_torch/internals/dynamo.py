@@ -53,7 +53,7 @@ _marks: dict[CodeType, Any] = {}  # code of a marked function -> its mark, for `
 
 
 def restore_marks() -> None:
-    """Mark our functions again, since `torch._dynamo.reset()` removes some of the marks."""
+    """Mark this package's functions again: `torch._dynamo.reset()` removes some of the marks."""
     for code, strategy in _marks.items():
         _frames.set_code_exec_strategy(code, strategy)
 

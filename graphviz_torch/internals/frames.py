@@ -43,7 +43,7 @@ OWN, LIBRARY, OTHER = range(3)
 TORCH = str(Path(torch.__file__).parent) + os.sep
 
 _VMAP = TORCH + os.path.join("_functorch", "vmap.py")
-_MAX_FRAMES = 20  # `user_frames` returns at most this many frames
+_MAX_FRAMES = 20  # maximum number of frames that `user_frames` returns
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _INSTALLED = (
     *(sysconfig.get_path(name) for name in ("purelib", "platlib")),

@@ -22,7 +22,7 @@ _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeTy
 SCALING = {part.co_name: part for part in _parts}
 
 _step: CodeType = GradScaler.step.__code__
-_MAX_DEPTH = 6  # most frames between an optimizer's step and `GradScaler.step`
+_MAX_DEPTH = 6  # maximum number of frames between an optimizer's step and `GradScaler.step`
 
 
 def stepping_scaler(frame: FrameType | None) -> GradScaler | None:

@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def unobserved() -> Iterator[None]:
-    """Hide operations on tensors from modes, subclasses, graphs, watches and autocast."""
+    """Hide the block's tensor operations from modes, subclasses, graphs, watches and autocast."""
     with no_functions(), no_operators(), unseen(), no_autograd(), no_autocast():
         yield
 

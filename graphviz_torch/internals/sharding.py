@@ -22,7 +22,7 @@ from .frames import frame_variables
 from .functions import TensorBase
 from .guards import no_autograd, no_functions, no_operators
 
-_MAX_FRAMES = 48  # most frames that are inspected
+_MAX_FRAMES = 48  # maximum number of frames to inspect
 _DISTRIBUTED = os.path.join("torch", "distributed", "")
 
 

@@ -257,7 +257,9 @@ def _source_lines(trace: str) -> tuple[FileLine | None, FileLine | None]:
 
 
 def innermost(lines: Sequence[FileLine]) -> tuple[FileLine | None, FileLine | None]:
-    """Return the user's innermost line, and the library's line that it called.
+    """Return the user's innermost line, and the innermost line of a library that it called.
+
+    Either is None if there is no such line.
 
     Args:
         lines: the lines of a call stack, outermost first.

@@ -401,9 +401,9 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
 
 
 def _may_concern(cut: Cut, parameter: Parameter) -> bool:
-    """Return True if a cut of an unknown tensor may concern a parameter.
+    """Return True if a cut of an unknown tensor may be the reason for a missing gradient.
 
-    It may if it was made in the parameter's module, or in a module around this module.
+    The cut has to be in the parameter's module, or in a module around this module.
     """
     return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
 

@@ -526,7 +526,7 @@ def _advice_on_carried(other: Cause) -> str:
 
 
 def _advice_on_same_graph(other: Cause) -> str:
-    """Return advice on a graph that ran completely, before another backward ran through it."""
+    """Return advice on a graph through which backward ran again, after a complete first run."""
     if other.in_loop:
         return "Run the forward again before each backward, in the loop or the closure."
     if other.operation == "grad":

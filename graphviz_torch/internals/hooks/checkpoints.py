@@ -43,7 +43,7 @@ class CheckpointWatch(Watch):
         self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
     def add_segment(self, frame: Frame) -> None:
-        """Add a segment that begins, if it is in this watch's thread."""
+        """Add a checkpointed segment that begins, unless another thread runs it."""
         if threading.get_ident() == self.thread:
             self._frames[frame] = sequence_number()
 

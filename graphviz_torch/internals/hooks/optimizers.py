@@ -101,8 +101,8 @@ def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]
     """Return the id() of each parameter of any optimizer in this process.
 
     Args:
-        without: sets of parameters' id(). An optimizer whose parameters are exactly such a set is
-            left out.
+        without: sets of the id() of parameters. An optimizer is left out if its parameters are
+            exactly those of one set.
     """
     # If no optimizer was ever created, the search through all objects is not needed.
     if not any(getattr(kind.step, "hooked", False) for kind in subclasses_of(Optimizer)):

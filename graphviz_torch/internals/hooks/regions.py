@@ -82,26 +82,26 @@ class GraphCallbacks(Protocol):
     """Callbacks for compiled callables, and for the graphs that compiled code calls."""
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
-        """Receive the arguments `given` of a call of a compiled callable.
+        """Handle the start of a call of a compiled callable, with the arguments `given`.
 
         Our hooks are off until `on_region_exit`.
         """
 
     def on_region_exit(self) -> None:
-        """Receive the end of a compiled callable, whether Dynamo compiled or skipped it."""
+        """Handle the end of the call, whether Dynamo compiled the callable or skipped it."""
 
     def on_graph_start(self, frame: FrameType, own: bool) -> None:
-        """Receive the `frame` of Dynamo's code that is about to call a graph; our hooks are off.
+        """Handle a graph that Dynamo's code in `frame` is about to call; our hooks are off.
 
         `own` is True if the graph runs the program's operations one by one. It is False if a
         backend has compiled the graph.
         """
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
-        """Receive the arguments and the result of the graph."""
+        """Handle the arguments and the result of the graph."""
 
     def on_graph_end(self) -> None:
-        """Receive the end of the graph's call."""
+        """Handle the end of the graph's call, after `on_graph_result`."""
 
 
 class RegionWatch:
@@ -337,7 +337,7 @@ def _restore_graph() -> None:
 
 def _wrap_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
     def _convert(self: Any, frame: Any, *args: Any, **more: Any) -> Any:
-        # Dynamo is about to compile a frame of a region whose frames it has all skipped so far.
+        # Dynamo has skipped all earlier frames of this region, and is about to compile one.
         if _thread_state.regions and _thread_state.regions[-1].in_python:
             region = _thread_state.regions[-1]._replace(in_python=False, keeps_hooks=True)
             _thread_state.regions = (*_thread_state.regions[:-1], region)

@@ -71,7 +71,7 @@ class Installation(Generic[Watcher]):
                 raise
 
     def refresh(self) -> None:
-        """Install the patch again if there are watchers, because it has to cover other objects."""
+        """Install the patch again if there are watchers, so that it covers new objects."""
         with self._lock:
             if self.watchers:
                 self._install()

@@ -31,7 +31,7 @@ from .sandbox import Sandbox
 
 # A call whose name contains one of these has an uninitialized result.
 _UNSET = ("empty", "resize", "set_")
-_MAX_COMPILED_CALLS = 16  # at most this many calls of compiled modules are inspected
+_MAX_COMPILED_CALLS = 16  # maximum number of calls of compiled modules to inspect
 
 
 class CallResult(NamedTuple):

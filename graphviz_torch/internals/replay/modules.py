@@ -55,7 +55,7 @@ class RunningModules:
 def code_positions(
     frame: FrameType | None, last: CodeType
 ) -> tuple[CodePosition | None, CodePosition | None, tuple[str, ...]]:
-    """Return the code positions of a call; only frames inside the one that runs `last` count.
+    """Return the code positions of a call, from `frame` outwards to the frame that runs `last`.
 
     Returns:
         The innermost position outside of PyTorch and the standard library; the innermost position

@@ -47,7 +47,7 @@ from .operators import (
 from .sandbox import Sandbox
 from .shadows import DOUBLE, Shadows, has_storage
 
-_MAX_OPERATORS = 100_000  # at most this many operators are compared
+_MAX_OPERATORS = 100_000  # maximum number of operators to compare
 _VALUE_READS = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
-_MAX_OBJECTS = 20_000  # most objects that are searched
+_MAX_OBJECTS = 20_000  # maximum number of objects to search
 _KNOWN = ("torch", __name__.partition(".")[0])
 _LOCKS: tuple[type, ...] = (
     *(threading.Thread, threading.Event, threading.Condition),

@@ -42,7 +42,7 @@ class _Shapes(dict[tuple[int, ...], bool]):
         return found
 
 
-_MAX_CACHED_SHAPES = 10_000  # most shapes in the cache
+_MAX_CACHED_SHAPES = 10_000  # maximum number of shapes in the cache
 IS_SMALL = _Shapes()  # raises TypeError for a shape with symbolic sizes
 
 

@@ -277,7 +277,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
 
 
 def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
-    """Report softmaxes over the samples whose results are weights of features."""
+    """Report a softmax over the samples of a batch whose results are multiplied with features."""
     nodes = reading.graph.nodes
     many = _counts_of_samples(reading)
     for node in reading.of_operations(("softmax",)):

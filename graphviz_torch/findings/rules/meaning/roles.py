@@ -233,7 +233,7 @@ def _rows(reading: Reading, edge: Edge) -> tuple[int, int, int] | None:
 def _label(reading: Reading, node: int) -> str:
     """Return the label of a result, or its operation if it has no label.
 
-    For a result that only scales another result, return the label of the other result.
+    If the result is another result times a constant, return the label of that other result.
     """
     nodes = reading.graph.nodes
     made = node

@@ -446,7 +446,7 @@ def divided_twice(graphs: Sequence[Graph]) -> Iterator[Finding]:
     steps = [any(isinstance(e, OptimizerStep) for e in graph.events) for graph in graphs]
     sent = [c for c in last.collectives if _is_average(c) and c.group_size > 1]
     if not (sent and all(steps) and len(last.outputs) == 1):
-        return  # the divisor may be the number of backwards per step
+        return  # the loss may be divided by the number of backwards per step
     node, reading = last.nodes[last.outputs[0][0]], Reading(last)
     ranks, inputs = sent[0].group_size, reading.inputs[node.id]
     mean_of_terms = any(last.nodes[edge.source].title == "add" for edge in inputs)
