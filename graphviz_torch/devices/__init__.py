@@ -1,4 +1,4 @@
-"""Move models and data to a device, simulate GPUs, and measure how fast devices and copies are."""
+"""Move models and data to a device, simulate GPUs, and measure the speed of devices and copies."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Measure how fast copies between the CPU and a GPU are, from pageable and from pinned memory.
+"""Measure the bandwidth of copies between the CPU and a GPU, with pageable and pinned memory.
 
-Each time is a median of `torch.utils.benchmark` runs of one copy into memory that is already
-allocated. It is measured from the call until the device has finished. For a small copy, it is
-mostly the cost of the call.
+Each time is the median of `torch.utils.benchmark` runs of one copy into memory that is already
+allocated. A run lasts from the call until the device has finished. For a small copy, most of this
+time is the cost of the call.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Bandwidth:
     """
 
     rates: tuple[Rate, ...]
-    absent: tuple[tuple[str, str], ...] = ()  # (device, why it was not measured)
+    absent: tuple[tuple[str, str], ...] = ()  # (device, reason why it was not measured)
 
     _repr_pretty_ = print_text
 
@@ -58,7 +58,7 @@ class Bandwidth:
         return self.table()
 
     def table(self) -> str:
-        """Return a table of the rates in GB/s, with a row for each size."""
+        """Return a table of the bandwidths in GB/s, with a row for each size."""
         columns = list(dict.fromkeys(map(_name, self.rates)))
         cells = {(rate.nbytes, _name(rate)): f"{rate.gigabytes:.2f}" for rate in self.rates}
         lines = [f"{'bytes':>13}" + "".join(f"{name:>24}" for name in columns) + "  (GB/s)"]
@@ -69,11 +69,11 @@ class Bandwidth:
         return "\n".join(lines)
 
     def rows(self) -> list[dict[str, str | int | float | bool]]:
-        """Return the rates as dicts, one for each row of a data frame."""
+        """Return the measurements as dicts, one for each row of a data frame."""
         return [{**rate._asdict(), "GB/s": rate.gigabytes} for rate in self.rates]
 
     def plot(self) -> Picture:
-        """Return a chart of the rates in GB/s over the size of a copy."""
+        """Return a chart of the bandwidth in GB/s over the size of a copy."""
         lines: dict[str, list[tuple[float, float]]] = {}
         for rate in self.rates:
             lines.setdefault(_name(rate), []).append((float(rate.nbytes), rate.gigabytes))
@@ -90,7 +90,8 @@ def measure_bandwidth(
 ) -> Bandwidth:
     """Measure copies of several sizes to a GPU and back, with pageable and with pinned memory.
 
-    A device that is absent, simulated or not a CUDA device is not measured but listed in `absent`.
+    Only CUDA devices are measured. If the device is absent, simulated or of another type, the
+    result lists it in `absent`.
 
     Args:
         device: a CUDA device.

@@ -6,9 +6,10 @@ from ..graph import GraphLike, graph_of
 
 
 def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
-    """Return the device and the number of samples of each `nn.DataParallel` replica, in order.
+    """Return (device, number of samples) of each `nn.DataParallel` replica, in order.
 
-    Both are read from the graph's last Gather node, which concatenates the replicas' outputs.
+    Both are read from the last Gather node of the graph, which concatenates the outputs of the
+    replicas.
 
     Raises:
         ValueError: if the graph has no Gather node.
@@ -36,6 +37,7 @@ def batch_division(graph: GraphLike) -> list[tuple[str, int]]:
     if whole is None or not whole.shape:
         return [(part.device, 1) for part in known]
     sizes = [part.shape or (1,) for part in known]
-    # In the batch dimension, the sizes of the replicas' outputs add up to the whole size.
+    # The batch dimension is the one in which the sizes of the replicas' outputs add up to the size
+    # of the gathered output.
     dim = next(d for d, n in enumerate(whole.shape) if sum(size[d] for size in sizes) == n)
     return [(part.device, size[dim]) for part, size in zip(known, sizes, strict=True)]

@@ -1,10 +1,11 @@
-"""Find the size from which a GPU is faster: time the same work, and its copies, on several devices.
+"""Find the problem size from which a GPU is faster, by timing work and copies on each device.
 
-A time is a median of `torch.utils.benchmark` runs after a warm-up. It is measured on the CPU's
-clock, and the device is synchronized before and after each run. `to_device` is the time to copy the
-inputs from pageable memory, `work` the time of the computation, and `to_cpu` the time to copy the
-outputs. The creation of the inputs and the move of a model are not counted. A simulated device has
-no clock and is never timed.
+A time is the median of `torch.utils.benchmark` runs after a warm-up. It is measured on the CPU's
+clock, and the device is synchronized before and after each run. A simulated device has no clock and
+is never timed.
+
+There are three times: `to_device` to copy the inputs from pageable memory, `work` to compute, and
+`to_cpu` to copy the outputs back. Creating the inputs and moving a model are not timed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Tensors = tuple[torch.Tensor, ...]
 
 
 class Timing(NamedTuple):
-    """Times in seconds for one size on one device: copy, work, and copy back."""
+    """Times in seconds for one size on one device: copy to it, work, and copy back."""
 
     device: str
     size: int
@@ -54,7 +55,7 @@ class DeviceComparison:
 
     work: str
     timings: tuple[Timing, ...]
-    absent: tuple[tuple[str, str], ...] = ()  # (device, why it was not timed)
+    absent: tuple[tuple[str, str], ...] = ()  # (device, reason why it was not timed)
     threads: int = 1  # number of CPU threads
 
     _repr_pretty_ = print_text
@@ -75,7 +76,7 @@ class DeviceComparison:
 
         Args:
             device: a device that was timed.
-            copies: whether copies to and from the device count, in addition to the work.
+            copies: True to add the times of copies to and from the device.
 
         Raises:
             ValueError: if the device or the CPU was not timed.
@@ -164,17 +165,17 @@ def compare_devices(
     inputs: Callable[[int], Tensors] = square,
     seconds: float = 0.1,
 ) -> DeviceComparison:
-    """Time the same work on each device, for several sizes.
+    """Time work of several sizes on each device.
 
     Args:
         work: "matmul", "pinv" or "elementwise" of matrices with shape (size, size), "training step"
             of an MLP of width `size` with 64 samples, or a function of the tensors that `inputs`
             returns.
-        devices: the devices to compare. Devices that are absent or simulated are not timed but
-            listed in `absent`.
+        devices: the devices to compare. Absent and simulated devices are not timed; the result
+            lists them in `absent`.
         sizes: the sizes to time.
-        inputs: returns a tuple of CPU tensors for a size; used if `work` is a function. By default
-            one square matrix.
+        inputs: function from a size to a tuple of CPU tensors, the arguments of `work` if this is a
+            function. By default one square matrix.
         seconds: minimum time in seconds for each measurement.
 
     Raises:
@@ -237,7 +238,7 @@ def _time(
     run: Callable[..., Any], made: Tensors, device: torch.device, size: int, seconds: float
 ) -> Timing:
     placed = _move(made, device)
-    for _ in range(2):  # the first calls load and select kernels
+    for _ in range(2):  # the first two calls load and select kernels
         outputs = run(*placed)
     to_device = to_cpu = 0.0
     if device.type != "cpu":
@@ -284,7 +285,7 @@ def _two_squares(size: int) -> Tensors:
 
 
 def _training_step() -> _Work:
-    """Return a training step of an MLP; the first call, which is not timed, moves the model."""
+    """Return a training step of an MLP. Its first call, which is not timed, moves the model."""
     models: dict[tuple[torch.device, int], tuple[torch.nn.Module, torch.optim.Optimizer]] = {}
 
     def inputs(size: int) -> Tensors:

@@ -1,8 +1,8 @@
 """Walk and rebuild Python containers that contain tensors.
 
 The supported containers are dicts, lists, tuples, named tuples, sets, deques, dataclasses and
-namespaces. Dicts such as `globals()` also contain names that begin with two underscores, modules,
-classes and functions; these items are skipped.
+namespaces. Some items of a dict are skipped, because the dict may be `globals()`: names that begin
+with two underscores, modules, classes and functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def join(path: str, name: str) -> str:
 
 
 def children(thing: Any) -> list[tuple[str, Any]] | None:
-    """Return the name and value of each item in a container; None if `thing` is not a container."""
+    """Return (name, value) of each item of a container; None if `thing` is not a container."""
     if isinstance(thing, dict):
         return [(str(key), value) for key, value in _entries(thing)]
     if isinstance(thing, tuple) and hasattr(thing, "_fields"):
@@ -42,7 +42,7 @@ def children(thing: Any) -> list[tuple[str, Any]] | None:
 
 
 def rebuild(thing: Any, values: list[Any]) -> Any:
-    """Return a copy of a container with other items: `values`, in the order of `children`."""
+    """Return a copy of a container whose items are `values`, in the order of `children`."""
     if isinstance(thing, dict):
         new = copy.copy(thing)
         for (key, _), value in zip(_entries(thing), values, strict=True):
@@ -63,7 +63,7 @@ def rebuild(thing: Any, values: list[Any]) -> Any:
 
 
 def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of all objects in nested containers that are not containers.
+    """Yield (path, value) of each object in nested containers that is not a container itself.
 
     A container that occurs twice, or that contains itself, is visited only once.
     """
@@ -80,7 +80,7 @@ def walk_structure(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
-    """Return the path and value of each tensor in a container or in an object's attributes."""
+    """Return (path, tensor) of each tensor in a container or in an object's attributes."""
     parts = children(thing)
     if parts is None:
         parts = list(getattr(thing, "__dict__", {}).items())
@@ -93,7 +93,7 @@ def tensors_in(thing: Any) -> list[tuple[str, torch.Tensor]]:
 
 
 def unmovable_reason(thing: Any) -> str:
-    """Return why `to_device` cannot move an object's tensors; "" if the object has no tensors."""
+    """Return why `to_device` cannot move an object; "" if the object has no tensors."""
     kind = type(thing)
     if isinstance(thing, _SKIPPED):
         return ""

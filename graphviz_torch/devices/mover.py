@@ -1,8 +1,8 @@
-"""Move nested containers of tensors to a device, so that shared memory stays shared.
+"""Move nested containers of tensors to a device. Tensors that share memory still share it there.
 
-Tensors that share memory are copied once, as one block of bytes, and become views of the copied
-block. A leaf that requires grad becomes a leaf on the device. The result of an operation is copied
-within the autograd graph, so that gradients flow through the copy.
+Tensors that share memory are copied as one block of bytes, and become views of the copied block. A
+leaf that requires grad becomes a leaf on the device. The result of an operation is copied within
+the autograd graph, so that gradients flow back through the copy.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Move:
     name: str
     tensor: TensorMeta  # metadata of the tensor after the move
     source: str  # device of the tensor before the move
-    nbytes: int  # copied bytes; 0 if another tensor's copy contains this one
-    shares: str = ""  # name of that other tensor
+    nbytes: int  # number of copied bytes; 0 if the tensor is a view of another copy
+    shares: str = ""  # name of the tensor whose copy this is a view of
 
     def __str__(self) -> str:
         shared = f", shares memory with {self.shares}" if self.shares else ""
@@ -50,7 +50,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The report of `to_device`: which tensors moved, and which objects stayed, with the reason.
+    """The report of `to_device`: the tensors that moved, the objects that stayed, and why.
 
     >>> import torch
     >>> from graphviz_torch import simulate_accelerator, to_device
@@ -61,13 +61,13 @@ class Moves:
     """
 
     moved: tuple[Move, ...] = ()
-    stayed: tuple[tuple[str, str], ...] = ()  # (name, why it stayed)
+    stayed: tuple[tuple[str, str], ...] = ()  # (name, reason why it stayed)
 
     _repr_pretty_ = print_text
 
     @property
     def nbytes(self) -> int:
-        """Number of copied bytes; memory that several tensors share counts once."""
+        """Number of copied bytes. Memory that several tensors share counts once."""
         return sum(move.nbytes for move in self.moved)
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Moves:
 class Loader:
     """A wrapper of a DataLoader that moves each batch to a device.
 
-    Other attributes are those of the wrapped loader.
+    All other attributes are those of the wrapped loader.
     """
 
     def __init__(self, loader: Any, device: torch.device, numbers: bool = False) -> None:
@@ -95,13 +95,13 @@ class Loader:
         return len(self.loader)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "loader":  # `copy` and `pickle` look up attributes before `loader` is set
+        if name == "loader":  # `copy` and `pickle` read attributes before `loader` exists
             raise AttributeError(name)
         return getattr(self.loader, name)
 
 
 class Layout(NamedTuple):
-    """The position of a tensor's elements in its storage; offsets and strides are in elements."""
+    """The positions of a tensor's elements in its storage. Offsets and strides count elements."""
 
     device: torch.device
     dtype: torch.dtype
@@ -120,11 +120,11 @@ class Layout(NamedTuple):
 
 
 class Mover:
-    """The state of one call of `to_device`. An object is moved once, even if it occurs repeatedly.
+    """The state of one call of `to_device`. An object that occurs repeatedly is moved once.
 
     Args:
         device: the target device.
-        numbers: whether Python numbers become tensors.
+        numbers: True to turn Python numbers into tensors.
     """
 
     def __init__(self, device: torch.device, numbers: bool = False) -> None:
@@ -140,7 +140,7 @@ class Mover:
 
         Args:
             tree: a tensor, module, optimizer, DataLoader, or a container of these.
-            name: first part of the names in the report.
+            name: prefix of the names in the report.
         """
         things = list(walk_structure(tree, name))
         for path, thing in things:
@@ -155,10 +155,10 @@ class Mover:
         return self._rebuild(tree, name)
 
     def report(self) -> Moves:
-        """Return which tensors have been moved so far, and which objects stayed."""
+        """Return the tensors that have been moved so far, and the objects that stayed."""
         return Moves(tuple(self.moved), tuple(self.stayed))
 
-    # Modules and optimizers move in place.
+    # Methods that move modules and optimizers in place:
 
     def _module(self, path: str, module: torch.nn.Module) -> None:
         named = dict([*module.named_parameters(), *module.named_buffers()])
@@ -185,7 +185,7 @@ class Mover:
                 self._parameter(name, parameter)
                 state = optimizer.state.get(parameter, {})
                 for key, value in state.items():
-                    # Optimizers keep the step counter on the CPU, as `load_state_dict` does.
+                    # The step counter of an optimizer stays on the CPU, as in `load_state_dict`.
                     if isinstance(value, torch.Tensor) and not (key == "step" and stays):
                         state[key] = self._rebuild(value, join(path, f"state.{i}.{key}"))
 
@@ -211,7 +211,7 @@ class Mover:
         layout: Layout,
         sharing: list[tuple[str, torch.Tensor]],
     ) -> None:
-        """Report a tensor that was moved in place, and create views for tensors that shared memory.
+        """Report a tensor that was moved in place, and recreate the tensors that shared its memory.
 
         Args:
             name: name of the tensor in the report.
@@ -228,7 +228,7 @@ class Mover:
                 self._note(label, view, other.device, shares=name)
                 self._remember(other, view)
 
-    # Tensors and containers are replaced by moved copies.
+    # Methods that return moved copies of tensors and containers:
 
     def _rebuild(self, thing: Any, name: str) -> Any:
         if id(thing) in self._new:
@@ -289,7 +289,7 @@ class Mover:
             self._remember(tensor, tensor)
 
     def _result(self, name: str, tensor: torch.Tensor) -> None:
-        """Copy the result of an operation within the graph; a view stays a view of its base."""
+        """Copy the result of an operation within the graph. A view remains a view of its base."""
         base = tensor._base
         if base is not None and any(base is other for _, other in self._sharing_memory(tensor)):
             layout = Layout.from_tensor(base)
@@ -304,16 +304,16 @@ class Mover:
         self._remember(tensor, new)
 
     def _block(self, group: list[tuple[str, torch.Tensor]]) -> None:
-        """Move tensors that share memory: copy the bytes once, and recreate each tensor as a view.
+        """Move tensors that share memory: copy the bytes once, and recreate the tensors as views.
 
         Args:
-            group: (name, tensor) of tensors in one storage.
+            group: (name, tensor) of the tensors in one storage.
         """
         layouts = [Layout.from_tensor(tensor) for _, tensor in group]
         start = min(p.offset * p.dtype.itemsize for p in layouts) // _ALIGNMENT * _ALIGNMENT
         end = max(p.end * p.dtype.itemsize for p in layouts)
         whole = next((i for i, (_, t) in enumerate(group) if _nbytes(t) == end - start), None)
-        if whole is not None:  # one tensor spans all bytes: copy this tensor instead of the bytes
+        if whole is not None:  # one tensor covers all bytes, so this tensor is copied
             group.insert(0, group.pop(whole))
             layouts.insert(0, layouts.pop(whole))
             first = _without_grad(group[0][1]).to(self.device)
@@ -340,7 +340,7 @@ class Mover:
     ) -> torch.Tensor:
         """Return `new` as a leaf with the class, requires_grad and grad of `old`.
 
-        The move is reported.
+        The move is added to the report.
 
         Args:
             name: name of the tensor in the report.
@@ -358,7 +358,7 @@ class Mover:
         return new
 
     def _sharing_memory(self, tensor: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-        """Return (name, tensor) of all tensors to move that are in the same storage as `tensor`."""
+        """Return (name, tensor) of all tensors to move that share the storage of `tensor`."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
         for name, other in self._at_address.get(_address(tensor), []):
             found.setdefault(id(other), (name, other))
@@ -389,7 +389,7 @@ class Mover:
 
 
 def _address(tensor: torch.Tensor) -> int:
-    # Tensors without memory (meta, sparse, empty, wrappers) share memory with no other tensor.
+    # Tensors without memory of their own (meta, sparse, empty, wrappers) share no memory.
     found = elements(tensor) if tensor.layout is torch.strided else None
     if found is None or found.extent or not found.tensors:
         return id(tensor)
@@ -397,12 +397,12 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def _without_grad(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor.detach()` if the tensor requires grad, else the tensor itself."""
+    """Return `tensor.detach()` if the tensor requires grad, otherwise the tensor itself."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Return the number of bytes of a tensor that fills its memory without gaps; otherwise 0."""
+    """Return a tensor's number of bytes; 0 if there are gaps between its elements in memory."""
     dense = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.size(), strict=True)):
         if size != 1:
@@ -413,12 +413,12 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Return whether several elements have the same address, as after `expand`."""
+    """Return True if several elements of a tensor have the same address, as after `expand`."""
     return any(n > 1 and s == 0 for n, s in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def _view(new: torch.Tensor, old: Layout, alias: torch.Tensor) -> torch.Tensor | None:
-    """Return a view of `new` for `alias`, a tensor that shares memory with the original of `new`.
+    """Recreate `alias`, which shares memory with the original tensor, as a view of `new`.
 
     Returns None if some elements of `alias` are not in `new`, or if the dtypes differ.
 

@@ -37,9 +37,9 @@ def to_device(
 ) -> Any:
     """Return `tree` with all of its tensors on a device.
 
-    Modules and optimizers move in place, as by `nn.Module.to`, with their gradients and the
-    optimizer's state. A container is copied if an item of it moves. Tensors that share memory, such
-    as tied weights and views, share memory on the device, too. A leaf stays a leaf.
+    Modules and optimizers are moved in place, as by `nn.Module.to`, with their gradients and the
+    optimizer's state. A container is copied if one of its items moves. Tensors that share memory,
+    such as tied weights and views, also share memory on the device. A leaf remains a leaf.
 
     Args:
         tree: a tensor, module, optimizer, DataLoader (its batches will be moved), or object with a
@@ -47,8 +47,8 @@ def to_device(
             variables of a script: `globals().update(to_device(globals(), "cuda"))`.
         device: as for `Tensor.to`, or the name of a simulated device, such as "sim:0".
         numbers: also turn int, float, complex and bool into tensors.
-        report: called once with a `Moves` object, which lists the tensors that moved and the
-            objects that stayed. `report=print` prints it.
+        report: function that is called once, with a list of the tensors that moved and the objects
+            that stayed. `report=print` prints this list.
 
     Raises:
         RuntimeError: if the device does not exist.
@@ -72,7 +72,7 @@ def to_device(
 def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> Moves:
     """Move all local variables of the calling function to a device, and rebind them.
 
-    Variables of enclosing functions that the caller uses are rebound, too.
+    Variables of enclosing functions are rebound, too, if the calling function uses them.
 
     Args:
         device: as for `to_device`.
@@ -111,7 +111,7 @@ def move_locals(device: torch.device | str | int, *, numbers: bool = False) -> M
 
 
 def find_device(device: torch.device | str | int) -> torch.device:
-    """Return the device with this name: "cuda" is the current GPU, "sim:0" a simulated device.
+    """Return the device for a name: "cuda" is the current GPU, "sim:0" is a simulated device.
 
     Raises:
         RuntimeError: if torch does not know the name, or for a simulated device outside

@@ -1,23 +1,31 @@
 """`simulate_accelerator`: devices for machines without a GPU, with real values and copies.
 
 A tensor on a simulated device is a wrapper around a CPU tensor. Autograd sees the wrapper, whose
-device is the simulated one, and every operator runs the CPU's kernel. Therefore values and
-gradients equal those on the CPU, a copy between devices is a `ToCopyBackward0` node, and operations
-on tensors of different devices fail as on a GPU. Graphs name the devices "sim:0", "sim:1"; if a
-program written for CUDA uses them as "cuda:0", graphs name them "sim cuda:0". `device_names.py`
-explains these names, and `patches.py` replaces `torch.cuda`.
+device is the simulated one, and every operator runs the CPU's kernel. Values and gradients are
+therefore equal to those on the CPU. A copy between devices is a `ToCopyBackward0` node, and
+operations on tensors of different devices fail as on a GPU.
 
-Not simulated: time, memory limits, streams, `torch.compile`. Some operators have code of their own
-for the CPU or CUDA, and take PyTorch's generic path on other devices: `nn.LSTM` runs step by step,
-`nn.MultiheadAttention` computes attention without a fused kernel, and `prod`, `mish` and
-`linalg.lstsq` have generic backwards. Results of these operators equal the CPU's up to rounding,
-all others bit for bit. Sparse and nested tensors stay on the CPU. Three operators fail because they
-take or return sparse tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
+In graphs, the devices are called "sim:0", "sim:1" and so on, or "sim cuda:0" if a program written
+for CUDA uses them as "cuda:0". `device_names.py` explains these names, and `patches.py` replaces
+functions of `torch.cuda`.
 
-A recording lists `tolist` as the operation "cpu". No copy is listed when a whole tensor is printed
-or saved, or when `torch.load` loads onto a simulated CUDA device. If CUDA is simulated,
-`torch.autocast("cuda")` casts as on a GPU; otherwise `torch.autocast(device.type)` raises. Nearly
-all calls of `torch.jit.trace` raise; `torch.jit.script` works.
+Time, memory limits, streams and `torch.compile` are not simulated.
+
+Some operators have special code for the CPU and CUDA, and run PyTorch's generic code on other
+devices: `nn.LSTM` runs step by step, `nn.MultiheadAttention` computes attention without a fused
+kernel, and `prod`, `mish` and `linalg.lstsq` have generic backwards. The results of these operators
+are equal to those on the CPU up to rounding, all other results bit for bit.
+
+Sparse and nested tensors stay on the CPU. Three operators fail because they take or return sparse
+tensors: `sparse.mm` with a reduction, `sparse.sampled_addmm` and `to_sparse`.
+
+In a recording, `tolist` is the operation "cpu". Three copies are not recorded: those of a whole
+tensor that is printed or saved, and of a tensor that `torch.load` loads onto a simulated CUDA
+device.
+
+If CUDA is simulated, `torch.autocast("cuda")` casts as on a GPU; otherwise
+`torch.autocast(device.type)` raises an error. Almost all calls of `torch.jit.trace` raise an error;
+`torch.jit.script` works.
 """
 
 from __future__ import annotations
@@ -61,10 +69,10 @@ def simulate_accelerator(
 ) -> Iterator[list[torch.device]]:
     """Yield simulated devices, for use in `.to(device)` on a machine without a GPU.
 
-    The devices exist only in the thread that enters the `with` block. Another thread has to enter a
-    block as well, and gets the same devices. Blocks can be nested. After the block, tensors on the
-    devices stay usable, but nothing can be moved to the devices. A simulated device never reports a
-    duration.
+    The devices exist only in the thread that enters the `with` block. If another thread enters a
+    block of its own, it gets the same devices. Blocks can be nested. After the block, tensors on
+    the devices can still be used, but no tensor can be moved to the devices. A simulated device
+    never reports a duration.
 
     Args:
         count: number of devices, 1 to 32.
@@ -115,12 +123,12 @@ def simulate_accelerator(
 
 
 def simulating() -> bool:
-    """Return whether this thread is inside `simulate_accelerator()`."""
+    """Return True if this thread is inside a `simulate_accelerator()` block."""
     return bool(_THREAD.simulation.blocks.watchers)
 
 
 def is_pinned(tensor: torch.Tensor) -> bool:
-    """Return whether a CPU tensor was pinned inside `simulate_accelerator()`."""
+    """Return True if a CPU tensor was pinned inside a `simulate_accelerator()` block."""
     return getattr(tensor.untyped_storage(), _PINNED, False)
 
 
@@ -130,10 +138,10 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Simulation:
-    """The torch modes that simulate devices in one thread, from its first block to its last.
+    """The torch modes that simulate devices in one thread while any of its blocks is open.
 
-    They are below all other modes on PyTorch's stack. Therefore a user's mode sees the same calls
-    and tensors, whether it was entered before the simulation or inside.
+    These modes are below all other modes on PyTorch's stack. A mode of the user therefore sees the
+    same calls and tensors, no matter if it was entered before or inside the block.
     """
 
     def __init__(self) -> None:
@@ -165,9 +173,9 @@ _THREAD = _ThreadState()
 
 
 class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode in which calls with `device=`, such as factories and copies, return simulated tensors.
+    """A mode in which calls with `device=`, such as `torch.ones`, return simulated tensors.
 
-    It also simulates pinned memory, unless the machine has a CUDA device.
+    The mode also simulates pinned memory if the machine has no CUDA device.
     """
 
     def __init__(self) -> None:
@@ -194,9 +202,9 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return _pin(args[0].clone())
             if kwargs.get("pin_memory"):
                 return _pin(func(*args, **{**kwargs, "pin_memory": False}))
-        # No mode is below this one, so the operator runs directly: PyTorch's own dispatch to
+        # No mode is below this one, so the operator is run directly. PyTorch's dispatch to
         # SimulatedTensor would first import torch.distributed.tensor, which takes half a second
-        # (PyTorch 2.13). A detach is still dispatched, because recordings notice `Variable(x)` only
+        # (PyTorch 2.13). Only a detach is dispatched, because a recording recognizes `Variable(x)`
         # by its detach.
         direct = func is not torch.ops.aten.detach.default
         if direct and types and all(kind is SimulatedTensor for kind in types):
@@ -204,9 +212,9 @@ class _Placement(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-# PyTorch wraps the `__torch_dispatch__` of a mode to exclude it from compilation. A call of the
-# wrapper imports the compiler, which takes a second. The wrapper is only needed if the compiler is
-# already imported.
+# PyTorch wraps the `__torch_dispatch__` of a mode, to exclude this method from compilation. The
+# wrapper imports the compiler, which takes a second, but is needed only if the compiler has already
+# been imported.
 _excluded_from_compile = _Placement.__torch_dispatch__
 _unwrapped = getattr(_excluded_from_compile, "__wrapped__", _excluded_from_compile)
 
@@ -238,8 +246,8 @@ class _Construction(TorchFunctionMode):
         if func in _FROM_DATA:
             return _from_data(func, args, kwargs)
         if func is torch._has_compatible_shallow_copy_type:
-            # nn.Module.to calls this function to choose between `param.data = ` and a new
-            # parameter.
+            # nn.Module.to calls this function to decide whether to set `param.data` or to create a
+            # new parameter.
             if len({isinstance(tensor, SimulatedTensor) for tensor in args}) == 2:
                 return True
         elif func is scaled_dot_product_attention and isinstance(args[0], SimulatedTensor):
@@ -254,7 +262,7 @@ class _Construction(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-# Frames to skip when a warning is shown with the line of the user's code.
+# Functions whose frames are skipped to find the line of user code that a warning names.
 _OWN_FRAMES: tuple[Any, ...] = (
     _Construction.__torch_function__,
     _Placement.__torch_dispatch__,
@@ -269,7 +277,7 @@ _TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
 
 
 def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the call with each CUDA device replaced by its place (see `device_names.py`)."""
+    """Return a call with a place for each CUDA device (see `device_names.py`)."""
     if func is _CUDA:
         names = ("device", "non_blocking", "memory_format")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}
@@ -315,10 +323,10 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """Compute attention with the CPU's fused kernel, or without it if this kernel does not apply.
+    """Compute attention with the CPU's fused kernel if it applies, else without a fused kernel.
 
-    PyTorch chooses a kernel by the device type before it dispatches the call, and has no fused
-    kernel for simulated devices.
+    PyTorch chooses the kernel by device type before it dispatches the call, and would choose no
+    fused kernel for a simulated device.
     """
     if cuda_block() is not None and torch.is_autocast_enabled("cuda"):
         q, k, v, attn_mask = to_lower_precision(q, k, v, attn_mask)

@@ -1,12 +1,13 @@
-"""The casts of `torch.autocast("cuda")` on simulated devices.
+"""Implement the casts of `torch.autocast("cuda")` for simulated devices.
 
-PyTorch's C++ code casts the arguments of an operator only if they are CUDA tensors, and does not
-recognize simulated tensors as such. Therefore simulated tensors have the dispatch key of CUDA's
-autocast, and while CUDA is simulated, the functions below replace the kernels of this key. The
-functions cast as PyTorch's kernels do, but test for simulated tensors. The lists of operators are
-those of `ATen/autocast_mode.h` of PyTorch 2.8 to 2.14. Only operators that the installed PyTorch
-casts are replaced. After the cast, the CPU's kernel runs; if the CPU has no kernel for float16,
-PyTorch raises.
+PyTorch's C++ code casts only arguments that are CUDA tensors, and does not recognize simulated
+tensors. Simulated tensors therefore have the dispatch key of CUDA's autocast. While CUDA is
+simulated, the functions below replace the kernels of this key. They cast like PyTorch's kernels,
+but recognize simulated tensors.
+
+The lists of operators are from `ATen/autocast_mode.h` of PyTorch 2.8 to 2.14. Only operators that
+the installed PyTorch casts are replaced. After the cast, the CPU's kernel runs. If the CPU has no
+kernel for float16, PyTorch raises an error.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from ...internals.guards import no_autocast
 from .tensor import AUTOCAST, SimulatedTensor
 
-# Operators that run on tensor cores: their arguments are cast to the autocast dtype.
+# Operators that run on tensor cores. Their arguments are cast to the autocast dtype.
 LOWER = (
     "_convolution _convolution.deprecated convolution conv1d conv2d conv3d conv_tbc "
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input cudnn_convolution "
@@ -31,12 +32,12 @@ LOWER = (
     "rnn_relu_cell _thnn_fused_lstm_cell _thnn_fused_gru_cell scaled_dot_product_attention "
     "_scaled_dot_product_flash_attention"
 )
-# Recurrent operators that cuDNN computes: their arguments are cast to the autocast dtype, too.
+# Recurrent operators that cuDNN computes. Their arguments are cast to the autocast dtype, too.
 RECURRENT = (
     "lstm.input lstm.data gru.input gru.data rnn_tanh.input rnn_tanh.data rnn_relu.input "
     "rnn_relu.data"
 )
-# Operators that overflow or lose digits in float16: their arguments are cast to float32.
+# Operators that overflow or lose digits in float16. Their arguments are cast to float32.
 FLOAT = (
     "acos asin cosh sinh tan erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt softplus "
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar logsumexp renorm dist pdist cdist "
@@ -49,7 +50,7 @@ FLOAT = (
     "_upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa "
     "upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
-# Operators that get the argument dtype=float32, unless the call already has a dtype.
+# Operators that get dtype=float32, unless the call already has a dtype.
 FLOAT_RESULT = (
     "sum sum.dim_IntList prod prod.dim_int cumsum cumprod softmax.int log_softmax.int "
     "linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord"
@@ -68,7 +69,7 @@ _libraries: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Replace the autocast kernels of CUDA by those of this module, unless already replaced."""
+    """Replace CUDA's autocast kernels with those of this module. A second call does nothing."""
     if _libraries:
         return
     library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -90,12 +91,12 @@ def remove() -> None:
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return the row for `patches.py` that replaces `torch.clear_autocast_cache`."""
+    """Return the row of the table in `patches.py` that replaces `torch.clear_autocast_cache`."""
     return [(torch, "clear_autocast_cache", _clear_cache)]
 
 
 def policies() -> dict[str, Callable[..., Any]]:
-    """Return a dict from operators to functions that cast the arguments and call the operator."""
+    """Return operator name -> function that casts the arguments and calls the operator."""
     lists = {
         LOWER: _lower,
         RECURRENT: _lower,
@@ -163,7 +164,7 @@ def _refuse(operator: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _casts(value: Any) -> bool:
-    """Return whether autocast casts this value: a floating-point CUDA tensor, except float64."""
+    """Return True if autocast casts a value: a floating-point CUDA tensor that is not float64."""
     if not isinstance(value, SimulatedTensor) or not value.is_cuda:
         return False
     return value.is_floating_point() and value.dtype != torch.float64
@@ -176,7 +177,7 @@ def _cast(value: Any, dtype: torch.dtype) -> Any:
     keeps = lower and value.is_leaf and value.requires_grad and not value._is_view()
     if not keeps or not torch.is_autocast_cache_enabled():
         return value.to(dtype)
-    if id(value) not in _cast_weights:  # PyTorch also caches a weight's cast until the block ends
+    if id(value) not in _cast_weights:  # like PyTorch, cache a cast weight until the block ends
         _cast_weights[id(value)] = value, value.to(dtype)
     return _cast_weights[id(value)][1]
 

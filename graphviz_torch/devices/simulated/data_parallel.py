@@ -1,9 +1,9 @@
 """Run `nn.DataParallel` on simulated devices.
 
-The nodes of the graph come from PyTorch's own Scatter, Broadcast and Gather functions. Only the
-copies inside these functions, and inside those of `torch.cuda.comm`, are replaced, because they are
-C++ code that exists in CUDA builds only. Each tensor is copied by `Tensor.to` instead, which is
-recorded. Replicas run one after the other instead of in threads, with the same values.
+The nodes of the graph are created by PyTorch's own Scatter, Broadcast and Gather functions. Only
+the copies inside these functions, and inside those of `torch.cuda.comm`, are replaced, because they
+are C++ code that only CUDA builds contain. The replacements call `Tensor.to`, so the copies are
+recorded. Replicas run one after the other instead of in threads, with the same results.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .device_names import CPU, cuda_block, current_device, is_simulated, simulat
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
-    """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
+    """Return (owner, name, maker) of each function to replace; see `patches.py`."""
     # Private API of PyTorch 2.11 to 2.14: the names that DataParallel looks up.
     module = importlib.import_module("torch.nn.parallel.data_parallel")
-    # C++ functions of CUDA builds, which torch.cuda.comm and torch.nn.parallel.comm call, with the
-    # function from their first two arguments to the devices.
+    # (replacement of a C++ function that only CUDA builds contain, function that returns the
+    # devices of a call, given its first two arguments).
     functions: list[tuple[Callable[..., Any], Callable[[Any, Any], Sequence[Any]]]] = [
         (_scatter, lambda _, devices: devices),
         (_scatter_out, lambda _, out: _indices(out)),
@@ -54,7 +54,7 @@ def _maker(
     """Return a maker of a function that calls `run` if the devices of its arguments are simulated.
 
     Args:
-        run: the replacement of a function of `torch._C`, which has the same name.
+        run: the replacement of the function of `torch._C` with the same name.
         devices: returns the devices, given the first two arguments.
     """
 
@@ -88,7 +88,7 @@ def _indices(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def _device(device: Any) -> torch.device:
-    """Return the device for a device index of DataParallel, which names no device type.
+    """Return the device for an index that DataParallel passes without a device type.
 
     A negative index and None mean the CPU.
     """
@@ -105,7 +105,7 @@ def _has_nccl(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _scatter_function(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Scatter a batch without the streams of PyTorch, which would be kept after the simulation."""
+    """Scatter a batch without PyTorch's streams, which PyTorch would keep after the simulation."""
 
     def forward(ctx: Any, devices: Any, sizes: Any, dim: int, tensor: torch.Tensor) -> Any:
         if not _are_simulated(devices):

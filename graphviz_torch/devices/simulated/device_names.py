@@ -1,4 +1,4 @@
-"""The devices that a thread simulates, and their names.
+"""Define the devices that a thread simulates, and their names in programs, PyTorch and graphs.
 
 In a program, device k is the `torch.device("meta", 64 + k)` that `simulate_accelerator` yields, or
 "cuda:k" if CUDA is simulated. PyTorch's C++ code sees the *place* of device k: a device of type
@@ -18,12 +18,12 @@ import torch
 from ...internals.tensors.metadata import DEVICE_LABELS
 
 CPU = torch.device("cpu")
-MAX_DEVICES = 32  # for each of "sim" and "cuda", because a device index is at most 127
-_FIRST_INDEX = {"sim": 64, "cuda": 96}  # index of the first place; other code uses small ones
+MAX_DEVICES = 32  # of each name, because a device index is at most 127
+_FIRST_INDEX = {"sim": 64, "cuda": 96}  # index of the first place (see above)
 
 
 class SimulatedBlock:
-    """The state of one open `with simulate_accelerator()` block: its devices, the current device.
+    """The state of one open `with simulate_accelerator()` block.
 
     Args:
         name: "sim" or "cuda".
@@ -40,7 +40,7 @@ class SimulatedBlock:
         self.mode: Any = None  # function mode of the block's thread
 
     def labels(self) -> dict[torch.device, str]:
-        """Return names for graphs, such as "sim:0"; keys are places and the program's devices."""
+        """Return (device in the program, or its place) -> name in graphs, such as "sim:0"."""
         prefix = "sim " if self.name == "cuda" else "sim:"
         shown = [f"cuda:{k}" if self.name == "cuda" else str(k) for k in range(len(self.places))]
         rows = zip(self.places, self.devices, shown, strict=True)
@@ -76,7 +76,7 @@ def cuda_block() -> SimulatedBlock | None:
 @contextmanager
 def register_block(block: SimulatedBlock) -> Iterator[None]:
     """Make the block's devices the simulated devices of this thread."""
-    blocks = _OPEN.blocks  # keep the list, because another thread may leave the block
+    blocks = _OPEN.blocks  # another thread may leave the block, so remember this list
     cuda = [block] * (block.name == "cuda")
     labels = block.labels()
     try:
@@ -87,13 +87,13 @@ def register_block(block: SimulatedBlock) -> Iterator[None]:
     finally:
         blocks[:] = [each for each in blocks if each is not block]
         _CUDA[:] = [each for each in _CUDA if each is not block]
-        if not _CUDA:  # "cuda:0" is a real GPU again; labels of places can stay
+        if not _CUDA:  # "cuda:0" is a real GPU again; names of places can be kept
             for device in [device for device in DEVICE_LABELS if device.type == "cuda"]:
                 del DEVICE_LABELS[device]
 
 
 def is_place(device: Any) -> bool:
-    """Return whether a device is the place of a simulated device."""
+    """Return True if a device is the place of a simulated device."""
     first = _FIRST_INDEX["sim"]
     return (
         isinstance(device, torch.device) and device.type == "meta" and (device.index or 0) >= first
@@ -101,14 +101,14 @@ def is_place(device: Any) -> bool:
 
 
 def is_simulated(device: Any) -> bool:
-    """Return whether a device is a simulated device or the place of one."""
+    """Return True if a device is a simulated device or the place of one."""
     return is_place(device) or (
         isinstance(device, torch.device) and device.type == "cuda" and bool(_CUDA)
     )
 
 
 def program_device(place: torch.device) -> torch.device:
-    """Return the device that a program uses for a place.
+    """Return the device in the program for a place.
 
     >>> program_device(torch.device("meta", 97))
     device(type='cuda', index=1)
@@ -126,7 +126,7 @@ def error_name(device: torch.device) -> str:
 
 
 def place_of(device: Any) -> Any:
-    """Return the place of a simulated CUDA device; anything else is returned unchanged.
+    """Return the place of a simulated CUDA device. Any other value is returned unchanged.
 
     Args:
         device: a `torch.device`, a name or an index, as PyTorch's functions accept them.

@@ -1,9 +1,11 @@
 """Save and load tensors on simulated devices with `torch.save` and `torch.load`.
 
-A tensor on "sim:0" is saved as a CPU tensor. `torch.load` moves tensors to the simulated device
-that `map_location` names. A tensor on simulated "cuda:0" is saved with its device, as a CUDA tensor
-is. `torch.load` restores this device; if it does not exist, PyTorch raises its own error, which
-names `map_location`.
+A tensor on "sim:0" is saved as a CPU tensor. A tensor on a simulated "cuda:0" is saved with its
+device, like a real CUDA tensor.
+
+`torch.load` loads tensors onto the saved device, or onto the simulated device that `map_location`
+names. If the saved device does not exist, PyTorch raises its own error, which mentions
+`map_location`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from .tensor import LOCATION, SimulatedTensor, become
 
 
 def rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Return the rows for `patches.py`: owner, name and maker of each function to replace."""
+    """Return (owner, name, maker) of each function to replace; see `patches.py`."""
     # Private API of PyTorch 2.11 to 2.14: the names that torch.save and torch.load look up.
     serialization = importlib.import_module("torch.serialization")
     utils = importlib.import_module("torch._utils")

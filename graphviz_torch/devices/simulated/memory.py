@@ -14,7 +14,7 @@ _STORAGES: dict[int, Any] = {}  # id -> weak reference to a counted storage
 
 
 def count(storage: torch.UntypedStorage, place: torch.device) -> None:
-    """Add a tensor's storage to the device's bytes until it is freed; views count once.
+    """Count the bytes of a storage for a device until the storage is freed.
 
     Args:
         storage: the storage of the CPU tensor.

@@ -1,12 +1,14 @@
-"""The table of PyTorch functions that are replaced while a thread simulates devices.
+"""Define the table of PyTorch functions that are replaced while a thread simulates devices.
 
-A row contains the owner and the name of a function, and a maker, which takes the original function
-and returns the replacement. The originals are restored when the last block ends.
+A row is (owner, name, maker). The owner is the module or class that contains the function. The
+maker is called with the original function, and returns the replacement. The originals are restored
+when the last block ends.
 
 The rows of this module are functions that check the device type before they dispatch: optimizers
-and gradient clipping with `foreach=True` or `fused=True` (the CPU's kernels run), and pinned memory
-in a DataLoader. `capturable=True` is refused, because it is for CUDA graphs. Other modules of this
-folder contain the rows for `torch.cuda`, `nn.DataParallel`, autocast and files.
+and gradient clipping with `foreach=True` or `fused=True`, for which the CPU's kernels run, and
+pinned memory in a DataLoader. `capturable=True` raises an error, because it is for CUDA graphs.
+Other modules of this folder contain the rows for `torch.cuda`, `nn.DataParallel`, autocast and
+files.
 
 The names in the table are private API of PyTorch 2.11 to 2.14.
 """
@@ -39,7 +41,7 @@ from .device_names import (
 
 
 def table() -> list[Row]:
-    """Return all rows: owner, name and maker of each function to replace."""
+    """Return (owner, name, maker) of each function to replace."""
     clipping = importlib.import_module("torch.nn.utils.clip_grad")
     optimizers = importlib.import_module("torch.optim.optimizer")
     workers = dataloader._MultiProcessingDataLoaderIter
@@ -70,12 +72,12 @@ def _has_foreach_support(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _fused_devices(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the simulated devices' type to the device types with fused optimizer kernels."""
+    """Add the device type of simulated devices to those with fused optimizer kernels."""
     return lambda: [*original(), "meta"] if simulated_devices() else original()
 
 
 def _loader_iterator(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Pin batches of a DataLoader in the calling thread, the only one that simulates devices."""
+    """Pin a DataLoader's batches in the calling thread: only this thread simulates devices."""
 
     @wraps(original)
     def begin(self: Any, loader: Any) -> None:
@@ -110,7 +112,7 @@ def _has_accelerator() -> bool:
 
 
 def _parse_to(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Accept a device index in `nn.Module.to`, whose argument parser bypasses torch's modes."""
+    """Accept a device index in `nn.Module.to`, which parses its arguments without torch's modes."""
 
     def parse(*args: Any, **kwargs: Any) -> Any:
         if cuda_block() is not None:
@@ -148,7 +150,7 @@ def _default_device(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep the simulation active in backward hooks of the program; PyTorch disables modes there."""
+    """Simulate devices in the program's backward hooks as well, where PyTorch disables modes."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         block = innermost_block()

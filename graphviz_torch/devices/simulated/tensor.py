@@ -11,23 +11,23 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-# Private API of PyTorch 2.11 to 2.14: hides a simulated tensor's operations from other modes.
+# Private API of PyTorch 2.11 to 2.14, which hides a simulated tensor's operations from other modes.
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from .device_names import CPU, error_name, is_place, program_device
 from .memory import count
 
-LOCATION = "_simulated_location"  # attribute of a storage: the device that the file names
+LOCATION = "_simulated_location"  # attribute of a storage: its device in the file
 
 AUTOCAST = "AutocastCUDA"  # the dispatch key that autocast.py implements
 _AUTOCAST_KEYS = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, AUTOCAST))
 _OWN_ATTRIBUTES = ("host", "place")
 # Operators that accept tensors on different devices, as they do for GPUs.
 _CROSS_DEVICE = {"copy_", "copy", "_to_copy", "_foreach_copy_", "_pack_padded_sequence"}
-# Operators that refuse a 0-dim CPU tensor together with tensors on a device.
+# Operators that raise an error for a 0-dim CPU tensor together with tensors on a device.
 _SAME_DEVICE = {"cat", "stack"}
-# Operators whose indices may be on the CPU, whatever the tensor's device.
+# Operators that accept indices on the CPU for a tensor on any device.
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
@@ -74,11 +74,11 @@ class SimulatedTensor(torch.Tensor):
     ) -> Any:
         return run(func, args, kwargs or {})
 
-    # Without these overrides, PyTorch would describe the wrapper's own, empty memory.
+    # Without these overrides, PyTorch would return properties of the wrapper, which has no memory.
 
     @property
     def data(self) -> torch.Tensor:
-        """A tensor with the same values outside of the graph, as `Tensor.data` is."""
+        """A tensor with the same values outside of the graph, like `Tensor.data`."""
         return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined,no-any-return]
 
     @data.setter
@@ -141,7 +141,7 @@ class SimulatedTensor(torch.Tensor):
         return self.detach().cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Return a NumPy array if `force` is set; otherwise raise TypeError, as on a GPU."""
+        """Return a NumPy array if `force` is True; otherwise raise TypeError, as on a GPU."""
         if force:
             return self.detach().cpu().resolve_conj().resolve_neg().numpy()
         raise TypeError(
@@ -197,7 +197,7 @@ class SimulatedTensor(torch.Tensor):
         return new
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickle the CPU tensor; the pickle of a simulated CUDA tensor also names the device."""
+        """Pickle the CPU tensor and, for a simulated CUDA tensor, the device."""
         host: Any = self.host.detach()
         if self.is_cuda:
             setattr(host.untyped_storage(), LOCATION, str(self.device))
@@ -209,7 +209,7 @@ class SimulatedTensor(torch.Tensor):
 
 
 def indices(index: Any) -> Any:
-    """Turn lists of numbers in an index into CPU tensors; torch would create them on the device."""
+    """Turn lists in an index into CPU tensors, which torch would create on the device."""
     if isinstance(index, tuple):
         return tuple(map(indices, index))
     if isinstance(index, (list, range)):
@@ -251,7 +251,7 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     elif is_place(device):
         host_kwargs["device"] = CPU
         host_kwargs.pop("pin_memory", None)
-    if name == "histc" and not host_args[0].is_floating_point():  # no kernel on CPU
+    if name == "histc" and not host_args[0].is_floating_point():  # no CPU kernel for integers
         out = func(host_args[0].double(), *host_args[1:], **host_kwargs).to(host_args[0].dtype)
     else:
         out = func(*host_args, **host_kwargs)
@@ -272,12 +272,12 @@ def _place(tensor: torch.Tensor) -> torch.device:
 
 @cache
 def _signature(func: Any) -> tuple[str, bool]:
-    """Return the operator's name without namespace, and whether it writes to an argument."""
+    """Return (operator's name without namespace, True if the operator writes to an argument)."""
     return func._schema.name.split("::")[1], func._schema.is_mutable
 
 
 class _Operands(NamedTuple):
-    """The tensors in an operator's arguments: simulated tensors and other tensors."""
+    """The tensors in an operator's arguments, simulated or not."""
 
     wrappers: list[SimulatedTensor]
     plain: list[torch.Tensor]
@@ -289,7 +289,7 @@ class _Operands(NamedTuple):
         return operands
 
     def unwrap(self, argument: Any) -> Any:
-        """Replace simulated tensors in an argument, also in lists, by their CPU tensors."""
+        """Replace simulated tensors in an argument, also in lists, with their CPU tensors."""
         if isinstance(argument, SimulatedTensor):
             self.wrappers.append(argument)
             return argument.host
@@ -300,7 +300,7 @@ class _Operands(NamedTuple):
         return argument
 
     def wrap(self, out: Any, device: torch.device) -> Any:
-        """Turn CPU results into simulated tensors; a tensor changed in place keeps its wrapper."""
+        """Wrap CPU results as simulated tensors. A tensor changed in place keeps its wrapper."""
         if isinstance(out, torch.Tensor):
             for wrapper in self.wrappers:
                 if wrapper.host is out:
@@ -340,21 +340,21 @@ class _Operands(NamedTuple):
 
 
 def _follow(wrapper: SimulatedTensor) -> None:
-    """Give the wrapper the shape of its CPU tensor, which `resize_`, `t_` or `out=` has changed."""
+    """Update the wrapper's shape after `resize_`, `t_` or `out=` has changed its CPU tensor."""
     host = wrapper.host
     if wrapper.shape == host.shape and wrapper.stride() == host.stride():
         return
-    # Private API of PyTorch 2.11 to 2.14: changes the wrapper itself, without Python dispatch.
+    # Private API of PyTorch 2.11 to 2.14, which changes the wrapper itself, without dispatch.
     with torch.utils._mode_utils.no_dispatch():
         storage = torch.Tensor.untyped_storage(wrapper)
         wrapper.set_(storage, host.storage_offset(), host.size(), host.stride())
 
 
 def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """Give `tensor` the values and the device of `value`; `tensor` stays the same Python object.
+    """Set the values and device of `tensor` to those of `value`, and keep the Python object.
 
-    This implements `tensor.data = value`, which `nn.Module.to` uses for parameters, so that
-    optimizers still refer to the moved parameters.
+    This implements `tensor.data = value`. `nn.Module.to` uses it for parameters, so that an
+    optimizer still refers to the moved parameters.
     """
     if not tensor.is_leaf:
         raise RuntimeError(
@@ -375,7 +375,8 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         if name not in _OWN_ATTRIBUTES:
             setattr(new, name, mark)
     if gradient is not None:
-        # Not recorded: `nn.Module.to` copies the gradient afterwards, and that copy is recorded.
+        # This copy is not recorded, because `nn.Module.to` copies the gradient again, which is
+        # recorded.
         host = gradient.host if isinstance(gradient, SimulatedTensor) else gradient
         with _disable_current_modes():
             host = host.to(new.dtype, copy=True)
@@ -385,8 +386,8 @@ def become(tensor: torch.Tensor, value: torch.Tensor) -> None:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_refuse)
     tensor.__class__, new.__class__ = new.__class__, tensor.__class__
     tensor.__dict__, new.__dict__ = new.__dict__, tensor.__dict__
-    # Private API of PyTorch 2.11 to 2.14: `torch.utils.swap_tensors` without its check that no weak
-    # reference exists.
+    # Private API of PyTorch 2.11 to 2.14: `torch.utils.swap_tensors` without its check for weak
+    # references.
     torch._C._swap_tensor_impl(tensor, new)
 
 
