@@ -29,6 +29,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def examine(entry: Entry, seconds: float, picture: Path | None) -> Facts:
     torch.manual_seed(0)
     random.seed(0)
     try:
-        training = checks.Training(*entry.build())
+        with cpu_limit(seconds):
+            training = checks.Training(*entry.build())
     except BaseException as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(last.filename).name}:{last.lineno}"
@@ -106,6 +108,21 @@ def examine(entry: Entry, seconds: float, picture: Path | None) -> Facts:
         return {"stage": "hooked", **walked}
     facts = forked(lambda: checks.recorded(training, bare, walked, picture), seconds)
     return {"stage": "recorded", **facts}
+
+
+@contextmanager
+def cpu_limit(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in the block after `seconds` of CPU time."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"not ended after {seconds:g} s on the CPU")
+
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def limit_memory(gigabytes: float) -> None:

@@ -54,9 +54,18 @@ def called_with(model: nn.Module, inputs: Any) -> Forward:
         any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
         if any_name or set(inputs) <= names:
             return lambda: model(**inputs)
-    if isinstance(inputs, (tuple, list)):
+    if isinstance(inputs, (tuple, list)) and _takes(model, len(inputs)):
         return lambda: model(*inputs)
     return lambda: model(inputs)
+
+
+def _takes(model: nn.Module, count: int) -> bool:
+    """Report whether the forward can be called with `count` positional arguments."""
+    try:
+        inspect.signature(model.forward).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def folder(path: Path) -> Iterator[Entry]:

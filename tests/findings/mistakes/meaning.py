@@ -346,6 +346,13 @@ def modulation_that_begins_at_zero(record: Record) -> None:
         step(optimizer, F.cross_entropy(out, CLASSES))
 
 
+@silent("zero-init-pair")
+def layers_that_begin_at_zero_and_a_loss_at_its_minimum(record: Record) -> None:
+    model = Modulated()
+    with record(model):
+        model(torch.randn(8, 6), torch.randn(8, 4)).square().mean().backward()
+
+
 class Rezero(nn.Module):
     """A residual branch with a gate: one of the two begins at zero."""
 

@@ -143,7 +143,8 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Pairs with more than one layer in between are not detected.
+    Pairs with more than one layer in between are not detected. If the gradient of the product is
+    all zeros as well, the pair is not the cause, and is not reported.
 
     ## See also
 
@@ -154,7 +155,7 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
         for p in reading.graph.parameters
         if p.node is not None and p.norm == 0 and p.requires_grad
     ]
-    zeros = [p for p in zeros if _has_zero_gradient(reading, p) and _is_factor(reading, p)]
+    zeros = [p for p in zeros if _has_zero_gradient(reading, p.node) and _is_factor(reading, p)]
     for first in zeros:
         for second in zeros:
             weight = max(first, second, key=lambda p: len(p.tensor.shape))
@@ -165,6 +166,7 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
                     edge.target
                     for edge in _uses(reading, second.node)
                     if first.node in upstream(reading, edge.target, set())
+                    and not _has_zero_gradient(reading, edge.target)
                 ),
                 None,
             )
@@ -425,8 +427,8 @@ def only_norms_train(reading: Reading) -> Iterator[Finding]:
     )
 
 
-def _has_zero_gradient(reading: Reading, parameter: Parameter) -> bool:
-    stats = None if parameter.node is None else reading.stats(parameter.node)
+def _has_zero_gradient(reading: Reading, node: int | None) -> bool:
+    stats = None if node is None else reading.stats(node)
     return stats is not None and stats.zero_fraction == 1
 
 
