@@ -56,7 +56,7 @@ from ..program.source_lines import source_text
 from ..program.tracking import Trail, inwards, public_name
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
-from .names import READS, caller_of_checkpoint, cut_name, detached_results, takes_only_metadata
+from .names import READS, caller_of_checkpoint, cut_name, detached_results, tensors_read
 from .record import CutOperands, CutRecord, LiveCut, leaf_or_maker, operand_makers
 
 _DETACH_: Any = TensorBase.detach_
@@ -166,8 +166,14 @@ class Cuts(Listener):
         given = tensors(*args, *kwargs.values()) if kwargs else tensors(*args)
         behind = self._tracker.trails(given) if self._tracker.known else {}
         operands = [tensor for tensor in given if tensor.requires_grad] if cuts else []
-        if not (operands or behind) or takes_only_metadata(func):
+        if not (operands or behind):
             return
+        read = tensors_read(func, given)
+        if len(read) < len(given):
+            operands = [tensor for tensor in read if tensor.requires_grad] if cuts else []
+            behind = self._tracker.trails(read)
+            if not (operands or behind):
+                return
         if func is TensorBase.__setitem__:  # it returns None, and its result is the changed tensor
             result = args[0]
         made = [result] if type(result) is Tensor else tensors(result)

@@ -19,6 +19,8 @@ from ..program.tracking import public_name
 
 DETACHING_CALLS = ("detach", "detach_", "data")
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
+# Calls that read values from the first tensor, and a shape, dtype or device from the second.
+_READ_FIRST = {"expand_as", "reshape_as", "resize_as_", "to", "type_as", "view_as"}
 _DISTRIBUTIONS = str(Path(torch.distributions.__file__).parent) + os.sep
 _RUN_WITHOUT_GRAD = {  # functions that run under no_grad by themselves
     torch.utils.checkpoint.CheckpointFunction.forward.__code__: "checkpoint",
@@ -49,10 +51,15 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
     return name
 
 
-def takes_only_metadata(func: Any) -> bool:
-    """Return True for a function such as `zeros_like`, which reads only its argument's metadata."""
+def tensors_read(func: Any, given: list[Tensor]) -> list[Tensor]:
+    """Return the arguments whose values a call reads; from the others, it reads metadata alone.
+
+    `zeros_like` reads no values, and `expand_as` reads those of its first argument.
+    """
     name = public_name(func)
-    return name.endswith("_like") or name.startswith("new_")
+    if name.endswith("_like") or name.startswith("new_"):
+        return []
+    return given[:1] if name in _READ_FIRST else given
 
 
 def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | None:

@@ -159,6 +159,8 @@ def test_what_is_read_or_made_beside_the_loss_is_no_cut() -> None:
             optimizer.zero_grad()
             h = model(torch.ones(2, 3))
             zeros = torch.zeros_like(h) + h.new_ones(1) + h.shape[0] + h.numel() + h.dim()
+            one = torch.ones(1, dtype=torch.int64)
+            zeros = zeros + one.expand_as(h) + torch.ones(2).view_as(h) + one.type_as(h) + one.to(h)
             loss = (h + zeros).sum()
             loss.item()
             float(loss.detach())
