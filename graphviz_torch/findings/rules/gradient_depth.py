@@ -156,6 +156,9 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     deepest = median(norm for _, norm in chain[-(len(chain) // 4) :])
     if deepest <= EXPLODING_RATIO * chain[0][1]:
         return
+    if chain[-1][1] <= EXPLODING_RATIO * chain[0][1]:  # a factor before the first layers is small
+        largest = max(chain, key=lambda pair: pair[1])
+        chain = chain[: chain.index(largest) + 1]
     yield finding(
         "warning",
         f"The gradient explodes with depth: {_norms_at_ends(reading, chain)}.",
@@ -188,7 +191,8 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     The norm next to the input is the median norm in the quarter of the path that is farthest from
     the loss. If the norm at the end of the path is larger, it is used instead: in a branch beside a
     skip connection, the gradient may be small, although nodes before the branch get the larger
-    gradient of the skip connection.
+    gradient of the skip connection. A path may also begin inside such a branch, so a shrinking
+    gradient has to be smaller than that of the last layer as well.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
@@ -200,7 +204,7 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
         (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
     )
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
-    return max(deep, last) if deep < 1 else deep
+    return max(deep, last, end / chain[0][1]) if deep < 1 else deep
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:

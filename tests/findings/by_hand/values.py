@@ -10,11 +10,14 @@ from graphviz_torch.graph.events import NonfiniteValue
 from tests.findings.by_hand.graphs import META, Case, chain, event, stats, told
 
 
-def deep(growth: float, shared: bool = False, last: float | None = None) -> Graph:
+def deep(
+    growth: float, shared: bool = False, last: float | None = None, first: float = 1.0
+) -> Graph:
     """Eight weights, one behind the other, with a gradient that grows by a factor at each.
 
     Args:
         last: the gradient at the deepest, which a skip leads to, too.
+        first: the gradient at the loss, which a small factor of a branch may scale.
     """
     nodes, edges = [], []
     for i in range(8):
@@ -22,6 +25,7 @@ def deep(growth: float, shared: bool = False, last: float | None = None) -> Grap
         if not shared or i == 0:
             nodes.append(Node(leaf, "AccumulateGrad", (META,), f"fc{i}.weight", leaf="parameter"))
         norm = growth ** (7 - i) if i or last is None else last
+        norm = norm if i < 7 else first
         nodes.append(Node(user, "MmBackward0", (META,), operation="mm", grad_outputs=stats(norm)))
         edges.append(Edge(leaf, user, 0, 1))
         if i:
@@ -64,7 +68,7 @@ CASES: dict[str, Case] = {
         "warning",
         "The gradient vanishes with depth: its norm goes from 1 at mm to 1e-07 at mm over 8 nodes, "
         "and fc0.weight and fc1.weight hardly learn.",
-        [deep(0.5), deep(1.0), deep(0.1, last=0.0008)],
+        [deep(0.5), deep(1.0), deep(0.1, last=0.0008), deep(0.1, first=1e-6)],
     ),
     "exploding-gradient": Case(
         deep(5.0),
