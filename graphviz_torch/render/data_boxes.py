@@ -268,10 +268,9 @@ def _frames(
 def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
     names = list(dict.fromkeys(row.label for row in rows))
     title = ", ".join([*names[:3], *["…"] * (len(names) > 3)])
-    result = [", ".join(map(labels.shapes, zip(rows[-1].tensors, strict=True)))]
-    return Stub(
-        position, title, (f"{len(rows)} operations", *result, rows[0].reason), False, frames
-    )
+    shapes = ", ".join(map(labels.shapes, zip(rows[-1].tensors, strict=True)))
+    details = (f"{len(rows)} operations", shapes, rows[0].reason)
+    return Stub(position, title, tuple(filter(None, details)), False, frames)
 
 
 class _GroupLookup:

@@ -7,10 +7,12 @@ from dataclasses import replace
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from graphviz_torch import draw_graph, record, to_text
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Transfer, Untracked
+from graphviz_torch.render.dot.layout import layout
 from tests.support.drawn import Drawn
 
 F32 = TensorMeta((2, 3), "float32", "cpu")
@@ -144,6 +146,31 @@ def test_a_long_preparation_of_data_is_one_box_between_the_data_and_the_nodes() 
     assert (data, name) in edges
     assert {target for source, target in edges if source == name} <= {*Drawn(text).nodes}
     assert [source for source, _ in edges].count(name) == 1
+
+
+class Codebook(nn.Module):
+    """A layer whose result is divided by an entry of a table: seven functions find the entry."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 4)
+        self.register_buffer("table", torch.ones(5, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.head(x)
+        found = F.one_hot((h.detach() @ self.table.T).argmax(-1), 5).float() @ self.table
+        for _ in range(2):
+            found = torch.abs(torch.mul(found, 3))
+        return h / found
+
+
+def test_a_box_of_many_functions_that_follow_a_cut_has_a_title_in_the_picture() -> None:
+    model = Codebook()
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+    text = to_dot(recording)
+    [title] = re.findall(r"untracked_\d+ \[.*<B>(.*?)</B>.*>\d operations<", text)
+    assert title.split(", ")[0] in layout(text, "svg").decode()
 
 
 def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> None:
