@@ -10,13 +10,17 @@ from the call that returned them to the node that uses them:
 A producer of such tensors is called an entry, and is shown as one box. There are three kinds:
 
     module     A module call that created no node is one entry, including all calls inside.
-    function   Outside of such a module call, a function call is an entry if it reads weights or
-               results of module and function entries. A view or a cast is not an entry.
-    data       Other tensors are data. A function of data returns data. Data is named after the
-               argument of the outermost forward, or else after the program's variable.
+    function   Outside of such a module call, a function call is an entry if it reads weights,
+               another entry, or a result of a node that has no gradient, such as the indices of
+               `topk`. In a forward, a call that reads no tensor is one too, such as `arange`.
+    data       Other tensors are data. Data is named after the argument of the outermost forward, or
+               else after the program's variable.
 
-Buffers belong to their module and are not entries. Custom Functions are not observed. No tensor is
-kept alive. A chain has at most `_MAX_DEPTH` entries.
+A view or a cast belongs to the entry of its operand, and so does a function of one operand that
+prepares data before the data enters a graph or a forward. A part of data along a later dimension,
+such as `labels[:, 1:]`, is data of its own. Buffers belong to their module and are not entries.
+Custom Functions are not observed. No tensor is kept alive. A chain has at most `_MAX_DEPTH`
+entries.
 """
 
 from __future__ import annotations
@@ -85,7 +89,6 @@ _LOSSES: Final = frozenset(
 ) | {F.binary_cross_entropy_with_logits}
 # The names of these factories say nothing of the data.
 _CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
-_OF_DATA = "no input needs a gradient"
 
 
 class _Producer:
@@ -133,6 +136,14 @@ class _Use(NamedTuple):
     tensor: TensorMeta
 
 
+class _Factory(NamedTuple):
+    """A tensor that a call created from no other tensor."""
+
+    tensor: Ref
+    name: str  # of the call: "arange"
+    module: str | None  # path of the running module; None outside of a forward
+
+
 class UntrackedCalls(Listener):
     """Listener that follows tensors that require no gradient to the nodes that use them."""
 
@@ -141,8 +152,7 @@ class UntrackedCalls(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor
-        # id() of a tensor -> the tensor, and the name of the call that created it, such as "arange"
-        self._factories: dict[int, tuple[Ref, str]] = {}
+        self._factories: dict[int, _Factory] = {}  # by id() of the tensor
         self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
         self._values: SmallValues[int] = SmallValues()  # values of small data, by `serial`
         self._count = 0
@@ -160,6 +170,8 @@ class UntrackedCalls(Listener):
                 with no_functions():
                     self._follow_function(event)
             return
+        if type(event.result) is not Tensor:
+            self._follow_results(event.result)
         alone = self.program.stack.is_alone
         for given in (*args, *kwargs.values()) if kwargs else args:
             kind = type(given)
@@ -251,40 +263,114 @@ class UntrackedCalls(Listener):
         if entry is not None:
             self._uses.append(_Use(start, end, entry, tensor_meta(given)))
 
+    def _follow_results(self, result: Any) -> None:
+        """Follow the results without a gradient of a call that created a node."""
+        with no_functions():
+            made = tensors(result)
+            rest = [one for one in made if not one.requires_grad]
+            if rest and len(rest) < len(made):
+                node = self._producer_of(next(one for one in made if one.requires_grad))
+                if node is not None:
+                    self._follow(rest, node)
+
     def _follow_function(self, event: Called) -> None:
         """Follow the results of a call that created no node."""
         func, args, kwargs, result, frame, *_ = event
         if type(result) is Tensor and result.requires_grad:
             return
         made = [one for one in tensors(result) if not one.requires_grad]
-        given = tensors(*args, *(kwargs or {}).values()) if made else []
-        if any(one is given[0] for one in made if given):
-            return  # the call changes its argument in place
         name = bare_name(func)
-        if not given or name.startswith("new_") or name.endswith("_like"):
-            self._note_factory(made, "" if name in _CONVERSIONS else name)
+        assigns = name == "setitem" and len(args) > 1
+        given = tensors(*args, *(kwargs or {}).values()) if made or assigns else []
+        if given and (assigns or any(one is given[0] for one in made)):
+            label = f"assign {_index(args[1])}" if assigns else name.strip("_")
+            self._follow_changed(given[0], given[1:], label, frame)
             return
+        if not given or name.startswith("new_") or name.endswith("_like"):
+            if name not in _CONVERSIONS:
+                here = self.program.module if self.program.in_forward else None
+                self._note_factory(made, name, here)
+            return
+        index = args[1] if name == "getitem" and len(args) > 1 else None
+        if index is not None and any(isinstance(one, Tensor) for one in given[1:]):
+            name = "index"
         if name in _VIEWS:
-            first = self._producer_of(given[0])
-            copies = [one for tensor in made for one in self.program.tracker.copied_data(tensor)]
-            if copies and first is None:
-                first = self._new_entry("data")
-            if first is not None:
-                first.copies.update(dict.fromkeys(copies))
-                self._follow(made, first)
-            else:
-                self._note_factory(made, self._factory_of(given[0]))
+            self._follow_view(given[0], made, _part_text(index), frame)
             return
         weights = [one for one in given if type(one) is Parameter]
-        entries = [known for one in given if (known := self._producer_of(one)) is not None]
-        if not weights and all(entry.kind == "data" for entry in entries):
-            if len(given) == 1 and entries:
-                self._follow(made, entries[0])
-            if len(given) == 1 or not any(entry.is_named for entry in entries):
-                return
+        if not weights and not any(map(self._is_followed, given)):
+            if len(given) == 1 and (data := self._producer_of(given[0])) is not None:
+                self._follow(made, data)
+            return
         frozen = bool(weights) and not any(one.requires_grad for one in weights)
         entry = self._add_call("function", given, made, frame, frozen=frozen)
         entry.label, entry.module = name.strip("_"), self.program.module
+
+    def _follow_changed(
+        self, changed: Tensor, others: Sequence[Tensor], label: str, frame: FrameType
+    ) -> None:
+        """Follow a tensor that a call changed in place, if the call read another followed tensor.
+
+        Args:
+            changed: the tensor.
+            others: other operands of the call.
+            label: text on the call.
+            frame: the frame that made the call.
+        """
+        if changed.requires_grad or not any(map(self._is_followed, others)):
+            return
+        if type(changed) is Parameter or self._is_buffer(changed):
+            return
+        given = others if self._producer_of(changed) is None else (changed, *others)
+        entry = self._add_call("function", given, (changed,), frame, frozen=False)
+        entry.label, entry.module = label, self.program.module
+
+    def _follow_view(
+        self, given: Tensor, made: Sequence[Tensor], part: str, frame: FrameType
+    ) -> None:
+        """Follow views of a tensor.
+
+        Args:
+            given: the tensor.
+            made: the views.
+            part: the index of the views, if they are a part along a later dimension; else "".
+            frame: the frame that made the call.
+        """
+        first = self._producer_of(given)
+        copies = [one for tensor in made for one in self.program.tracker.copied_data(tensor)]
+        if part and self._is_data(given, first):
+            base, first = first, self._new_entry("data")
+            name = (base.reason or base.label) if base is not None else self._variable(given, frame)
+            first.reason = f"{name}{part}" if name else ""
+            first.copies.update(base.copies if base is not None else ())
+        elif part and first is not None:
+            entry = self._add_call("function", (given,), made, frame, frozen=False)
+            entry.label, entry.module = part, self.program.module
+            return
+        elif copies and first is None:
+            first = self._new_entry("data")
+        if first is not None:
+            first.copies.update(dict.fromkeys(copies))
+            self._follow(made, first)
+        elif (factory := self._factory_of(given)) is not None:
+            self._note_factory(made, factory.name, factory.module)
+
+    def _is_data(self, given: Tensor, producer: _Producer | None) -> bool:
+        """Return True if a tensor is data, and not a weight, a buffer or the result of a call."""
+        if producer is not None:
+            return producer.kind == "data"
+        if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
+            return False
+        factory = self._factory_of(given)
+        return factory is None or factory.module is None
+
+    def _is_followed(self, given: Tensor) -> bool:
+        """Return True if a call that reads the tensor is an entry."""
+        entry = self._producer_of(given)
+        if entry is not None:
+            return entry.kind != "data" or bool(entry.metas) or self.program.in_forward
+        factory = self._factory_of(given)
+        return factory is not None and factory.module is not None
 
     def _follow_module(self, call: RunningModule, output: Any, frame: FrameType) -> None:
         """Follow the results of a module call that created no node."""
@@ -322,7 +408,7 @@ class UntrackedCalls(Listener):
         entry = self._new_entry(kind)
         entry.place = self.program.place(user_frame(frame))
         entry.metas = tuple(map(tensor_meta, made))
-        entry.reason = "frozen" if frozen else _OF_DATA
+        entry.reason = "frozen" if frozen else ""
         if torch.is_inference_mode_enabled():
             entry.reason = "inference_mode"
         elif not torch.is_grad_enabled():
@@ -330,8 +416,6 @@ class UntrackedCalls(Listener):
             by = "no_grad" if switch is None else switch.by
             entry.reason = "set_grad_enabled" if by == "switched_off" else by
             entry.switch = None if switch is None else switch.place
-        elif not frozen and any(one.kind != "data" for one in sources):
-            entry.reason = ""
         depth = 1 + max([one.depth for one in sources], default=0)
         if depth <= _MAX_DEPTH:
             entry.sources, entry.depth = tuple(dict.fromkeys(sources)), depth
@@ -402,28 +486,40 @@ class UntrackedCalls(Listener):
             return None
         entry = self._entry_of(given) or self._new_entry("data")
         entry.copies.update(dict.fromkeys(self.program.tracker.copied_data(given)))
-        entry.label = label or self._variable(given, frame) or self._factory_of(given)
+        factory = self._factory_of(given)
+        if factory is not None and factory.module is not None:
+            entry.kind, entry.label, entry.module = "function", factory.name, factory.module
+        elif entry.reason and not label:  # "labels[:, 1:]"
+            entry.label, entry.reason = entry.reason, ""
+        else:
+            entry.label = label or self._variable(given, frame) or (factory.name if factory else "")
         entry.metas = (tensor_meta(given),)
         self._follow((given,), entry)
         if is_small(given):
             self._values.see(entry.serial, given)
         return entry
 
-    def _note_factory(self, made: Iterable[Tensor], name: str) -> None:
-        """Keep the name of the call that created tensors from no tensor, such as `arange`."""
-        if name:
-            for tensor in made:
-                key = id(tensor)
-                self._factories[key] = Ref(tensor, partial(self._forget_factory, key)), name
+    def _note_factory(self, made: Iterable[Tensor], name: str, module: str | None) -> None:
+        """Keep the call that created tensors from no tensor, such as `arange`.
+
+        Args:
+            made: the tensors.
+            name: name of the call.
+            module: path of the running module; None outside of a forward.
+        """
+        for tensor in made:
+            key = id(tensor)
+            reference = Ref(tensor, partial(self._forget_factory, key))
+            self._factories[key] = _Factory(reference, name, module)
 
     def _forget_factory(self, key: int, reference: Ref) -> None:
-        if key in self._factories and self._factories[key][0] is reference:
+        if key in self._factories and self._factories[key].tensor is reference:
             del self._factories[key]
 
-    def _factory_of(self, given: Tensor) -> str:
-        """Return the name of the call that created a tensor from no tensor; "" if unknown."""
-        reference, name = self._factories.get(id(given), (None, ""))
-        return name if reference is not None and reference() is given else ""
+    def _factory_of(self, given: Tensor) -> _Factory | None:
+        """Return the call that created a tensor from no tensor; None if unknown."""
+        factory = self._factories.get(id(given))
+        return factory if factory is not None and factory.tensor() is given else None
 
     def _variable(self, given: Tensor, frame: FrameType | None) -> str:
         """Return the name of a tensor's variable in `frame` or its callers; "" if there is none."""
@@ -458,6 +554,36 @@ class UntrackedCalls(Listener):
     def _on_free(self, known: _FollowedTensor) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
+
+
+def _part_text(index: Any) -> str:
+    """Return the text of an index that selects a part along a later dimension; "" for others.
+
+    >>> _part_text((slice(None), slice(1, None))), _part_text((..., slice(None, -1)))
+    ('[:, 1:]', '[..., :-1]')
+    >>> _part_text(slice(8, 16)), _part_text((slice(None), 0))
+    ('', '')
+    """
+    return _index(index) if type(index) is tuple and any(map(_is_part, index[1:])) else ""
+
+
+def _is_part(one: Any) -> bool:
+    return type(one) is slice and not (one.start is None and one.stop is None and one.step is None)
+
+
+def _index(index: Any) -> str:
+    """Return the text of an index: "[:, 1:]"."""
+    return f"[{', '.join(map(_index_text, index if type(index) is tuple else (index,)))}]"
+
+
+def _index_text(one: Any) -> str:
+    if type(one) is slice:
+        start, stop = ("" if end is None else _index_text(end) for end in (one.start, one.stop))
+        step = "" if one.step is None else f":{_index_text(one.step)}"
+        return f"{start}:{stop}{step}"
+    if one is ...:
+        return "..."
+    return str(one) if type(one) is int or one is None else "…"
 
 
 def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:

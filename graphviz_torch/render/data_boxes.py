@@ -147,7 +147,7 @@ def _merge_key(row: Untracked) -> object:
     """
     tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
     if row.kind == "data":
-        return (row.label, *tensors)
+        return (row.label, row.reason, *tensors)
     return (
         row.kind,
         _without_call_number(row.label),
@@ -202,9 +202,9 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
         and 0 < len(row.values) <= labels.MAX_ELEMENTS_SHOWN
     )
     values = [elements_text(row.values, row.tensors[0].shape)] if few and row.values else []
-    if row.kind == "data":
-        return Stub(position, row.label or "data", (*shapes, *values), True, frames)
     reason = [row.reason] if row.reason else []
+    if row.kind == "data":
+        return Stub(position, row.label or "data", (*shapes, *reason, *values), True, frames)
     title = (
         row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from ..graph import GradientStats, Node, TensorMeta, Transfer, short_dtype
@@ -48,6 +48,7 @@ _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("transpose", "dim1", "{}", ""),
     ("permute", "dims", "{}", ""),
 )
+_OPEN_END = str(2**63 - 1)  # the `end` that autograd saves for `x[1:]`
 
 
 def with_class(name: str, kind: str) -> str:
@@ -121,8 +122,12 @@ def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
     ' old'
     >>> attribute_suffix("mul", ("data=f32[8, 4]",))
     ''
+    >>> attribute_suffix("slice", ("dim=1", "end=-1", "start=0", "step=1"))
+    ' [:, :-1]'
     """
     known = _parse_attributes(attributes)
+    if title == "slice":
+        return _slice_suffix(known)
     parts = [
         form.format(value)
         for name, attribute, form, usual in _SHOWN_ATTRIBUTES
@@ -130,6 +135,17 @@ def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
         if (value := _short_value(known[attribute], attribute)) != usual
     ]
     return f" {', '.join(parts)}" if parts else ""
+
+
+def _slice_suffix(known: Mapping[str, str]) -> str:
+    """Return a slice as an index, or as its dimension and range if the dimension is unknown."""
+    start, end, step = (known.get(name, "") for name in ("start", "end", "step"))
+    part = f"{'' if start == '0' else start}:{'' if end == _OPEN_END else end}"
+    part += "" if step in ("", "1") else f":{step}"
+    dim = known.get("dim", "")
+    if part == ":" or not dim:
+        return ""
+    return f" [{':, ' * int(dim)}{part}]" if dim in "01234" else f" dim {dim} {part}"
 
 
 @lru_cache(maxsize=4096)

@@ -152,7 +152,13 @@ def test_a_library_model_has_its_own_names() -> None:
     rows = by_label(recording.graph)
     assert rows["input_ids"].kind == rows["labels"].kind == "data"
     assert takers(recording.graph, rows["input_ids"])[0][1] == "embedding"
-    assert takers(recording.graph, rows["labels"])[0][1] == "nll_loss"
+    [pad, shift] = [
+        each for each in recording.graph.untracked if each.label in ("pad", "[..., 1:]")
+    ]
+    assert [recording.graph.untracked[i].label for i in (*pad.inputs, *shift.inputs)] == [
+        *("labels", "pad")
+    ]
+    assert takers(recording.graph, shift)[0][1] == "nll_loss"
 
 
 def test_a_frozen_function_and_an_operand_without_a_gradient_are_there() -> None:
@@ -227,6 +233,74 @@ class WithPositions(nn.Module):
         return added * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
+class Routed(nn.Module):
+    """Two experts, of which `topk` chooses one for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router = nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights, chosen = self.router(x).softmax(-1).topk(1)
+        out = torch.zeros(8, 4)
+        for i, expert in enumerate(self.experts):
+            rows, slot = torch.where(chosen == i)
+            out = out.index_add(0, rows, expert(x[rows]) * weights[rows, slot, None])
+        return out
+
+
+def test_indices_that_a_forward_computes_lead_back_to_the_node_that_chose_them() -> None:
+    model = Routed()
+    with record(model) as recording:
+        model(torch.randn(8, 4)).sum().backward()
+    graph = recording.graph
+    assert [each.label for each in graph.untracked if each.kind == "data"] == ["x"]
+    comparisons = [each for each in graph.untracked if each.label == "eq"]
+    assert len(comparisons) == 2
+    for each in comparisons:
+        assert [graph.nodes[node].operation for node in each.sources] == ["topk"]
+    wheres = [each for each in graph.untracked if each.label == "where"]
+    assert [graph.untracked[i] for each in wheres for i in each.inputs] == comparisons
+    assert {kind for _, kind in takers(graph, wheres[0])} >= {"index", "index_add"}
+
+
+def test_a_shift_of_the_labels_is_the_text_of_the_target() -> None:
+    model, text = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9)), torch.randint(0, 9, (2, 6))
+    with record(model) as recording:
+        logits = model(text[:, :-1])
+        F.cross_entropy(logits.flatten(0, 1), text[:, 1:].flatten()).backward()
+    said = [(each.label, each.reason) for each in recording.graph.untracked]
+    assert said == [("input", "text[:, :-1]"), ("target", "text[:, 1:]")]
+
+
+class Shifted(nn.Module):
+    """A decoder's input that is written into new zeros, and a mask of the targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(9, 4), nn.Linear(4, 9)
+
+    def forward(self, labels: Tensor) -> Tensor:
+        ids = labels.new_zeros(labels.shape)
+        ids[:, 1:] = labels[:, :-1]
+        logits = self.head(self.embed(ids)).transpose(1, 2)
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        return (losses * (labels != 0)).sum()
+
+
+def test_data_that_a_forward_assigns_or_compares_is_a_function_of_its_operands() -> None:
+    model = Shifted()
+    with record(model) as recording:
+        model(torch.randint(1, 9, (2, 6))).backward()
+    graph = recording.graph
+    rows = by_label(graph)
+    assert takers(graph, rows["assign [:, 1:]"]) == [("embed", "embedding")]
+    assert [graph.untracked[i].label for i in rows["assign [:, 1:]"].inputs] == ["labels[:, :-1]"]
+    assert takers(graph, rows["ne"]) == [("", "mul")]
+    assert [graph.untracked[i] for i in rows["ne"].inputs] == [rows["labels"]]
+
+
 def test_data_without_a_variable_is_named_after_the_call_that_created_it() -> None:
     model = WithPositions()
     with record(model) as recording:
@@ -238,7 +312,9 @@ def test_data_without_a_variable_is_named_after_the_call_that_created_it() -> No
 def test_a_name_is_not_passed_on_to_a_tensor_at_the_same_address() -> None:
     weight = torch.ones(3, requires_grad=True)
     with record() as recording:
-        freed = {id(torch.arange(3)) for _ in range(100)}
+        together = [torch.arange(3) for _ in range(100)]
+        freed = set(map(id, together))
+        del together
         others = [torch.tensor([1, 2, 3])]
         while id(others[-1]) not in freed and len(others) < 1000:
             others.append(torch.tensor([1, 2, 3]))

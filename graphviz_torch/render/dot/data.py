@@ -60,6 +60,8 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
     for source, target in shown.links:
         data = isinstance(source, Stub) and source.is_data
         line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5' if data else "style=dashed"
+        # A call without a node is close to its users, and far from its data.
+        line += "" if data or not isinstance(source, Stub) else " weight=2"
         lines.append(f"\t{_id(source)} -> {_id(target)} [{line}]")
     return lines
 

@@ -71,7 +71,7 @@ def test_every_edge_leads_from_a_box_to_a_box_that_says_something(
 ) -> None:
     dot = to_dot(step(name, recordings))
     said = dict(
-        re.findall(r"^\s*(?:subgraph \w+ \{)?\{?(?:rank=same \w+ )?(\w+) \[label=<(.*)", dot, re.M)
+        re.findall(r"^\s*(?:subgraph \w+ \{)*\{?(?:rank=same \w+ )?(\w+) \[label=<(.*)", dot, re.M)
     )
     ends = re.findall(r"^\s*(\w+) -> (\w+)\b(?! \[style=invis)", dot, re.M)
     assert ends
