@@ -15,7 +15,7 @@ NAME = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
 
 
 def page(name: str) -> Callable[[], None]:
-    """Return a function that draws a page, and imports it when the page is first opened."""
+    """Return a function that draws a page, and imports the page's module on the first call."""
 
     def draw() -> None:
         importlib.import_module(f"{NAME}.views.{name}").draw()
@@ -32,10 +32,10 @@ def redirect(to: Page, part: str) -> Callable[[], None]:
     return draw
 
 
-# Start the job server, unless `main.py` has started it: it imports torch in the background.
+# Start the job server, which imports torch in the background, unless `main.py` has started it.
 importlib.import_module(f"{NAME}.jobs.job").start()
 
-# Set the icon before the navigation: otherwise the browser requests an icon from the network.
+# Set the icon before the navigation. Otherwise the browser requests an icon from the network.
 st.set_page_config("graphviz_torch", str(FOLDER / "icon.svg"), layout="wide")
 st.logo(str(FOLDER / "logo.svg"))
 st.html(f"<style>{(FOLDER / 'page.css').read_text(encoding='utf-8')}</style>")

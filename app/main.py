@@ -1,4 +1,4 @@
-"""Serve the app, with headers that forbid framing by other sites and content sniffing.
+"""Serve the app, with headers that forbid content sniffing, and framing by other sites.
 
 Run it with `streamlit run app/main.py` or `graphviz-torch app`. The headers are added to all
 responses: pages, scripts, uploads, media and component files. Pages also get a script with the
@@ -24,8 +24,8 @@ HEADERS = {
 }
 
 
-# The address of the server. Without it, Streamlit's script first requests the server below the path
-# of the page, which causes two 404 errors in the console on all pages but the first.
+# The address of the server. Without this script, Streamlit first tries addresses below the path of
+# the page, which causes two 404 errors in the console on all pages but the first.
 SERVER = b"<script>window.__streamlit = {BACKEND_BASE_URL: new URL('.', location).href}</script>"
 
 
@@ -37,7 +37,7 @@ class ResponseHeaders:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle one request."""
-        start: Any = None  # first message of a page, kept until the page's body is complete
+        start: Any = None  # first message of a page, which is sent when the body is complete
         body = b""
 
         async def answer(message: Any) -> None:
@@ -62,7 +62,7 @@ class ResponseHeaders:
 
         asked = dict(scope.get("headers", ()))
         if scope["type"] == "http" and b"text/html" in asked.get(b"accept", b""):
-            # Request an uncompressed page, so that `SERVER` can be added.
+            # Request an uncompressed page, so that `SERVER` can be inserted.
             kept = [pair for pair in scope["headers"] if pair[0] != b"accept-encoding"]
             scope = {**scope, "headers": kept, "extensions": {}}
         await self.app(scope, receive, answer)
@@ -70,10 +70,10 @@ class ResponseHeaders:
 
 @asynccontextmanager
 async def ready(_: st.App) -> AsyncIterator[None]:
-    """Start the job server and import the first page, before a visitor comes."""
+    """Start the job server, and import the first page before the first visitor opens it."""
     name = runpy.run_path(str(FOLDER / "package.py"))["NAME"]
     importlib.import_module(f"{name}.jobs.job").start()
-    # Streamlit reads the logo with the last two modules.
+    # Streamlit needs the last two modules to read the logo.
     modules = f"{name}.views.run", "PIL.Image", "numpy"
     threading.Thread(target=lambda: [*map(importlib.import_module, modules)], daemon=True).start()
     yield

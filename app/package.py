@@ -1,6 +1,6 @@
-"""`NAME`, the name under which this folder is imported.
+"""Define `NAME`, the name under which this folder is imported.
 
-It is "app", or a name inside an installed package.
+The name is "app" in a checkout, or a name inside the installed package.
 
 Streamlit runs `main.py` and `frame.py` as files, which have no package and no relative imports.
 Both run this file with `runpy` to get `NAME`.

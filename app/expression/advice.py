@@ -1,4 +1,4 @@
-"""Write error messages for the small language: they say what to write instead."""
+"""Write error messages for the app's small language, with a suggestion of what to write instead."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def for_expression(node: ast.expr) -> str:
 
 
 def for_syntax(error: SyntaxError, text: str) -> str:
-    """Return the message for text that is not valid Python syntax; it quotes the text."""
+    """Return the message for text that is not valid Python syntax. The message quotes the text."""
     lines = text.splitlines()
     line = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
     product = re.search(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([A-Za-z_]\w*)", line)
@@ -90,7 +90,7 @@ def for_syntax(error: SyntaxError, text: str) -> str:
 
 
 def for_function(name: str) -> str:
-    """Return the message for an unknown function; it suggests a function of a similar name."""
+    """Return the message for an unknown function, which suggests a function of a similar name."""
     if re.fullmatch(r"[\d.]+", name):
         return f"Multiplication needs a sign: write {name} * (...)."
     message = f"{name!r} is not a function here."
@@ -102,7 +102,7 @@ def for_function(name: str) -> str:
 
 
 def for_layer(name: str, arguments: str) -> str:
-    """Return the message for a layer; for `nn.Linear(3, 1)(x)` it says "write linear(x, w, b)"."""
+    """Return the message for a layer, such as "write linear(x, w, b)" for `nn.Linear(3, 1)(x)`."""
     wanted = {name.lower(), name.lower().removesuffix("loss")}
     for known in FUNCTIONS:
         if known.replace("_", "") in wanted:

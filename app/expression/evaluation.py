@@ -1,8 +1,8 @@
 """Evaluate a checked program on tensors.
 
-If a result may be large, the program first runs on `meta` tensors, which have shapes but no values.
-A result that is too large is therefore refused before it is allocated. On all devices, errors have
-the messages that the CPU's operations raise.
+If a result may be large, the program runs on `meta` tensors first, which have shapes but no values.
+A result that is too large therefore causes an error before it is allocated. Error messages are
+those of the CPU's operations, whatever the device.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ def evaluate(
         program: a program from `parse`.
         inputs: tensors by name.
         device: the value of `device` in `x.to(device)`. None means the CPU.
-        lines: a dict from a name to the line of `script.py` that assigns it. Recordings then show
-            these lines.
+        lines: name -> line of `script.py` that assigns the name, for recordings to show.
 
     Raises:
         ExpressionError: if a name is not defined, torch refuses an operation, or a result would be
@@ -93,7 +92,7 @@ def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
 
 
 class _Evaluation:
-    """The state of an evaluation: the values so far, and the numbers of operations and elements."""
+    """The state of an evaluation: the values so far, the number of operations and of elements."""
 
     def __init__(
         self,
@@ -179,7 +178,7 @@ class _Evaluation:
             result = self.call(function, values)
         except OverflowError:
             refuse(self.text, node, f"The number is too large: at most {MAX_NUMBER:.0e}.")
-        # These errors mean a wrong shape, dtype, argument or number.
+        # These errors are raised for a wrong shape, dtype, argument or number.
         except _REFUSED as error:
             known = _cpu_error(function, values, error)
             refuse(self.text, node, _reason(self.text, known, arguments, values))
@@ -206,7 +205,7 @@ def _call(function: Callable[..., Any], values: list[Any]) -> Any:
 
 
 def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
-    """Return a copy of `_call` whose calls seem to be at this line of "script.py"."""
+    """Return a copy of `_call` whose calls have this line of "script.py" in their frames."""
     # In `_call`, the call is one line below `def`.
     code = _call.__code__.replace(co_filename="script.py", co_firstlineno=line - 1)
     return FunctionType(code, {})
@@ -214,7 +213,7 @@ def _call_at(line: int) -> Callable[[Callable[..., Any], list[Any]], Any]:
 
 def _binary(name: str, left: Any, right: Any) -> Any:
     for side in (left, right):
-        # A list times a large number would fill the memory.
+        # Multiplying a list by a large number would fill the memory.
         if not isinstance(side, (Tensor, int, float)):
             raise TypeError("operands must be tensors or numbers")
     if name == "pow" and not isinstance(left, Tensor) and not isinstance(right, Tensor):
@@ -235,9 +234,9 @@ def _copy_to(value: Any, device: torch.device) -> Any:
 
 
 def _cpu_error(function: Callable[..., Any], values: list[Any], error: Exception) -> Exception:
-    """Return the error that the CPU raises for an operation, or `error` if it raises none.
+    """Return the error that the CPU raises for an operation, or `error` if the CPU raises none.
 
-    The CPU's messages are the ones that users know.
+    Users know the CPU's messages.
     """
 
     def on_cpu(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The names of functions, operators and constants in the app's small language.
 
-`evaluation.py` looks the names up in torch. This module does not import torch, so that the page
+`evaluation.py` looks up these names in torch. This module does not import torch, so that the page
 about the language opens fast.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Function:
-    """A torch function: the keyword arguments that a program may pass, and the namespace."""
+    """A torch function, with its namespace and the keyword arguments that a program may pass."""
 
     keywords: tuple[str, ...] = ()
     home: str = "torch"  # namespace of the function in a script, such as "F"

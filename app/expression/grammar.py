@@ -32,7 +32,7 @@ GRAMMAR = (
 
 
 class ExpressionError(ValueError):
-    """An error in a text. Its position, `line` and `column`, counts from 1."""
+    """An error in a text. `line` and `column` of its position are counted from 1."""
 
     def __init__(self, message: str, text: str = "", line: int = 1, column: int = 1) -> None:
         lines = text.splitlines()
@@ -48,7 +48,7 @@ class ExpressionError(ValueError):
 
 @dataclass(frozen=True)
 class Program:
-    """A parsed program: for each line, the name and the expression that is assigned to it."""
+    """A parsed program. Each line is a name and the expression that is assigned to this name."""
 
     text: str
     lines: tuple[tuple[str, ast.expr], ...]
@@ -68,7 +68,8 @@ class Program:
         """Return a program that first copies these inputs to the device, and then uses the copies.
 
         Returns:
-            The program, and a dict from the name of each added line to the input that it copies.
+            The program, and a dict: name that an added line assigns -> name of the input that it
+            copies.
         """
         taken = {name for name, _ in self.lines} | set(names)
         copies: dict[str, str] = {}
@@ -87,7 +88,7 @@ class Program:
 
 
 class _Renamer(ast.NodeTransformer):
-    """A transformer that replaces names in a tree. Positions in the text stay the same."""
+    """A transformer that replaces names in a syntax tree, and keeps their positions in the text."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
@@ -186,7 +187,7 @@ def _target(text: str, statement: ast.Assign) -> str:
 
 
 def _check(text: str, node: ast.expr, depth: int) -> None:
-    """Raise ExpressionError if the expression is not in the grammar. Nothing is computed."""
+    """Raise ExpressionError if the expression is not in the grammar, without evaluating it."""
     if depth > MAX_DEPTH:
         refuse(text, node, f"Nested more than {MAX_DEPTH} deep.")
     inner: list[ast.expr | None] = []
@@ -270,14 +271,14 @@ def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
 
 
 def _written(*arguments: ast.AST) -> str:
-    """Return arguments as source text; "..." if the text is too long."""
+    """Return the source text of arguments; "..." if the text is too long."""
     written = ", ".join(map(ast.unparse, arguments))
     return written if len(written) <= 60 else "..."
 
 
 def _root(value: ast.expr) -> str:
     """Return the first name in a chain such as `torch.nn.functional`; "" for other expressions."""
-    while isinstance(value, ast.Attribute) and value.attr != "T":  # `.T` belongs to a tensor
+    while isinstance(value, ast.Attribute) and value.attr != "T":  # `x.T` is no namespace
         value = value.value
     return value.id if isinstance(value, ast.Name) else ""
 
@@ -298,6 +299,6 @@ def refuse(text: str, node: ast.AST, message: str) -> NoReturn:
     line = getattr(node, "lineno", 1)
     column = getattr(node, "col_offset", 0)
     shown = text.splitlines()[line - 1] if text.splitlines() else ""
-    # Columns of `ast` count bytes; the message counts characters.
+    # `ast` counts columns in bytes, the message counts characters.
     column = len(shown.encode()[:column].decode(errors="replace"))
     raise ExpressionError(message, text, line, column + 1)

@@ -1,4 +1,4 @@
-"""Write the visitor's program or model as a complete script; the page shows some of its lines."""
+"""Write the visitor's program or model as a complete script, of which the page shows some lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .grammar import Program, callee, input_lines
 
 @dataclass(frozen=True)
 class ScriptText:
-    """A script's text, the lines that the page shows, and the line that assigns each name."""
+    """The text of a script, the lines to show on the page, and the line that assigns each name."""
 
     text: str
     span: tuple[int, int]  # first and last line that the page shows, counted from 1
@@ -20,7 +20,7 @@ class ScriptText:
 
     @property
     def page_lines(self) -> tuple[tuple[int, str], ...]:
-        """Numbers and texts of the lines that the page shows, including those that run a model."""
+        """(number, text) of each line that the page shows, including the lines that run a model."""
         lines = self.text.splitlines()
         first, last = self.span
         body = lines[first - 1 : last]

@@ -1,4 +1,4 @@
-"""Compute an upper bound for the size of a program's results, without running the program."""
+"""Compute an upper bound on the sizes of a program's results without running the program."""
 
 from __future__ import annotations
 

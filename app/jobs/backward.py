@@ -42,7 +42,7 @@ def open_graph(graph: Graph, hidden: frozenset[int] = frozenset()) -> OpenedGrap
 
     Args:
         graph: a graph.
-        hidden: nodes of copies that the app has added. Findings about only these are left out.
+        hidden: nodes of copies that the app has added. Findings about no other nodes are left out.
     """
     findings = tuple(
         finding
@@ -53,7 +53,7 @@ def open_graph(graph: Graph, hidden: frozenset[int] = frozenset()) -> OpenedGrap
 
 
 def open_own_recording(graph: Graph) -> OpenedGraph:
-    """Open a graph that a job recorded; source lines in the app's own files are removed."""
+    """Open a graph that a job recorded, without source lines in the app's own files."""
     files = {path.name for path in Path(__file__).parent.glob("*.py")}
     return open_graph(
         _with_places(graph, lambda place: "" if place.rpartition(":")[0] in files else place)
@@ -93,7 +93,7 @@ def _play_model(choice: Choice, found: list[torch.device], backward: bool) -> Ru
                 torch.autograd.backward(output)
             else:
                 graph = recording.graph  # read before the output is freed
-    # The page shows an error of the model, and the graph up to the error.
+    # If the model raises an error, the page shows the error, and the graph up to it.
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"
     try:
@@ -152,7 +152,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
         if backward:
             torch.autograd.backward(output, None if scalar else torch.ones_like(output))
         graph = recording.graph
-    # Replace the names of this function's variables by those of the script.
+    # Replace the names of this function's variables with the names in the script.
     ids = dict(zip(sorted(graph.reached()), (node.id for node in before.nodes), strict=True))
     own = {node.id: _visitor_name(node.label) for node in graph.nodes}
     labels = own | {node: before.nodes[same].label for node, same in ids.items()}

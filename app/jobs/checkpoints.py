@@ -22,7 +22,7 @@ from . import devices
 from .backward import build, open_own_recording
 from .values import LoadedCheckpoint, SavedCheckpoint
 
-_TOLERANCE = 1e-4  # relative difference; devices sum in different orders
+_TOLERANCE = 1e-4  # relative difference, because devices sum in different orders
 
 
 def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
@@ -48,7 +48,7 @@ def save(model: str, device: str, suffix: str) -> SavedCheckpoint:
 def load(name: str, data: bytes, into: str, device: str, disturb: bool) -> LoadedCheckpoint:
     """Load a file into a new gallery model, and compare this model with the original one.
 
-    With `disturb`, one value is changed after loading, to show how a difference is found.
+    With `disturb`, one value is changed after loading, so that the comparison finds a difference.
 
     Args:
         name: name of the visitor's file.

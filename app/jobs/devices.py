@@ -19,7 +19,7 @@ def cuda_names() -> list[str]:
 
 @contextlib.contextmanager
 def use(choice: str) -> Iterator[list[torch.device]]:
-    """Yield the chosen devices; simulated ones exist until the end of the `with` block.
+    """Yield the chosen devices. Simulated devices exist until the end of the `with` block.
 
     Args:
         choice: "cpu", "cuda:0", "cuda" for all CUDA devices, or "sim2" for two simulated devices.

@@ -1,4 +1,4 @@
-"""A job that runs the experiments on a model: its forward runs again with one change at a time."""
+"""A job that runs a model's forward again with one change at a time, and compares the results."""
 
 from __future__ import annotations
 

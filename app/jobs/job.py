@@ -1,8 +1,8 @@
-"""Jobs: function calls, each in its own process, which can be stopped and may crash.
+"""Run jobs: function calls in processes of their own, which may crash and can be stopped.
 
-A server process has imported torch, and forks a process for each job in about 10 ms. Therefore
-visitors share no tensor, mode or hook, and a job that crashes, fills its memory or never ends does
-not affect the app. A job returns only plain values. The app's own process never imports torch.
+A server process imports torch once, and then forks a process for each job in about 10 ms. Visitors
+therefore share no tensor, mode or hook. A job that crashes, fills its memory or never ends does not
+affect the app. A job returns only plain values, and the app's own process never imports torch.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Queued:
 class Job(Generic[T]):
     """A function call in its own process, which is killed at the end of the `with` block.
 
-    A job is also killed when its CPU time reaches `seconds`. CPU time is counted, so that on a busy
-    machine a visitor waits longer instead of getting an error. A job that uses no CPU time, because
-    it waits, is killed after ten times `seconds`.
+    A job is also killed when its CPU time reaches `seconds`. Because only CPU time counts, a
+    visitor of a busy machine waits longer instead of getting an error. A job that uses no CPU time,
+    because it waits for something, is killed after ten times `seconds`.
 
     Iterating over the job yields values that the function passes to `report(value)`, `Queued` while
     the job waits in the queue, and None at least every 0.1 s. Afterwards `result` is available.
@@ -100,7 +100,7 @@ class Job(Generic[T]):
         if life is None:
             ticket.leave()
             return
-        life.shutdown(socket.SHUT_WR)  # makes the server kill the job
+        life.shutdown(socket.SHUT_WR)  # tells the server to kill the job
         if select.select([life], [], [], _POLL_SECONDS)[0]:
             _leave(life, ticket)
         else:  # the server still imports torch, or the process has not ended yet
@@ -133,7 +133,7 @@ class Job(Generic[T]):
                     self._outcome = kind, value
 
     def _failure(self) -> tuple[str, str]:
-        """Return why the process ended without a result. Blocks until the server has reaped it."""
+        """Return why the process ended without a result, after the server has reaped it."""
         if self._life is not None and self._life.recv(1) == SPENT:
             return "Timeout", f"Stopped after {self.seconds:g} s of computing, the limit of a run."
         return "Crash", "The run's process ended: native code crashed, or memory ran out."
@@ -199,7 +199,7 @@ _START_LOCK = threading.Lock()
 
 
 def start() -> _ServerProcess:
-    """Return the job server. If it does not run, start it; it imports torch in the background."""
+    """Return the job server, and start it if needed. It imports torch in the background."""
     global _server
     with _START_LOCK:
         if _server is not None and _server.process.poll() is not None:
@@ -211,7 +211,7 @@ def start() -> _ServerProcess:
 
 
 def _connect() -> tuple[Connection, socket.socket]:
-    """Request a process for a job; return the sockets for its messages and for its lifetime."""
+    """Request a process for a job, and return the sockets for its messages and its lifetime."""
     server = start()
     app_end, job_end = socket.socketpair()
     life, held = socket.socketpair()

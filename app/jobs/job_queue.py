@@ -1,4 +1,4 @@
-"""The job queue: jobs run in order, one per visitor, and a limited number at the same time."""
+"""Queue jobs: they run in order, one per visitor, and a limited number at the same time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Ticket:
-    """A job's place in the queue: the job waits, and may then run until `leave` is called."""
+    """A job's place in the queue. The job waits, and may then run until `leave` is called."""
 
     def __init__(self, jobs: JobQueue, visitor: str) -> None:
         self._jobs, self.visitor = jobs, visitor
@@ -40,7 +40,7 @@ class JobQueue:
         self._running: list[Ticket] = []
 
     def enter(self, visitor: str) -> Ticket:
-        """Return a new ticket at the end of the queue; its job runs at once if a place is free."""
+        """Return a new ticket at the end of the queue. Its job may run at once if there is room."""
         ticket = Ticket(self, visitor)
         with self._lock:
             self._queue.append(ticket)
@@ -64,7 +64,8 @@ class JobQueue:
         for ticket in list(self._queue):
             if len(self._running) >= self.count:
                 return
-            # A visitor's second job waits for the first one; jobs of later visitors may pass it.
+            # A visitor's second job waits for the first one, and jobs of other visitors may run
+            # before it.
             if all(running.visitor != ticket.visitor for running in self._running):
                 self._queue.remove(ticket)
                 self._running.append(ticket)

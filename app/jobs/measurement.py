@@ -1,4 +1,4 @@
-"""Jobs of the Devices page: list devices, time them, move a namespace, divide a batch."""
+"""Jobs of the page Devices: list and time devices, move a namespace, divide a batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .values import SAMPLES, BatchDivision, Measurements, MedianTiming, MoveResu
 
 SIZES = {"matmul": (64, 128, 256, 512, 1024), "elementwise": (64, 256, 1024, 2048)}
 DEFAULT_SIZES = (16, 32, 64, 128, 256)
-MAX_SPREAD = 0.1  # measure again while interquartile range / median is larger
+MAX_SPREAD = 0.1  # measurements are repeated while interquartile range / median is larger
 _ROUNDS = (5, 40)  # smallest and largest number of measurements for each median
 _SECONDS = 8.0  # time limit for all medians together
 
@@ -56,7 +56,8 @@ def device_rows() -> list[dict[str, str]]:
 def cuda_memory() -> list[dict[str, str]]:
     """Return the allocated, reserved and peak memory of an MLP's training step on each GPU.
 
-    The numbers are PyTorch's own counts. `nvidia-smi` shows reserved memory plus the CUDA context.
+    The numbers are PyTorch's own counts. `nvidia-smi` shows a larger number: reserved memory plus
+    the CUDA context.
     """
     rows = []
     for index in range(torch.cuda.device_count()):
@@ -131,7 +132,7 @@ def _measure(work: str, size: int, name: str, device: str, seconds: float) -> Me
 
 
 def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
-    """Return the smallest size from which one device is always clearly faster, or None.
+    """Return the smallest size from which a device is always clearly faster; None if there is none.
 
     Args:
         timings: all timings.
@@ -148,7 +149,7 @@ def _pays(timings: list[MedianTiming], name: str, base: str) -> int | None:
 
 
 def bandwidth() -> str:
-    """Measure copies of several sizes to the first GPU and back; return a table as text."""
+    """Measure copies of several sizes to the first GPU and back, and return a table as text."""
     measured: Bandwidth = measure_bandwidth(seconds=0.05)
     return measured.table()
 

@@ -38,7 +38,7 @@ class Branch(nn.Module):
 
 
 def sample() -> list[OpenedGraph]:
-    """Return recordings of the same model on two ranks, where rank 1 skips a layer.
+    """Return recordings of the same model on two ranks, of which rank 1 skips a layer.
 
     Both ranks are recorded in this process, one after the other, without communication.
     """
@@ -94,7 +94,7 @@ def compare_ranks(graphs: tuple[Graph, ...]) -> RankComparison:
 
 
 def _first_differences(graphs: Sequence[Graph]) -> tuple[int | None, ...]:
-    """Return the first node of each rank that rank 0 does not have; None if there is none.
+    """Return, for each rank, the first node that rank 0 does not have; None if there is none.
 
     For rank 0, it is the first node that another rank does not have.
     """

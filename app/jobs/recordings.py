@@ -1,6 +1,6 @@
 """Jobs that open, compare and write recordings.
 
-Files are read in jobs, because a hostile file can then harm only its own job's process.
+Files are read in jobs, so that a hostile file can harm only the process of its own job.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ def as_flow(graphs: tuple[Graph, ...]) -> str:
 
 
 def as_json(graph: Graph) -> bytes:
-    """Return the file that `Graph.save` writes; the Explore page and `load` can open it."""
+    """Return the file that `Graph.save` writes, which `load` and the page Explore can open."""
     with tempfile.TemporaryDirectory() as folder:
         return graph.save(Path(folder) / "graph.json").read_bytes()
 
 
 def as_tensorboard(graph: Graph) -> bytes:
-    """Return a zip file with a TensorBoard run; unpack it and run `tensorboard --logdir .`."""
+    """Return a zip file with a TensorBoard run, for `tensorboard --logdir .` in its folder."""
     with tempfile.TemporaryDirectory() as folder:
         to_tensorboard(graph, Path(folder) / "graph")
         return zip_folder(Path(folder))

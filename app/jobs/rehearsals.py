@@ -16,7 +16,7 @@ GIB = 2**30
 _SIZES = ("parameters_bytes", "gradients_bytes", "optimizer_bytes", "activations_bytes")
 _NUMBERS = ("ranks", "rank", "peak_bytes", "flops", *_SIZES)
 _MAX_RANKS = 16  # largest number of ranks in a file
-_MAX_BYTES = 8 << 20  # size limit of a file; 16 ranks with 1,000 collectives need less
+_MAX_BYTES = 8 << 20  # size limit of a file, enough for 16 ranks with 1,000 collectives
 _MAX_COLLECTIVES = 1_000  # largest number of collectives of a rank
 
 

@@ -1,10 +1,12 @@
-"""The server that forks a process for each job, kills it on request, and removes its files.
+"""The server that forks a process for each job, kills jobs on request, and removes their files.
 
-The app sends two sockets for each job: a socket for messages, and a socket that represents the
-job's lifetime. When the app closes its end of the lifetime socket, the server kills the job and its
-child processes. When the job has ended and its folder is removed, the server closes its own end of
-the lifetime socket, which notifies the app. If the job exceeded its time limit, the server first
-sends `SPENT`.
+For each job, the app sends two sockets: one for messages, and one that represents the job's
+lifetime.
+
+When the app closes its end of the lifetime socket, the server kills the job and its child
+processes. When the job has ended and its folder is removed, the server closes its own end of this
+socket, which notifies the app. If the job exceeded its time limit, the server sends `SPENT` before
+it closes the socket.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 3 << 30  # bytes that a job may allocate in addition to the server's memory
-WAIT = 10  # largest wall-clock time of a job, relative to its limit of CPU time
+WAIT = 10  # largest wall-clock time of a job, as a multiple of its CPU time limit
 SPENT = b"x"
 MAX_RESULT = 128 << 20  # largest result of a job in bytes
 MAX_MESSAGE = 2_000  # largest number of characters in an error message
@@ -84,7 +86,7 @@ class _JobServer:
                         self.woken.recv(4096)
                     self.reap()
                     if not self.children and not has_compiler:
-                        # The import takes a second, so do it while the visitor reads the first
+                        # The import takes a second, so it is done while the visitor reads the first
                         # result.
                         backward.import_compiler()
                         has_compiler = True
@@ -105,7 +107,7 @@ class _JobServer:
             threading.Thread(target=_end_with, args=(self.reading, folder), daemon=True).start()
             _work(Connection(handles[0]), folder)
             os._exit(0)
-        # Both the server and the job set the job's process group, as either may run first.
+        # Both the server and the job set the job's process group, because either may run first.
         with contextlib.suppress(OSError):
             os.setpgid(process, process)
         os.close(handles[0])
@@ -175,7 +177,7 @@ def serve(handle: int, folder: str) -> None:
 
 
 def _end_with(handle: int, folder: Path) -> None:
-    """In a job's process, wait until the server ends; then remove the folder and kill the job."""
+    """In a job's process, wait until the server ends, then remove the folder and kill the job."""
     os.read(handle, 1)
     shutil.rmtree(folder, ignore_errors=True)
     # The server's folder is empty, and is removed, only after the last job has ended.
@@ -219,9 +221,9 @@ def _limit(seconds: int) -> None:
 
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))  # SIGXCPU is sent at the limit
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Use one core for each visitor: waiting OpenMP threads would occupy all cores.
+    # Use one thread per job, because waiting OpenMP threads would occupy all cores.
     torch.set_num_threads(1)
-    statm = Path("/proc/self/statm")  # exists on Linux only; other systems get no limit
+    statm = Path("/proc/self/statm")  # exists only on Linux; other systems get no limit
     # With CUDA there is no limit: a CUDA context maps far more addresses than it uses.
     if statm.exists() and not torch.cuda.is_available():
         used = int(statm.read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")

@@ -89,6 +89,6 @@ class _Norms:
             self._norms.append(value)
 
     def take(self) -> tuple[float, ...]:
-        """Return the norms of this step, and forget them."""
+        """Return the norms of this step, and clear the list for the next step."""
         norms, self._norms = tuple(self._norms), []
         return norms

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from graphviz_torch import Finding, Graph
 
-if TYPE_CHECKING:  # the first page does not need this import
+if TYPE_CHECKING:  # importing this would delay the first page
     from graphviz_torch.experiments import Experiment
 
 Source = Literal["expression", "model"]
-# Numbers of steps at the start and end of a file that are searched for findings. The other steps
-# are skipped, because a file that grows is searched repeatedly.
+# Number of steps at the start, and at the end, of a file in which the app looks for findings. It
+# skips the steps between, because it searches a growing file repeatedly.
 FIRST_CHECKED, LAST_CHECKED = 4, 8
 
 
@@ -40,7 +40,7 @@ class OpenedGraph:
 
 @dataclass(frozen=True)
 class Run:
-    """The result of running a choice. After an error, the graph ends at the error."""
+    """The result of running a program. After an error, the graph ends at the error."""
 
     opened: OpenedGraph | None
     error: str = ""  # "RuntimeError: ...", or "" after success
@@ -75,7 +75,7 @@ class GradientSteps:
 
     # (node, module, gradient norm, norm divided by the previous node's norm)
     steps: tuple[tuple[int, str, float | None, float | None], ...]
-    sentences: tuple[str, ...]  # that say where the gradient shrank, grew and ended
+    sentences: tuple[str, ...]  # texts that say where the gradient shrank, grew and ended
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class MedianTiming:
-    """Repeated measurements for one device and one size: median and quartiles in seconds."""
+    """Median and quartiles, in seconds, of repeated measurements on one device at one size."""
 
     device: str
     size: int
@@ -129,7 +129,7 @@ class Measurements:
     pays: tuple[
         tuple[str, int | None], ...
     ]  # (device, smallest size from which the device is faster)
-    absent: tuple[tuple[str, str], ...]  # (device, why it was not timed)
+    absent: tuple[tuple[str, str], ...]  # (device, reason why it was not timed)
 
 
 SAMPLES = 100  # number of samples, as in PyTorch's tutorial on DataParallel

@@ -1,6 +1,6 @@
-"""The gallery of models. Each file is a model that visitors can run; they see its code.
+"""The gallery of models. Each file is a model that visitors can run, and whose code they see.
 
-The function `build(devices)` of a file returns the model, and a function that computes the loss.
-The first line of a file is the model's title. To add a model, add a file, and add its name to
-`gallery.DEVICES`.
+In each file, the function `build(devices)` returns the model, and a function that computes the
+loss. The first line of the file is the model's title and description. To add a model, add a file
+here and its name to `gallery.DEVICES`.
 """

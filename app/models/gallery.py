@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-# Name of a model -> the numbers of simulated devices among which a visitor can choose.
+# Name of a model -> the numbers of simulated devices that a visitor can choose.
 DEVICES: dict[str, tuple[int, ...]] = {
     "mlp": (1,),
     "cnn": (1,),
@@ -22,11 +22,11 @@ DEVICES: dict[str, tuple[int, ...]] = {
 }
 NAMES = tuple(DEVICES)
 
-MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # models for two ranks -> mesh dimension
+MESHES = {"tensor_parallel": "tp", "fully_sharded": "dp"}  # model for two ranks -> mesh dimension
 LARGE = "large"  # the model that the page "Will it fit?" rehearses
 FAILING = "forgotten"  # the model whose forward raises on purpose
 _FOLDER = Path(__file__).parent
-_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # a line that visitors do not see
+_FOR_TYPE_CHECKERS = "\n# mypy: ignore-errors\n"  # a line that is not shown to visitors
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from .text import escape
 
 
 def choose_model() -> str | None:
-    """Draw the cards, or return the name of the model that the visitor has opened."""
+    """Draw the cards, or only return the name of the model that the visitor has opened."""
     titles = gallery.titles()
     title = st.query_params.get("model", "")
     if title in titles:

@@ -1,7 +1,7 @@
 """Build Vega-Lite charts from dicts, because importing Altair takes half a second.
 
-All scales have an explicit domain: a chart is drawn before its data arrive, and Vega warns about
-infinite domains.
+All scales have an explicit domain. A chart is drawn before its data arrive, and Vega would warn
+about an infinite domain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def quantity(field: str, **options: Any) -> dict[str, Any]:
 
 
 def scale(values: Iterable[float], **options: Any) -> dict[str, Any]:
-    """Return a scale from the smallest to the largest value; without values, from 1 to 10.
+    """Return a scale from the smallest to the largest value, or from 1 to 10 without values.
 
     >>> scale([3, 1, 2], type="log")
     {'domain': [1, 3], 'nice': True, 'type': 'log'}

@@ -1,4 +1,4 @@
-"""The panel Checkpoints: save a model, load a file, and compare the two models."""
+"""The panel Checkpoints: save a model, load a file into another model, and compare both."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def choices(simulated: Sequence[int] = (1,)) -> dict[str, str]:
 def _cuda() -> list[str]:
     global _found
     if _found is None:
-        # Without a driver there is no GPU: do not start a job to find one.
+        # Without a driver there is no GPU, so no job is started to find one.
         _found = run(".devices:cuda_names", seconds=60) if _driver() else []
     return _found
 

@@ -1,4 +1,4 @@
-"""The worked example of the first page: its recording is stored, so that no job has to run."""
+"""The worked example of the first page. Its recording is stored, so that no job has to run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORDING = Path(__file__).with_name("example.json")  # written by `python docs/
 
 
 def forward() -> Run:
-    """Return the stored run: the forward of the example on a simulated accelerator."""
+    """Return the stored forward of the example on a simulated accelerator."""
     program, _ = parse(PROGRAM).with_copies(["x"])
     script = expression_script(program, INPUTS, CHOICE.device, CHOICE.seed, scalar=True)
     graph = load(RECORDING)

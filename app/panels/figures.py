@@ -20,13 +20,13 @@ from .selection import name, select, selected_node
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
 _SMALL_GRAPH = 10  # largest number of nodes for which all gradients are shown at first
 _MAX_VALUES = 4  # largest number of elements in a value that is printed in full
-_MAX_LINES = 4  # largest number of findings that get a line each
+_MAX_LINES = 4  # if there are more findings, they do not get a line each
 _MAX_FINDINGS = 50
 _SHOW = {"error": st.error, "warning": st.warning, "info": st.info}
 
 
 def draw_error(error: str) -> None:
-    """Draw an error: the first line as a message, the other lines, which show source, as code."""
+    """Draw an error: the first line as a message, the others, which show source, as code."""
     first, _, rest = error.partition("\n")
     st.error(text.prose(first), icon=_ICONS["error"])
     if rest:
@@ -43,14 +43,14 @@ def draw_graph(
 ) -> None:
     """Draw the interactive view, linked to the selected node of the page.
 
-    Without `color_by`, the view colors nodes by gradient or difference, if the graph has one.
+    Without `color_by`, the view colors nodes by gradient or by difference, if there are any.
 
     Args:
         payload: result of `view_payload`.
         key: key of the selection.
         color_by: coloring of the view; None colors by gradient or difference.
         height: height in CSS pixels.
-        place: name that identifies this view on the page.
+        place: unique name of this view on the page.
     """
     view(
         payload,
@@ -63,11 +63,11 @@ def draw_graph(
 
 
 def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
-    """Draw each finding as an expander; without findings, list the rules that were checked."""
+    """Draw each finding as an expander. Without findings, draw a list of the checked rules."""
     if not findings:
         if not ran:
             return
-        # The rules are read only here, because the first page does not need them.
+        # The rules are read only when needed, because the first page does not need them.
         checks = [rule for rule in graphviz_torch.rules() if "find" in rule.sources]
         title = translated("{count} rules: nothing found").format(count=len(checks))
         with st.expander(title, icon=":material/check:"):
@@ -92,7 +92,7 @@ def draw_findings(findings: Sequence[Finding], *, ran: bool = True) -> None:
 def _details(finding: Finding) -> str:
     """Return advice, rule, cause and line of a finding as Markdown.
 
-    On a Chinese page the rule's summary comes first, because message and advice are English.
+    On a Chinese page, the rule's summary is first, because message and advice are in English.
     """
     summary = chinese_summary(finding.rule)
     facts = [finding.rule, finding.cause and f"cause: {finding.cause}", finding.where]
@@ -127,7 +127,7 @@ def draw_gradients(graph: Graph, *, key: str) -> None:
 
 
 def leaves(graph: Graph) -> list[tuple[str, int | None, TensorMeta | None]]:
-    """Return name, node and shape of each leaf: inputs first, then parameters in model order."""
+    """Return (name, node, shape) of each leaf: inputs first, then parameters in model order."""
     parameters = {p.node: p for p in graph.parameters if p.node is not None}
     inputs = [n for n in graph.nodes if n.leaf and n.id not in parameters]
     known = [p for p in graph.parameters if p.requires_grad]
@@ -190,7 +190,7 @@ def _order(node: Node) -> int:
 
 
 def copies(graph: Graph, *, ran: bool = True) -> str:
-    """Return the numbers of copies and bytes in each part of the step, as Markdown.
+    """Return the number and bytes of copies in forward and backward, as Markdown.
 
     Args:
         graph: the graph.

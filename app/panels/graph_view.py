@@ -13,8 +13,8 @@ from graphviz_torch.export import view_script
 
 from .language import view_words
 
-# Streamlit calls this function with new `data` at every rerun. The view keeps its state, and is
-# rebuilt only for a different graph or language.
+# Streamlit calls this function with new `data` at every rerun. The view is rebuilt only for a
+# different graph or language; otherwise it keeps its state.
 _ADAPTER = """
 const views = new WeakMap();
 const isDark = (element) => {
@@ -85,9 +85,9 @@ def view(
     Args:
         payload: result of `view_payload`.
         selected: id of the node to show as selected, or None.
-        on_pick: called with a node's id or None, before the rerun that a click causes.
-        color_by: "role", "gradient", "device" or another coloring; None: the view chooses.
-        height: height in CSS pixels in a window of 900 pixels; it scales with the window.
+        on_pick: called after a click with a node's id or None, before the page runs again.
+        color_by: "role", "gradient", "device" or another coloring. None: the view chooses one.
+        height: height in CSS pixels for a window of 900 pixels. It scales with the window.
         key: Streamlit key of the view on this page.
     """
 

@@ -1,4 +1,4 @@
-"""The first row of a page: the title, and a choice between the parts of the page."""
+"""The first row of a page: the title, and a control that selects a part of the page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def draw_head(
     about: str,
     on_change: Callable[[], None] | None = None,
 ) -> tuple[DeltaGenerator, str]:
-    """Draw the title and the control; return the row and the chosen part.
+    """Draw the title and the control, and return the row and the chosen part.
 
     Args:
         title: title of the page.

@@ -1,4 +1,4 @@
-"""The language of the lesson: English, or Chinese after the visitor has switched.
+"""The language of the app: English, or Chinese after the visitor has switched.
 
 The Chinese texts are in three files: `chinese.json` for arguments of `translated`,
 `chinese_view.json` for buttons and labels of the graph's view, and `chinese_rules.json` for the
@@ -17,7 +17,7 @@ _CHINESE = "中文"
 
 
 def draw_switch() -> None:
-    """Draw the switch between the languages; the page's link contains the chosen language."""
+    """Draw the language switch. The page's link contains the chosen language."""
     st.segmented_control(
         "Language · 语言", ["English", _CHINESE], default="English", required=True,
         key="language", bind="query-params", label_visibility="collapsed",
@@ -25,12 +25,12 @@ def draw_switch() -> None:
 
 
 def translated(text: str) -> str:
-    """Return one of the app's English texts in the visitor's language, if it is translated."""
+    """Return the translation of an English text for the visitor, or the text itself."""
     return chinese().get(text, text) if _is_chinese() else text
 
 
 def chinese_summary(rule: str) -> str:
-    """Return the Chinese summary of a rule; "" for an English page, or if the rule has none."""
+    """Return the Chinese summary of a rule; "" on an English page, or if the rule has none."""
     return chinese("chinese_rules.json").get(rule, "") if _is_chinese() else ""
 
 
@@ -46,7 +46,7 @@ def _is_chinese() -> bool:
 
 @functools.cache
 def chinese(file: str = "chinese.json") -> dict[str, str]:
-    """Return the Chinese texts of a file by their English text, or by the id of the rule."""
+    """Return the Chinese texts of a file, by English text or by rule id."""
     texts = Path(__file__).with_name(file).read_text(encoding="utf-8")
     table: dict[str, str] = json.loads(texts)
     return table

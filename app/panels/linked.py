@@ -1,6 +1,6 @@
-"""Components that share the selected node: a table, a program's source code, a timeline.
+"""Draw components that share the selected node: a table, the program's source, a timeline.
 
-Each component is a small script that draws values as text. Text of a recording never becomes HTML.
+Each component is a small script, which inserts text of a recording as text and never as HTML.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def _component(name: str) -> Any:
 def draw_linked(
     name: Literal["table", "program", "timeline"], data: dict[str, Any], *, key: str, place: str
 ) -> None:
-    """Draw a component. A node that is clicked in it becomes the selected node of the page.
+    """Draw a component. A node that a visitor clicks becomes the selected node of the page.
 
     Args:
         name: name of the component's script.
-        data: input of the script; the selected node is added to it.
+        data: input of the script, to which the selected node is added.
         key: key of the selection.
-        place: name that identifies this component on the page.
+        place: unique name of this component on the page.
     """
     widget = f"{key} {place}"
 
@@ -49,8 +49,8 @@ def draw_linked(
             node = value["node"]
             select(key, node if isinstance(node, int) else None)
 
-    # The dict is put into a tuple, because Streamlit imports pandas to check whether a value of a
-    # dict is a data frame, and this import takes a second.
+    # The dict is inside a tuple, because for a dict Streamlit imports pandas to check for data
+    # frames, which takes a second.
     drawn = ({**data, "selected": selected_node(key)},)
     _component(name)(data=drawn, key=widget, on_picked_change=on_picked)
 
@@ -66,18 +66,18 @@ def table(
     announced: Sequence[int] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Draw a sortable table with a node for each row.
+    """Draw a sortable table, of which each row may belong to a node.
 
     Args:
-        rows: a dict for each row, with the same keys. A cell is a text, or a text and the number to
-            sort by.
+        rows: a dict for each row, with equal keys. A cell is a text, or a pair of a text and the
+            number to sort by.
         nodes: id of each row's node, or None.
         key: key of the selection.
-        place: name that identifies this table on the page.
+        place: unique name of this table on the page.
         label: name of the table for screen readers.
-        helps: a dict from a column to the tooltip of its title.
-        announced: indices of rows that are predictions, and drawn in a pale color.
-        spare: columns that a narrow table leaves out; a row's tooltip shows them.
+        helps: column -> tooltip of its title.
+        announced: indices of rows that are predictions, which are drawn in a pale color.
+        spare: columns that a narrow table shows only in the tooltips of rows.
     """
     if not rows:
         return

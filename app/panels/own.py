@@ -1,7 +1,7 @@
-"""The script of `graphviz-torch app train.py`, and its recording.
+"""Show the script of `graphviz-torch app train.py` and its recording.
 
-The command runs the script, and the app reads the growing file with the recording. They communicate
-by two files in the folder of the recording: the app creates "stop" to end the script, and the
+The command runs the script, and the app reads the recording, a growing file. Both communicate
+through two files in the folder of the recording: the app creates "stop" to end the script, and the
 command writes the script's exit code to "ended".
 """
 

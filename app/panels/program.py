@@ -24,14 +24,14 @@ def draw_program(
     ran: bool,
     height: int | None = None,
 ) -> None:
-    """Draw the lines of the program. Each line is linked to the nodes that it created.
+    """Draw the lines of the program. A click on a line selects a node that the line created.
 
     Args:
         program: numbers and texts of the lines, as in `Run.program`.
         graph: the recorded graph, or None after an error.
         key: key of the selection.
-        ran: whether backward has run. If not, the line that calls backward is marked as the next.
-        height: height in CSS pixels; a longer program scrolls.
+        ran: whether backward has run. If not, the line that calls backward is marked as next.
+        height: height in CSS pixels. A longer program can be scrolled.
     """
     made: dict[int, list[int]] = defaultdict(list)
     for node in graph.nodes if graph is not None else ():
@@ -58,12 +58,12 @@ def draw_program(
 
 
 def value(graph: Graph | None, nodes: Sequence[int]) -> str:
-    """Return the value of the last node of a line as text; "" if it is large or unknown."""
+    """Return the value that a line's last node computed, as text; "" if it is large or unknown."""
     return graph.nodes[nodes[-1]].value_text if graph is not None and nodes else ""
 
 
 def gradients(graph: Graph) -> list[tuple[int, str]]:
-    """Return nodes and texts with gradients of small leaves, such as (0, "x.grad = [2, 2.667]")."""
+    """Return (node, text) for each small leaf with a gradient: (0, "x.grad = [2, 2.667]")."""
     small = [
         (node, stats)
         for node in graph.nodes

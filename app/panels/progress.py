@@ -43,16 +43,16 @@ def wait(
 ) -> T | None:
     """Return the result of the job. If it fails or is stopped, draw a message and return None.
 
-    If the visitor uses a control of the page, Streamlit runs the page again, which ends the job.
+    If the visitor uses a control of the page, Streamlit runs the page again, which stops the job.
 
     Args:
         job: the job.
         doing: description of the job for the visitor, such as "Running backward".
-        what: the visitor's choice. After the visitor has stopped the job, a job for the same choice
-            does not run before `allow_restart` is called.
+        what: the visitor's choice. If the visitor stops the job, no job runs for the same choice
+            until `allow_restart` is called.
         key: Streamlit key of this place on the page.
-        on_report: called with each value that the job reports; returns the progress from 0 to 1,
-            and a text that describes the progress.
+        on_report: function of a value that the job reports. It returns (progress from 0 to 1, text
+            that describes the progress).
     """
     if st.session_state.get(f"{key} stopped") == what:
         st.info(
@@ -85,7 +85,7 @@ def wait(
     try:
         return job.result
     except JobError as error:
-        # A ValueError of the app's own functions is a full sentence.
+        # The message of a ValueError from the app's functions is a full sentence.
         text = str(error) if error.kind == "ValueError" else f"{error.kind}: {error}"
         st.error(prose(text), icon=":material/error:")
         return None

@@ -1,4 +1,4 @@
-"""Draw a recording on one screen: graph, gradients, copies, and the order of all steps."""
+"""Draw a recording on one screen: graph, gradients, copies, and a timeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEIGHT = 770  # CSS pixels of the graph; it fills a window of 900 pixels
 
 
 def show(opened: OpenedGraph, *, key: str, ran: bool = True, color_by: str | None = None) -> None:
-    """Draw the graph, and next to it copies, the order of all steps, and gradients.
+    """Draw the graph and, beside it, copies, a timeline and gradients.
 
     Args:
         opened: the recording.
@@ -52,7 +52,7 @@ def show(opened: OpenedGraph, *, key: str, ran: bool = True, color_by: str | Non
 
 
 def draw_details(opened: OpenedGraph, *, key: str, ran: bool = True) -> None:
-    """Draw copies, the order of all steps, and gradients."""
+    """Draw copies, a timeline and gradients."""
     graph = opened.graph
     st.markdown(f"## {translated('Copies between devices')}", help=translated(text.TRANSFER))
     draw_transfers(graph, key=key, ran=ran)
@@ -76,7 +76,7 @@ def draw_details(opened: OpenedGraph, *, key: str, ran: bool = True) -> None:
 
 
 def begin(opened: OpenedGraph, *, key: str, start: int | None = None) -> None:
-    """Make this graph the one whose nodes are selected. Call this before drawing.
+    """Set the graph in which nodes are selected. Call this before drawing.
 
     Args:
         opened: the recording.

@@ -1,4 +1,4 @@
-"""Cache results of jobs while the visitor's choice is the same. All visitors share the examples."""
+"""Cache the results of jobs. All visitors share the results of examples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .progress import allow_restart, visitor, wait
 
 SECONDS = 60  # default time limit of a job
 _MAX_RESULTS = 4  # number of cached results for one place on a page
-_shared: dict[Any, tuple[Any, Any]] = {}  # key of a call -> (arguments, result)
+_shared: dict[Any, tuple[Any, Any]] = {}  # key of a call -> (its arguments, its result)
 _lock = threading.Lock()
 
 
@@ -35,7 +35,7 @@ def result(
         doing: description of the job for the visitor.
         function, arguments: as for `Job`.
         seconds: limit on CPU time, after which the job is killed.
-        shared: whether to cache the result for all visitors, as for the few examples.
+        shared: True to cache the result for all visitors, as for examples.
         on_report: as for `wait`.
 
     Returns:
@@ -62,7 +62,7 @@ def result(
 
 
 def _key(argument: Any) -> Any:
-    """Return a cache key for an argument. A graph's key is its `id`: comparing graphs takes long.
+    """Return a cache key for an argument: for a graph its `id`, because comparing graphs is slow.
 
     The graph is kept alive with the result, so that its `id` is not reused.
     """
@@ -72,6 +72,6 @@ def _key(argument: Any) -> Any:
 
 
 def forget(key: str) -> None:
-    """Drop the cached results at `key`: the job runs again, even if the visitor had stopped it."""
+    """Drop the cached results at `key`, so that the job runs again, even after it was stopped."""
     allow_restart(key)
     st.session_state.pop(f"{key} results", None)

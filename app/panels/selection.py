@@ -11,9 +11,9 @@ _MAX_DIGITS = 9  # largest number of digits of a node's id in a link
 
 
 def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
-    """Select the node in the page's link, or `start`; for a new graph, clear the selection.
+    """Select the node in the page's link, or `start`. For a new graph, clear the selection.
 
-    For a graph with the same nodes, such as the graph after backward, the selection stays.
+    A graph with the same nodes, such as the graph after backward, keeps the selection.
     """
     state = st.session_state
     nodes = [node.name for node in graph.nodes]

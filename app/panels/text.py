@@ -60,7 +60,7 @@ def count(number: int, thing: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return a text on one line, with the special characters of Markdown escaped."""
+    """Return a text as one line, with the special characters of Markdown escaped."""
     special = "\\`*_{}[]()#+-.!|~$:<>&"
     return "".join(f"\\{letter}" if letter in special else letter for letter in text).replace(
         "\n", " "

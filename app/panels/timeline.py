@@ -13,16 +13,16 @@ from .linked import draw_linked
 from .selection import name
 from .text import size
 
-_MAX_STEPS = 600  # largest number of steps in a timeline; others are left out
+_MAX_STEPS = 600  # largest number of steps in a timeline
 _MAX_COPIES = 200
-_OFFSET = 0.4  # offset of a copy outside of the graph, in steps
+_OFFSET = 0.4  # offset of a copy that has no node in the graph, in steps
 
 
 def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
     """Draw each step as a tick in the row of its device, and each copy as an arrow between rows.
 
-    The horizontal axis is the order of steps, not time: first forward, in the order of the graph's
-    nodes, then backward, in the order in which the nodes ran.
+    The horizontal axis is not time but the order of steps: first forward, in the order of the
+    graph's nodes, then backward, in the order in which it ran the nodes.
 
     Returns:
         The number of steps and copies that were left out.
@@ -57,7 +57,7 @@ def events(
     done = [n for n in graph.nodes if n.order is not None]
     start = len(graph.nodes) + 1
     at = {n.id: start + (n.order or 0) for n in done}
-    if not ran:  # backward has not run yet: use the order in which it will run
+    if not ran:  # backward has not run yet, so use the expected order
         at = {n.id: start + len(graph.nodes) - n.id for n in graph.nodes}
     forward = [n for n in graph.nodes if not n.leaf]
     steps = [
@@ -77,11 +77,11 @@ def events(
     rows = []
     outside = [t for t in graph.transfers[:_MAX_COPIES] if not t.after_backward]
     before = sum(1 for _ in takewhile(lambda t: t.node is None, outside))
-    # stage of the step -> place of the last step or copy in it
+    # "forward" or "backward" -> position of its last step or copy
     last = {"forward": -_OFFSET * (before + 1), "backward": start - 1.0}
     last["after backward"] = max(at.values(), default=start - 1.0)
     for transfer in graph.transfers[:_MAX_COPIES]:
-        # A copy outside of the graph is drawn a little to the right of the step before it.
+        # A copy without a node in the graph is drawn a little to the right of the previous step.
         stage = transfer.phase_text.removeprefix("in ")
         place = last[stage] + _OFFSET
         if transfer.node is not None:

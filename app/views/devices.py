@@ -82,7 +82,7 @@ def _draw_timing() -> None:
 
 
 def _ask(work: str) -> None:
-    """Request a measurement, even if this work was measured before."""
+    """Request a measurement of this work, even if there is a cached result."""
     forget("compare")
     st.session_state["measured"] = work
 

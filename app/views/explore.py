@@ -67,7 +67,7 @@ def draw() -> None:
 
 
 def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
-    """Return the title and the recording of a file, of the app's script, or of a gallery model."""
+    """Return (title, recording) of a file, of the app's script, or of a gallery model."""
     if title == FILE:
         return _open_files(key)
     if title == own.title():
@@ -81,7 +81,7 @@ def _open(title: str, *, key: str) -> tuple[str, OpenedGraph] | None:
 
 
 def _open_files(key: str) -> tuple[str, OpenedGraph] | None:
-    """Return the name and the recording of the opened file, or of the chosen one of several."""
+    """Return (name, recording) of the opened file or, if there are several, of the chosen one."""
     files = open_recordings("A recording, or those of several ranks (.json, .json.gz)", key=key)
     if len(files) < 2:
         return files[0] if files else None

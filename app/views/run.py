@@ -96,7 +96,7 @@ def draw() -> None:
         made = _result(choice, backward, shared)
         if made is not None:
             if made.error and st.session_state.get("failed choice") != choice:
-                # This disables the button in the following rerun.
+                # This disables the button in the next run of the page.
                 st.session_state["failed choice"] = choice
                 st.rerun()
             _draw_left(made, backward)
@@ -114,7 +114,7 @@ def draw() -> None:
     if made is not None and made.script:
         title, icon = translated("The same as a script"), ":material/content_copy:"
         with st.expander(title, icon=icon, key="script", on_change="rerun") as part:
-            if part.open:  # the browser loads the code viewer only when this is drawn
+            if part.open:  # draw the code only now, because the browser then loads a code viewer
                 st.code(made.script, language=None, line_numbers=True)
 
 
@@ -139,7 +139,7 @@ def _result(choice: Choice, backward: bool, shared: bool) -> Run | None:
     if choice == example.CHOICE and not backward:
         return example.forward()
     if choice.source == "expression":
-        try:  # report errors in the text without starting a job
+        try:  # report an error in the text before a job is started
             parse(choice.program)
             input_lines(choice.inputs)
         except ExpressionError as error:
@@ -173,7 +173,7 @@ def _draw_left(made: Run, backward: bool) -> None:
 def _is_backward_requested(choice: Choice, hit: bool) -> bool:
     """Return True if the button was pressed for this choice, or the link has `backward=1`."""
     state = st.session_state
-    if "played" not in state:  # this is the first run of the session
+    if "played" not in state:  # the page runs for the first time in this session
         state["played"] = choice if st.query_params.get("backward") == "1" else None
     if hit:
         allow_restart("run")

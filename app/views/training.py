@@ -20,7 +20,7 @@ from ..panels.selection import follow
 SECONDS = 300
 FLOOR = 1e-12  # drawn instead of 0 on the logarithmic axis
 ACTIVATIONS = ("Sigmoid", "Tanh", "ReLU")
-DRAW_SECONDS = 1.0  # minimum time between drawings, so that slow browsers handle clicks
+DRAW_SECONDS = 1.0  # minimum time between drawings, so that slow browsers can handle clicks
 MAX_STEPS = 3000
 MAX_DEPTH = 24
 ABOUT = (
@@ -87,7 +87,7 @@ def draw() -> None:
 
 
 def _draw_pause(place: DeltaGenerator, paused: bool, ended: bool) -> None:
-    """Draw the button that pauses and continues the training; disable it after training ends."""
+    """Draw the button that pauses and continues the training, and is disabled after its end."""
     place.button(
         "Continue" if paused else "Pause",
         icon=":material/resume:" if paused else ":material/pause:",

@@ -13,11 +13,11 @@ from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, columns_of, is_recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
-# A gradient with a larger relative difference is changed. Float32 sums in a different order differ
-# by less.
+# A gradient is changed if its relative difference is larger than this. Float32 sums that are
+# computed in another order differ by less.
 GRADIENT_TOLERANCE = 1e-4
 Row = TypeVar("Row", Node, ModuleRow)
-_MIN_SECONDS = 1e-4  # times shorter than this are not compared, because they vary too much
+_MIN_SECONDS = 1e-4  # shorter times are not compared, because they vary too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Change:
 
     a: int  # id of the node in the first graph
     b: int  # id of the node in the second graph
-    # Name of the field: "shape", "dtype", "device", "attribute", "gradient", "time", or the title
-    # of a column.
+    # Name of the field: "shape", "dtype", "device", "attribute", "gradient", "time", or a column
+    # title.
     what: str
     before: str
     after: str
@@ -48,12 +48,12 @@ class ModuleChange:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveChange:
-    """A difference in the collectives of one kind and group in two matched modules."""
+    """A change in the number or bytes of a module's collectives of one kind and group."""
 
     path: str  # path of the module in the second graph
     kind: str
     group: str
-    before: tuple[int, int]  # number of collectives, and sum of their bytes, in the first graph
+    before: tuple[int, int]  # (number of collectives, sum of their bytes) in the first graph
     after: tuple[int, int]  # the same in the second graph
 
     def __str__(self) -> str:
@@ -69,9 +69,9 @@ class CollectiveChange:
 def collective_changes(
     a: Graph, b: Graph, renamed: Iterable[tuple[str, str]]
 ) -> Iterator[CollectiveChange]:
-    """Yield changes in the number or bytes of collectives.
+    """Yield the changes in the number or bytes of collectives.
 
-    Yield nothing unless backward was recorded in both graphs.
+    Yield nothing if one of the graphs has no recorded backward.
 
     Args:
         a, b: the graphs.
@@ -89,11 +89,11 @@ def collective_changes(
 def _count_collectives(
     graph: Graph, renamed: Iterable[tuple[str, str]]
 ) -> dict[tuple[str, str, str], tuple[int, int]]:
-    """Return (module, kind, group) -> (number of collectives, sum of their bytes).
+    """Return (module, kind, group) -> (number of these collectives, sum of their bytes).
 
     Args:
         graph: the graph.
-        renamed: (path in `graph`, path to return instead) of each renamed module.
+        renamed: (path in `graph`, path in the result) of each renamed module.
     """
     counts: Counter[tuple[str, str, str]] = Counter()
     sizes: Counter[tuple[str, str, str]] = Counter()
@@ -109,7 +109,7 @@ def _count_collectives(
 
 
 def module_changes(a: Graph, b: Graph, pairs: Iterable[tuple[int, int]]) -> Iterator[ModuleChange]:
-    """Yield changes of modules that have the same path or contain matched nodes.
+    """Yield the changed fields of modules. Modules match by their paths or by matched nodes inside.
 
     Args:
         a, b: the graphs.
@@ -130,7 +130,7 @@ def changes(a: Node, b: Node, gradient_tolerance: float, time_tolerance: float) 
         yield from _outputs(a, b)
     if a.attributes != b.attributes:
         yield from _attributes(a, b)
-    # Gradients are compared only if both nodes have one, since a traced graph has no gradients.
+    # Gradients are compared only if both nodes have some, because a traced graph has none.
     for before, after in zip(a.grad_outputs, b.grad_outputs, strict=False):
         if before is not None and after is not None and _differs(before, after, gradient_tolerance):
             yield Change(a.id, b.id, "gradient", *_gradients(before, after))
@@ -156,7 +156,7 @@ def _changed_fields(a: Row, b: Row) -> Iterator[tuple[str, str, str]]:
 
 @cache
 def _compared_fields(cls: type) -> tuple[tuple[str, Column], ...]:
-    """Return (field, declaration) for the fields of a class that `diff` compares for equality."""
+    """Return (name, declaration) of the fields that `diff` compares for equality."""
     return tuple(each for each in columns_of(cls).items() if each[1].compared)
 
 
@@ -184,8 +184,8 @@ def _outputs(a: Node, b: Node) -> Iterator[Change]:
 def _attributes(a: Node, b: Node) -> Iterator[Change]:
     """Yield changes of attributes that both nodes have.
 
-    Yield nothing if output shapes differ, since attributes such as sizes then differ as well. The
-    name of an operand without gradient ("data") is not compared.
+    Yield nothing if output shapes differ, because attributes such as sizes then differ as well. The
+    attribute "data", the name of an operand without gradient, is not compared.
     """
     if [meta and meta.shape for meta in a.outputs] != [meta and meta.shape for meta in b.outputs]:
         return
@@ -198,7 +198,7 @@ def _attributes(a: Node, b: Node) -> Iterator[Change]:
 def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
     if math.isinf(tolerance):
         return False
-    # Statistics of one shard differ from statistics of the whole gradient.
+    # Statistics of a shard and of the whole gradient are not comparable.
     if a.extent != b.extent:
         return True
     if (a.nan, a.inf) != (b.nan, b.inf):
@@ -208,7 +208,7 @@ def _differs(a: GradientStats, b: GradientStats, tolerance: float) -> bool:
 
 
 def _gradients(a: GradientStats, b: GradientStats) -> tuple[str, str]:
-    """Return both gradients as text, with enough digits to show a difference."""
+    """Return both gradients as texts, with enough digits to show the difference."""
     texts = [(_gradient(a, digits), _gradient(b, digits)) for digits in (4, 7, 10, 17)]
     return next((pair for pair in texts if pair[0] != pair[1]), texts[0])
 

@@ -1,4 +1,4 @@
-"""Estimate how much two results differ, from their fingerprints."""
+"""Estimate the difference of two results from their fingerprints."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..graph import Edge, Fingerprint, Graph
 
 ALONG, NEAR, FIRST, WHOLE = slice(0, 2), slice(2, 4), slice(4, 5), slice(5, 6)
 
-# dtype -> relative difference between results whose sums were computed in different orders.
+# dtype -> relative difference of two results that differ only in the order of sums.
 ROUNDING = {"float64": 1e-9, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
 def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
-    """Return, for each node, the largest rounding error of its dtype and of the dtypes upstream."""
+    """Return, for each node, the largest rounding error of the dtypes at and upstream of it."""
     found: list[float] = []
     for node in graph.nodes:
         dtypes = [meta.dtype for meta in node.outputs if meta is not None]
@@ -24,7 +24,7 @@ def rounding_of(graph: Graph, inputs: Sequence[Sequence[Edge]]) -> list[float]:
 
 
 def is_identifying(value: Fingerprint | None) -> bool:
-    """Return True if a fingerprint is finite and not of an empty result."""
+    """Return True if a fingerprint belongs to a finite result with elements."""
     return (
         value is not None
         and math.isfinite(value.norm + value.mean + value.least + value.greatest)
@@ -33,13 +33,14 @@ def is_identifying(value: Fingerprint | None) -> bool:
 
 
 def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
-    """Return a lower bound of the relative difference of two results.
+    """Return a lower bound on the relative difference of two results.
 
     The distance is inf if the results have different numbers of elements.
 
     Args:
         a, b: fingerprints of the results.
-        places: True to compare elements position by position, False to ignore their order.
+        places: True to compare elements position by position, False to ignore the order of
+            elements.
 
     >>> one = Fingerprint(2, 5.0, 3.5, 3.0, 4.0, (0, 0, 0, 0, 0, 0, 7.0, 3.64))
     >>> round(distance(one, one._replace(norm=5.05), places=True), 4)
@@ -66,7 +67,7 @@ def distance(a: Fingerprint, b: Fingerprint, *, places: bool) -> float:
 
 
 def equal_projections(a: Fingerprint, b: Fingerprint, part: slice, tolerance: float) -> bool:
-    """Return True if the projections in the slice `part` are equal up to `tolerance`."""
+    """Return True if a slice of the projections of two fingerprints is equal up to a tolerance."""
     size = max(a.norm, b.norm)
     differing = _differences(a.projections[part], b.projections[part], size)
     return max(differing, default=0.0) <= tolerance

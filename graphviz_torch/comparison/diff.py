@@ -2,8 +2,8 @@
 
 A node is changed if one of these differs: the shape, dtype or device of an output, an attribute
 that does not follow from shapes, or the gradient of an output. Times are compared only if a
-tolerance is given. Labels, modules and source lines are used to match nodes, but a difference in
-them is not a change.
+tolerance is given. Labels, modules and source lines help to match nodes, but they may differ in an
+unchanged node.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from .renames import renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 
-# Section of the text -> kinds of changes (`Change.what`) in it; () for all kinds not listed here.
+# Section of the text -> changed fields (`Change.what`) in this section. () means all fields that
+# are not listed here.
 _PARTS: dict[str, tuple[str, ...]] = {
     "shapes": ("shape", "dtype", "device", "attribute"),
     "values": (),
@@ -81,7 +82,7 @@ class GraphDiff:
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """(path in a, path in b) of each renamed module. A new name alone is not a difference."""
+        """(path in a, path in b) of each renamed module. A new name alone is no difference."""
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)
 
@@ -95,12 +96,12 @@ class GraphDiff:
 
         Sections are structure, shapes, values, times, modules, collectives and names.
 
-        A line starts with `+` for added, `-` for removed, `~` for changed and `=` for renamed.
-        Lines are cut to the width of the terminal, or to 80 characters without a terminal. Changes
-        that differ only in the number of a block share one line, which ends with their count.
+        A line starts with `+` (added), `-` (removed), `~` (changed) or `=` (renamed). Lines are cut
+        to the width of the terminal, or to 80 characters without a terminal. Changes that differ
+        only in the number of a block share one line, which ends with the number of changes.
 
         Args:
-            limit: maximum number of lines in a section. A further line counts the omitted lines.
+            limit: maximum number of lines in a section. One more line says how many were omitted.
             wide: True to show all lines in full length.
         """
         width = line_width(wide)
@@ -149,7 +150,7 @@ class GraphDiff:
         )
 
     def union(self) -> Graph:
-        """Return a graph for drawing that contains `b` and the nodes removed from `a`."""
+        """Return a graph to draw: `b`, and the nodes that were removed from `a`."""
         return self._union()[0]
 
     def marks(self) -> dict[int, Mark]:
@@ -190,9 +191,9 @@ class GraphDiff:
                     yield f"{sign} edge {names}, input {edge.input_nr}"
 
     def _union(self) -> tuple[Graph, dict[tuple[int, int], int]]:
-        """Return the union, and a map from (0, id in a) or (1, id in b) to the id in the union."""
+        """Return the union, and (0, id in a) or (1, id in b) -> id in the union."""
         to_b = dict(self.pairs)
-        # A removed node comes after all its inputs, including removed inputs.
+        # A removed node is placed after all its inputs, including removed inputs.
         order: dict[tuple[int, int], tuple[int, int, int]] = {
             (1, node.id): (node.id, 0, 0) for node in self.b.nodes
         }
@@ -216,7 +217,8 @@ class GraphDiff:
         gone = set(self.removed)
         for e in self.removed_edges:
             moved = e._replace(source=place[e.source], target=place[e.target])
-            # An edge of a that leads backward in the order of b is left out: it would make a cycle.
+            # An edge of a is left out if it leads backward in the order of b, because it could
+            # close a cycle.
             if gone & {e.source, e.target} and moved.source < moved.target:
                 edges.append(moved)
         outputs = tuple((places[1, node], nr) for node, nr in self.b.outputs)
@@ -231,14 +233,14 @@ def diff(
     time_tolerance: float = math.inf,
     titles: tuple[str, str] = ("", ""),
 ) -> GraphDiff:
-    """Return the changes from `a` to `b`, whose nodes are matched by structure, labels and modules.
+    """Match the nodes of two graphs by structure, labels and modules, and return the changes.
 
     Args:
         a, b: graphs, or recordings of one step.
-        gradient_tolerance: maximum relative difference of the norm, and of the largest absolute
-            value, of a gradient that is not changed (default 1e-4); `math.inf` ignores gradients.
-        time_tolerance: maximum relative difference of a time that is not changed; 1.0 allows twice
-            the time. Times are ignored by default, because they differ from run to run.
+        gradient_tolerance: relative difference up to which a gradient counts as unchanged, for its
+            norm and its largest absolute value (default 1e-4). `math.inf` ignores gradients.
+        time_tolerance: relative difference up to which a time counts as unchanged; 1.0 allows twice
+            the time. By default, times are ignored, because they differ from run to run.
         titles: names of the two graphs in the text and below the picture.
 
     >>> import torch
@@ -294,7 +296,7 @@ def _merge_lines(lines: Iterable[str]) -> list[str]:
 
 
 def _values(change: Change) -> str:
-    """Return "before -> after" for a change; for gradients, the norms suffice if they differ."""
+    """Return "before -> after" for a change; only the norms of gradients if they differ."""
     parts = [text.partition(", max ") for text in (change.before, change.after)]
     (before, _, rest), (after, _, _) = parts
     if rest and before != after and not any(" " in part[2] for part in parts):

@@ -1,7 +1,7 @@
-"""Explain the first difference between two runs, as far as the two graphs show its cause.
+"""Explain the first difference between two runs, if the two graphs show its cause.
 
-Each private method of `DivergencePoint` looks for one cause. It returns a sentence if it finds the
-cause, else "".
+Each private method of `DivergencePoint` looks for one cause, and returns a sentence, or "" if it is
+not the cause.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from ..graph.units import number_text
 from .closeness import ALONG, FIRST, NEAR, distance, equal_projections, is_identifying
 from .value_pairs import MOVED_DISTANCE, TRANSPOSES, ValuePairs, shape_of, value_of
 
-# A node is the cause of a difference if the difference of its result is more than this many times
-# that of its inputs.
+# A node causes a difference if the difference of its result exceeds the difference of its inputs by
+# this factor.
 _JUMP_FACTOR = 8
 _SAME_TOLERANCE = 1e-5  # maximum relative difference of two results with the same elements
 _EQUAL_TOLERANCE = 1e-4  # maximum relative difference of two equal numbers
@@ -53,7 +53,7 @@ class DivergencePoint:
         self.near_b = _nearby_nodes(after, b)
 
     def kind(self) -> str:
-        """Return a sentence on the first cause that is found; "" if none is found."""
+        """Return a sentence on the first cause that applies; "" if none does."""
         for answer in (
             self._finite,
             self._attribute,
@@ -90,12 +90,12 @@ class DivergencePoint:
         return ""
 
     def _gelu(self) -> str:
-        """Return a sentence if the two graphs compute GELU by different formulas."""
+        """Return a sentence if the two graphs use different formulas for GELU."""
         formula_a, formula_b = (_formula(near) for near in (self.near_a, self.near_b))
         if not formula_a or not formula_b or formula_a == formula_b:
             return ""
-        # The values are compared as well, unless the constant of a GELU formula in only one of the
-        # graphs already proves the difference.
+        # The values are compared as well. This is not needed if only one graph contains the
+        # constant of a GELU formula.
         by_hand = bool(_constants(self.near_b)) != bool(_constants(self.near_a))
         if not by_hand and self.value_a is not None and self.value_b is not None:
             least = abs(self.value_a.least - self.value_b.least)
@@ -104,7 +104,7 @@ class DivergencePoint:
         return f"another approximation of GELU: {formula_a} before, {formula_b} after"
 
     def _dropout(self) -> str:
-        """Return a sentence if dropout acts in one run only, or with different random numbers."""
+        """Return a sentence if dropout is active in one run only, or has other random numbers."""
         acts = [
             next(filter(None, map(_dropout_of, near)), "") for near in (self.near_a, self.near_b)
         ]
@@ -112,7 +112,7 @@ class DivergencePoint:
             return f"dropout with other random numbers: {acts[1]}"
         if acts[0] or acts[1]:
             lacks = self.after if acts[0] else self.before
-            # If dropout is active elsewhere in this run, the two nodes may not correspond.
+            # If this run uses dropout elsewhere, the two nodes may not correspond.
             if any(map(_dropout_of, lacks.own_graph.nodes)):
                 return ""
             where = "before and not after" if acts[0] else "after and not before"
@@ -133,7 +133,7 @@ class DivergencePoint:
         return ""
 
     def _bias(self) -> str:
-        """Return a sentence if a bias is added in one run only."""
+        """Return a sentence if only one run adds a bias."""
         leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         if self.a is None or len(leaves_a) == len(leaves_b):
             return ""
@@ -147,7 +147,7 @@ class DivergencePoint:
         return f"a missing bias: {names[0]} is not added {word}" if names else ""
 
     def _weight(self) -> str:
-        """Return a sentence if a weight has another value, or is transposed in one run only."""
+        """Return a sentence if a weight has another value, or if only one run transposes it."""
         leaves_a, leaves_b = _leaves(self.before, self.near_a), _leaves(self.after, self.near_b)
         missing = [leaf for leaf in leaves_b if self.after.states[leaf.id] == "other"]
         for leaf in missing:
@@ -172,7 +172,7 @@ class DivergencePoint:
         return self._transposed_weight(leaves_a, leaves_b)
 
     def _transposed_weight(self, leaves_a: list[Node], leaves_b: list[Node]) -> str:
-        """Return a sentence if a square weight is equal in both runs, but transposed in one only.
+        """Return a sentence if a square weight has equal values, but only one run transposes it.
 
         Args:
             leaves_a: leaves that the node of the first graph uses.
@@ -193,8 +193,8 @@ class DivergencePoint:
         """Return a sentence if the results have the same elements in different positions."""
         if self.value_a is None or self.value_b is None or self.a is None:
             return ""
-        # The tolerance is small, because softmax with another mask returns nearly the same
-        # elements. A permutation causes no rounding.
+        # The tolerance is small: a permutation causes no rounding, and a softmax with another mask
+        # returns nearly the same elements.
         if distance(self.value_a, self.value_b, places=False) > _SAME_TOLERANCE:
             return ""
         if distance(self.value_a, self.value_b, places=True) < MOVED_DISTANCE:
@@ -274,7 +274,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """Return the constant factor from result `a` to result `b`; None if there is none."""
+    """Return the factor by which result `b` is a multiple of result `a`; None if it is none."""
     if (
         not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements
@@ -315,7 +315,7 @@ _NAMES = {
 }
 # Words in the names of operations that may add a bias.
 _ADDS = ("mm", "add", "linear", "conv", "norm", "view", "mv", "dot")
-# (words in the name of an operation, likely cause outside of the graph if its result differs).
+# (words in an operation's name, likely cause outside of the graph if the result differs).
 _OUTSIDE = (
     (("embedding", "index", "gather", "slice", "select"), "other indices or positions"),
     (("scaled_dot_product", "attention"), "another mask or scale"),
@@ -326,7 +326,7 @@ _OUTSIDE = (
 
 
 def _nearby_nodes(pairs: ValuePairs, node: int) -> list[Node]:
-    """Return a node and its upstream nodes, up to the nearest results that both runs have."""
+    """Return a node and the nodes upstream, up to the nearest results that both runs contain."""
     found: dict[int, None] = {node: None}
     stack = [node]
     while stack and len(found) < 64:
@@ -345,9 +345,9 @@ def _attributes(node: Node) -> dict[str, str]:
 
 
 def _formula(near: Sequence[Node]) -> str:
-    """Return the formula by which some nodes compute GELU: "tanh", "sigmoid" or "none" (exact).
+    """Return the formula for GELU that nodes use: "tanh", "sigmoid", or "none" for the exact one.
 
-    Return "" if they do not compute GELU.
+    Return "" if the nodes do not compute GELU.
     """
     names = {node.operation for node in near}
     for node in near:
@@ -376,7 +376,7 @@ def _dropout_of(node: Node) -> str:
 
 
 def _epsilon(pairs: ValuePairs, near: Sequence[Node]) -> str:
-    """Return the epsilon of a norm layer: an attribute, or the number added before the square root.
+    """Return the epsilon of a norm layer: an attribute, or a number added before the square root.
 
     Return "" if the nodes have no epsilon.
     """
@@ -401,7 +401,7 @@ def _is_small(text: str) -> bool:
 
 
 def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
-    """Return the leaves that these nodes use, directly or through a transpose."""
+    """Return the leaves that nodes use, directly or through a transpose."""
     nodes = pairs.own_graph.nodes
     found: dict[int, Node] = {}
     for node in near:
@@ -416,9 +416,9 @@ def _leaves(pairs: ValuePairs, near: Sequence[Node]) -> list[Node]:
 
 
 def _is_transposed_before_use(pairs: ValuePairs, leaf: int, near: Sequence[Node]) -> bool | None:
-    """Return True if a leaf is transposed before one of the nodes `near` uses it.
+    """Return True if one of the nodes `near` uses a transposed leaf, False if it is not transposed.
 
-    Return None if none of them uses the leaf.
+    Return None if none of the nodes uses the leaf.
     """
     for product in near:
         for edge in pairs.inputs[product.id]:

@@ -1,7 +1,7 @@
-"""Find where two runs diverge: the first result that is not equal, with its line and module.
+"""Find where two runs diverge: the first result that differs, with its line and module.
 
-Both runs are recorded with `record(fingerprints=True)`. They are runs of a program before and after
-a change, or of two programs that should compute the same.
+Both runs are recorded with `record(fingerprints=True)`. They are runs of one program before and
+after a change, or of two programs that should compute the same results.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .difference_kinds import DivergencePoint, order_text
 from .matching import match
 from .value_pairs import ValuePairs, shape_of, value_of
 
-# Maximum number of nodes of the first graph that are compared to find the counterpart of a node.
+# Maximum number of candidates for the counterpart of a node that are compared.
 _MAX_CANDIDATES = 24
-# Results that were not matched by structure are unrelated above this relative difference.
+# Two results that were not matched by structure are unrelated if they differ by more than this.
 _UNRELATED_DISTANCE = 0.5
-# A node is the cause of a difference if the difference of its result is more than this many times
-# that of its inputs.
+# A node causes a difference if the difference of its result exceeds the difference of its inputs by
+# this factor.
 _JUMP = 8
 
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first result of the second graph that the first graph does not have.
+    """The first result of the second graph that differs from the first graph.
 
-    False in a boolean context if all results are equal.
+    The object is False in a boolean context if all results are equal.
 
     >>> import torch
     >>> from graphviz_torch import record
@@ -65,7 +65,7 @@ class FirstDifference:
         return self.after is not None or self.before is not None
 
     def to_text(self) -> str:
-        """Return a text on the result at which the runs diverge, the cause, and both nodes."""
+        """Return a text: the result at which the runs diverge, the cause, and both nodes."""
         lines = [self._head()]
         if self.kind:
             lines.append(f"  {self.kind}")
@@ -105,7 +105,7 @@ class FirstDifference:
 
     @cached_property
     def difference(self) -> GraphDiff:
-        """A diff of both graphs for drawing. Only the node where they diverge is changed in it."""
+        """A diff of both graphs to draw, in which only the node where they diverge is changed."""
         found = diff(self.a, self.b, gradient_tolerance=math.inf, titles=self.titles)
         changed: tuple[Change, ...] = ()
         if self.after is not None and self.after not in found.added:
@@ -124,7 +124,7 @@ class FirstDifference:
 
     @property
     def changed(self) -> tuple[Change, ...]:
-        """The change at the node where the runs diverge, in a tuple; () if the node was added."""
+        """A tuple with the change of the node where the runs diverge; () if the node was added."""
         return self.difference.changed
 
     @property
@@ -143,9 +143,9 @@ class FirstDifference:
         return self._head()
 
     def union(self) -> Graph:
-        """Return one graph that contains both graphs, for drawing.
+        """Return a graph to draw that contains both graphs.
 
-        A note is at the node where the runs diverge.
+        The node where the runs diverge has a note.
         """
         graph = self.difference.union()
         notes = {
@@ -172,12 +172,13 @@ def first_difference(
     tolerance: float | None = None,
     titles: tuple[str, str] = ("", ""),
 ) -> FirstDifference:
-    """Return the first result in which two recorded runs differ, with its node in each graph.
+    """Return the first result that differs between two recorded runs, with its node in each graph.
 
-    Nodes are matched by structure or, if names and shapes differ, by value, so that a model can be
-    compared with the same model written in other code. A result of the second graph differs if no
-    result of the first graph has the same elements, and if all results computed from it, up to the
-    outputs, differ as well.
+    Nodes are matched by structure. If names and shapes differ, they are matched by value, so that a
+    model can be compared with the same model written in other code.
+
+    A result of the second graph differs if two things are true: no result of the first graph has
+    the same elements, and the results computed from it, up to an output, differ as well.
 
     Args:
         a, b: runs, recorded with `record(fingerprints=True)`.
@@ -256,7 +257,7 @@ def first_difference(
 
 
 def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
-    """Return the first node whose result differs much more than its inputs.
+    """Return the first node whose result differs much more than the inputs of the node.
 
     If there is no such node, return the first differing node.
     """
@@ -270,7 +271,7 @@ def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
 def _first_differing_result(pairs: ValuePairs) -> int | None:
     """Return the first node whose result differs, although the outputs are equal.
 
-    Return None if there is no such node, or if not all nodes of both graphs are matched.
+    Return None if there is no such node, or if a node of either graph has no match.
     """
     same_program = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
     if not same_program:
@@ -286,10 +287,10 @@ def _first_differing_result(pairs: ValuePairs) -> int | None:
 
 
 def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
-    """Return the first node with the same elements as its match, but in different positions.
+    """Return the first node whose result has the elements of its match in different positions.
 
-    The search follows the nodes upstream of `ends` as long as their results are in this state.
-    Return None if there is no such node.
+    The search starts at `ends`, and continues upstream as long as this is true. Return None if
+    there is no such node.
     """
     found: set[int] = set()
     stack, entered = [*ends], set()
@@ -305,7 +306,7 @@ def _first_moved_result(pairs: ValuePairs, ends: list[int]) -> int | None:
 
 
 def _partner(before: ValuePairs, after: ValuePairs, place: int, differing: list[int]) -> int | None:
-    """Return the counterpart in the first graph of the node at which the runs diverge.
+    """Return the counterpart, in the first graph, of the node at which the runs diverge.
 
     Args:
         before: the nodes of the first graph, with their matches.

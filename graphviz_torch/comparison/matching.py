@@ -1,10 +1,9 @@
-"""Match the nodes of two graphs by structure, labels and modules, not by position.
+"""Match the nodes of two graphs by structure, labels and modules instead of by position.
 
-Unchanged parts are matched by two hashes of each node: `down` is a hash of all nodes that the node
-depends on, `up` a hash of all nodes that depend on the node. At first the hashes include labels,
-modules and shapes. Later they include fewer of these, so that changed nodes are matched too. Then
-neighbors of matched nodes are matched, and the remaining nodes between two matches are aligned in
-order.
+Unchanged nodes are matched by two hashes: `down` is a hash of all nodes that a node depends on,
+`up` a hash of all nodes that depend on the node. At first the hashes include labels, modules and
+shapes. Later they include fewer of these, so that changed nodes match as well. Then the neighbors
+of matched nodes are matched. The remaining nodes between two matches are aligned in order.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from collections.abc import Callable, Container, Hashable, Iterator, Sequence
 from ..graph import Graph, Node
 from ..graph.gc import with_gc_disabled
 
-# Sequences that differ by more insertions and deletions are aligned approximately, because the time
-# of the exact alignment is proportional to the number of these times the length.
+# Sequences that differ by more insertions and deletions than this are aligned approximately. The
+# time of an exact alignment is proportional to this number and to the length.
 _MAX_EDITS = 400
-LEVELS = range(3)  # how strictly nodes are compared (see `_GraphIndex.keys`), from strict to loose
+LEVELS = range(3)  # levels of comparison, from strict to loose (see `_GraphIndex.keys`)
 
 
 class _GraphIndex:
@@ -33,7 +32,7 @@ class _GraphIndex:
             self._ends[node].append(place << 8 | output_nr)
 
     def keys(self, level: int) -> Sequence[Hashable]:
-        """Return a key for each node. Two nodes are equal at a level if their keys are equal.
+        """Return a key for each node. At this level, two nodes are equal if their keys are equal.
 
         Level 0 compares name, shapes, label, scope and positions in `Graph.outputs`; level 1
         compares name and shapes; level 2 compares the name alone.
@@ -48,7 +47,7 @@ class _GraphIndex:
         return list(map(hash, zip(names, shapes, labels, strict=True)))
 
     def hash_inputs(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
-        """Return for each node a hash of its key and of the keys of all nodes that it depends on.
+        """Return, for each node, a hash of its key and the keys of all nodes that it depends on.
 
         The nodes in `without` are ignored.
         """
@@ -63,7 +62,7 @@ class _GraphIndex:
         return down
 
     def hash_users(self, keys: Sequence[Hashable], without: Container[int] = ()) -> list[int]:
-        """Return for each node a hash of its key and of the keys of all nodes that depend on it."""
+        """Return, for each node, a hash of its key and the keys of all nodes that depend on it."""
         up = [0] * len(keys)
         for i in reversed(range(len(keys))):
             ends = [
@@ -77,7 +76,7 @@ class _GraphIndex:
         return up
 
     def components(self, without: Container[int]) -> list[list[int]]:
-        """Return the connected components of the graph after removing the nodes in `without`."""
+        """Return the connected components of the graph without the nodes in `without`."""
         found: list[list[int]] = []
         reached: set[int] = set()
         for first in range(len(self.nodes)):
@@ -94,7 +93,7 @@ class _GraphIndex:
         return found
 
     def neighbors(self, node: int) -> Iterator[int]:
-        """Yield the nodes that an edge connects to `node`."""
+        """Yield the nodes that have an edge to or from `node`."""
         yield from (e.source for e in self.inputs[node])
         yield from (e.target for e in self.users[node])
 
@@ -106,7 +105,7 @@ _Neighbors = Callable[[_GraphIndex, int], dict[Hashable, int]]
 def match(a: Graph, b: Graph) -> dict[int, int]:
     """Return id of a node in `a` -> id of its match in `b`.
 
-    No two nodes have the same match. Nodes without a match are not in the dict.
+    No two nodes have the same match. Nodes without a match are not in the result.
     """
     return _Matching(_GraphIndex(a), _GraphIndex(b)).run()
 
@@ -121,8 +120,8 @@ class _Matching:
     def run(self) -> dict[int, int]:
         for level in LEVELS:
             self._by_hashes(level)
-            # Users of weights with the same name are matched before nodes with equal hashes,
-            # because such matches are more certain.
+            # Nodes that use weights of the same name are matched first, because these matches are
+            # more certain than those by hashes.
             if not level:
                 self._grow([(i, j) for i, j in self.to_b.items() if self.a.nodes[i].leaf])
         self._grow(list(self.to_b.items()))
@@ -144,13 +143,13 @@ class _Matching:
         self._match_equal_counts(a.hash_users(down_a), b.hash_users(down_b))
         if self._complete:
             return
-        # Inputs of two nodes with equal `down` hashes also have equal `down` hashes. The same is
-        # true for users and `up` hashes. So the neighbors in that direction match as well.
+        # If two nodes have equal `down` hashes, their inputs have equal `down` hashes, too, so the
+        # inputs match as well. The same is true for `up` hashes and users.
         self._grow(self._unique(down_a, down_b), (_sources,))
         self._grow(self._unique(a.hash_users(keys_a), b.hash_users(keys_b)), (_targets,))
 
     def _pair(self, i: int, j: int) -> bool:
-        """Match two nodes and return True; return False if one is a weight and the other a bias."""
+        """Match two nodes, unless one is a weight and one a bias. Return True if they match."""
         role, other = self.a.roles[i], self.b.roles[j]
         if role != other and role and other:
             return False
@@ -181,8 +180,8 @@ class _Matching:
     def _match_equal_counts(self, left: Sequence[Hashable], right: Sequence[Hashable]) -> None:
         """Match nodes whose key occurs equally often in both graphs.
 
-        Among nodes with the same key, those with matched inputs are matched first, so that two
-        branches with equal structure are not mixed up.
+        Among nodes with the same key, nodes whose inputs match are matched first, so that the nodes
+        of two equal branches are not confused.
         """
         lefts, rights = self._unmatched_by_key(left, right)
         waiting: dict[Hashable, deque[int]] = {}
@@ -210,7 +209,8 @@ class _Matching:
 
         Args:
             seeds: the matched nodes to start from.
-            directions: functions that return the sources, or the users, of a node; () for both.
+            directions: functions that return neighbors of a node, namely its sources or its users;
+                () for both.
         """
         queue = deque(seeds)
         while queue and not self._complete:
@@ -228,7 +228,7 @@ class _Matching:
                         queue.append((x, y))
 
     def _fill_gaps(self) -> None:
-        """Match the unmatched nodes between two consecutive matches by aligning them in order.
+        """Align the unmatched nodes between two consecutive matches in order, and match them.
 
         Only matches that are in the same order in both graphs are considered.
         """
@@ -250,7 +250,7 @@ class _Matching:
             start, begin = end + 1, stop + 1
 
     def _find_moved(self) -> None:
-        """Match connected components that are identical and adjacent to the same matched node."""
+        """Match identical connected components that are adjacent to the same matched node."""
         if self._complete:
             return
         found: tuple[dict[Hashable, list[list[int]]], ...] = ({}, {})
@@ -273,7 +273,7 @@ class _Matching:
 
 
 def _role(leaf: Node) -> str:
-    """Return the role of a leaf according to its label: "weight", "bias" or ""."""
+    """Return the role of a leaf, which its label shows: "weight", "bias" or ""."""
     name = leaf.label.rpartition(".")[2]
     return next((part for part in ("weight", "bias") if name.startswith(part)), "")
 
@@ -307,7 +307,7 @@ def _increasing(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def align(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return the positions in `a` and `b` of a longest common subsequence (Myers 1986).
+    """Return the positions of a longest common subsequence of `a` and `b` (Myers 1986).
 
     If the sequences differ by more than `_MAX_EDITS` insertions and deletions, a greedy
     approximation is returned.

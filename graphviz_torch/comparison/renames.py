@@ -1,4 +1,4 @@
-"""Find renamed modules from the matched nodes of two graphs."""
+"""Find renamed modules by comparing the modules of matched nodes in two graphs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ Path = tuple[str, ...]
 def renamed_modules(modules: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Return the sorted (path before, path after) of modules whose own name changed.
 
-    A changed number is not a rename, because inserting a module into an `nn.Sequential` renumbers
-    all later modules. A module whose nodes are now in several modules is not renamed either.
+    A changed number is not a rename, because a module that is inserted into an `nn.Sequential`
+    changes the numbers of all later modules. A module whose nodes are in several modules afterwards
+    is not renamed either.
 
     Args:
         modules: (module in the first graph, module in the second graph) of each matched node.

@@ -1,13 +1,12 @@
 """Match results of two graphs by value, even if names and structure differ.
 
 A node is matched by structure first, as in `diff`. If its match has a different result, the node is
-matched with a node of the other graph whose result has the same elements, in any order. In this way
-a model is matched with the same model written in other code. A node has one of these states:
+matched with a node of the other graph whose result has the same elements, in any order. This
+matches a model with the same model written in other code. Each node has one of these states:
 
-    equal    the match's result has the same value
-    moved    the match's result has the same elements in different positions
-    other    no result of the other graph has the same value
-    unknown  the result has no fingerprint, or one that others may have by chance
+    equal the result of the match has the same value moved the match's result has the same elements
+    in different positions other no result of the other graph has the same value unknown the result
+    has no fingerprint, or may have the fingerprint of another result by chance
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ State = Literal["equal", "moved", "other", "unknown"]
 TRANSPOSES = ("t", "transpose", "permute", "numpy_t")
 _MIN_ELEMENTS = 16  # results with fewer elements may be equal by chance
 _EXACT_TOLERANCE = 1e-4  # maximum relative difference of results that are matched by value alone
-# The elements of two results have moved if the relative difference, position by position, exceeds
-# this number, and also this many times the tolerance.
+# Elements have moved if the relative difference, position by position, exceeds the first number,
+# and exceeds the tolerance by the second, a factor.
 MOVED_DISTANCE = 1e-2
 _MOVED_FACTOR = 100
-_MAX_SUMMARY_ELEMENTS = 64  # a result with fewer elements may summarize a batch, such as a loss
+_MAX_SUMMARY_ELEMENTS = 64  # smaller results may summarize a batch, such as a loss
 
 
 @dataclass
@@ -51,8 +50,8 @@ class ValuePairs:
     states: list[State] = field(default_factory=list)
     # Node id -> id of the match, for nodes in the state equal or moved.
     partners: dict[int, int] = field(default_factory=dict)
-    # Node id -> relative difference between its result and the result of its match (by value or, if
-    # it has none, by structure).
+    # Node id -> relative difference between the results of the node and of its match. This is the
+    # match by value or, if there is none, by structure.
     distances: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -68,7 +67,8 @@ class ValuePairs:
         if value is None or not is_identifying(value):
             if value is None or not value.elements:
                 return "unknown"
-            # -Inf in one graph only is not a difference, because masks contain -Inf on purpose.
+            # -Inf in only one of the graphs is not a difference, because masks contain -Inf on
+            # purpose.
             if other is None:
                 return "other" if value.greatest == math.inf and index.finite else "unknown"
             if not is_identifying(value_of(self.other_graph.nodes[other])):
@@ -88,7 +88,7 @@ class ValuePairs:
                     return "equal"
                 unordered = distance(value, theirs, places=False)
                 if unordered <= min(tolerance, _EXACT_TOLERANCE):
-                    # If elements had moved, the difference by position would be larger. So a few
+                    # The difference by position is too small for elements that have moved. A few
                     # elements have other values, which the sums over all elements hardly show.
                     if found <= max(_MOVED_FACTOR * tolerance, MOVED_DISTANCE):
                         return "other"
@@ -104,7 +104,7 @@ class ValuePairs:
         return "other" if alone or node.id in self.distances else "unknown"
 
     def _match_same_elements(self, node: Node, value: Fingerprint, others: list[int]) -> State:
-        """Match a node with one of `others`, preferably with elements in the same positions.
+        """Match a node with one of `others`, preferably one with elements in the same positions.
 
         Args:
             node: the node.
@@ -118,21 +118,21 @@ class ValuePairs:
         partner = (here or same or others)[0]
         self.partners[node.id] = partner
         self.distances[node.id] = distance(value, _known_value(nodes[partner]), places=bool(here))
-        # In the result of a transpose, elements at other positions are not a difference.
+        # In the result of a transpose, elements in other positions are not a difference.
         turns = self.own_graph.nodes[node.id].operation in TRANSPOSES
         return "moved" if same and not here and not turns else "equal"
 
     def tolerance_for(self, node: int, other: int | None = None) -> float:
-        """Return the tolerance for comparing a node with `other`; if None, with any node."""
+        """Return the tolerance for comparing a node with `other`; None means any node."""
         if self.tolerance is not None:
             return self.tolerance
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
     def differing_nodes(self) -> list[int]:
-        """Return the nodes with a path to an output on which all results differ, in id order.
+        """Return the nodes from which all results on a path to an output differ, in id order.
 
-        If the results computed from a node's result are equal in the other graph, the node is left
-        out: its result is an intermediate result of a different way to compute the same.
+        A node is left out if the results computed from its result are equal in the other graph. Its
+        result is then only a step of a different way to compute the same.
         """
         found: set[int] = set()
         stack = [node for node, _ in self.own_graph.outputs]
@@ -153,7 +153,7 @@ class ValuePairs:
         return sorted(node for node in found if self.states[node] == "other")
 
     def error_before(self, node: int) -> float:
-        """Return the largest relative difference of an input of a node; 0.0 if none is known."""
+        """Return the largest relative difference of a node's inputs; 0.0 if none is known."""
         return max(
             (self.distances[i] for i in self.known_inputs(node) if i in self.distances), default=0.0
         )
@@ -185,7 +185,7 @@ class _Index:
     def __init__(self, graph: Graph) -> None:
         rows: dict[int, list[tuple[float, int]]] = {}
         self._nodes = graph.nodes
-        self.finite = True  # False if a result contains +Inf; masks may contain -Inf
+        self.finite = True  # False if a result contains +Inf (-Inf may be a mask)
         for node in graph.nodes:
             value = value_of(node)
             if value is not None and value.greatest == math.inf:
@@ -195,9 +195,9 @@ class _Index:
         self._rows = {count: sorted(row) for count, row in rows.items()}
 
     def with_same_elements(self, value: Fingerprint, tolerance: float) -> Iterator[int]:
-        """Yield nodes whose results have the same elements in any order."""
+        """Yield the nodes whose results have the same elements, in any order."""
         row = self._rows.get(value.elements, [])
-        # Constant tensors are not matched by value, since many results are all zeros or all ones.
+        # Constant results are not matched by value, because many results are all zeros or all ones.
         if value.least == value.greatest:
             return
         end = value.norm * (1 + tolerance)
@@ -209,12 +209,12 @@ class _Index:
 
 
 def value_of(node: Node) -> Fingerprint | None:
-    """Return the fingerprint of the node's first result that has one; None if no result has."""
+    """Return the first fingerprint of a node's results; None if no result has a fingerprint."""
     return next((value for value in node.fingerprints if value is not None), None)
 
 
 def shape_of(node: Node) -> tuple[int, ...]:
-    """Return the shape of the node's first output that has metadata; () if no output has."""
+    """Return the shape of a node's first output with metadata; () if no output has metadata."""
     return next((meta.shape for meta in node.outputs if meta is not None), ())
 
 

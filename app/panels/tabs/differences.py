@@ -12,7 +12,7 @@ from ..figures import draw_graph
 
 
 def draw_differences(compared: GraphComparison, *, key: str, height: int) -> None:
-    """Draw both graphs as one, and list the nodes that the second one adds, lacks or changes."""
+    """Draw both graphs as one, and list the nodes that were added, removed or changed."""
     if not compared.text:
         st.success("The two recordings do not differ.", icon=":material/check:")
         return
@@ -24,7 +24,7 @@ def draw_differences(compared: GraphComparison, *, key: str, height: int) -> Non
 
 
 def draw_numbers(graphs: list[tuple[str, Graph]]) -> None:
-    """Draw a row for each graph with its numbers of nodes, parameters, copies and so on."""
+    """Draw a table: for each graph, the numbers of nodes, parameters, copies and so on."""
     for title, graph in graphs:
         message = (f"{name} {text.escape(value)}" for name, value in _numbers(graph).items())
         st.caption(f"**{text.escape(title)}**: {' · '.join(message)}")

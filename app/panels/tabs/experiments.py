@@ -21,7 +21,7 @@ _ICONS = {True: ":material/check:", False: ":material/warning:", None: ":materia
 
 
 def draw_experiments(choice: Choice, *, key: str) -> None:
-    """Draw a button; after it was pressed for this choice, draw the results."""
+    """Draw a button and, after it was pressed for this choice, the results."""
     state, place = st.session_state, f"{key} experiments on"
     label, about = translated("Experiments"), translated(_HELP)
     if st.button(label, icon=":material/science:", help=about, key=f"{key} experiments"):

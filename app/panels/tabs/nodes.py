@@ -15,7 +15,7 @@ from ..text import count, duration, size
 
 
 def draw_nodes(graph: Graph, *, key: str) -> None:
-    """Draw filters by text, operation, module and device, and a table of the nodes they select."""
+    """Draw filters by text, operation, module and device, and a table of the matching nodes."""
     with st.container(horizontal=True):
         text = st.text_input("Find", key=f"{key} find", placeholder="name, module, shape, line")
         operations = _choices("Operation", {node.title for node in graph.nodes}, key)
