@@ -68,7 +68,7 @@ class Verification:
 
     @property
     def first(self) -> NodeDifference | None:
-        """The first node that differs, or None."""
+        """The difference at the first node that differs; None if there is none."""
         return self.differences[0] if self.differences else None
 
     def __bool__(self) -> bool:

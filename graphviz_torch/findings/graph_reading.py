@@ -296,10 +296,10 @@ class Reading:
 
     @cached_property
     def dropping_nodes(self) -> dict[int, int]:
-        """`last_with_gradient`, without the entries that point to a node of DDP.
+        """The entries of `last_with_gradient` that do not point to a node of DDP.
 
-        DDP adds this node to the model's outputs. The node passes on every gradient, and gets none
-        for outputs that the loss does not use.
+        DDP adds a node to the model's outputs. This node passes on every gradient, but gets no
+        gradient for outputs that the loss does not use.
         """
         nodes = self.graph.nodes
         found = self.last_with_gradient.items()

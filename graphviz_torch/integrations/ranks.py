@@ -128,7 +128,7 @@ class Ranks:
         return found
 
     def announcements(self, increment: int = 0) -> int:
-        """Add `increment` to the number of messages that all ranks have printed, and return it."""
+        """Add `increment` to the number of messages printed by all ranks, and return the number."""
         return int(self._store.add(f"{self._key(0)}/announcements", increment))
 
     def _key(self, rank: int) -> str:

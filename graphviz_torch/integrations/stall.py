@@ -103,7 +103,7 @@ class StallWatch:
             self._announce(f"for {count_text(round(now - self._since), 'second')} ")
 
     def _announce(self, since: str) -> None:
-        """Print which ranks wait, unless another rank has printed this since this rank stalled.
+        """Print which ranks wait, unless another rank has printed it since this rank stalled.
 
         Args:
             since: how long this rank has made no progress, as text.

@@ -28,7 +28,7 @@ def is_set_up(device: int) -> bool:
 
 
 def wait_for_tensor(tensor: Tensor, device: int) -> None:
-    """Make the current stream of `device` wait until a tensor of the current device is computed.
+    """Make the current stream of `device` wait for a tensor that the current device computes.
 
     For each node, the engine sets the current device to that of the node's first output. The node's
     other gradients may be on other devices.

@@ -49,7 +49,7 @@ _MAX_ATTRIBUTE_LENGTH = 1000  # in characters, because the panel of the Graphs t
 
 
 def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphDef, Names]:
-    """Return the graph as a `GraphDef`, and the names that its nodes have there.
+    """Return the graph as a `GraphDef`, and the names of the nodes in it.
 
     Args:
         graph: the graph to convert.
@@ -107,7 +107,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
 
 
 def _common(node: Node, role: str) -> node_def_pb2.NodeDef:
-    """Return an entry for a node, without the fields that depend on its name and inputs.
+    """Return the `NodeDef` of a node, without the fields that depend on its name and inputs.
 
     Args:
         node: the node.

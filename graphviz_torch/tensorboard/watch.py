@@ -166,7 +166,7 @@ class Watching:
             self._log_failure(error)
 
     def _record(self, optimizer: int) -> None:
-        """End the recorded step if its optimizer has stepped again, and start the next one."""
+        """End the recorded step if its optimizer has stepped again; start recording the next."""
         if self._recording is not None:
             recording, number, key = self._recording
             if key != optimizer:

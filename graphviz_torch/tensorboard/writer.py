@@ -111,7 +111,7 @@ def to_pbtxt(graph: GraphLike, path: str | Path, *, backward: bool = False) -> P
 
 
 def _serialize(message: Any) -> bytes:
-    """Return the bytes of a protobuf message; raise ValueError if there are more than allowed."""
+    """Return the bytes of a protobuf message; raise ValueError if it exceeds the size limit."""
     from google.protobuf.message import EncodeError  # type: ignore[import-untyped]
 
     data: bytes | None = None

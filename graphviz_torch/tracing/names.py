@@ -147,10 +147,10 @@ def _tensor_names(values: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
 
 
 class _Variables:
-    """A reader of (name, tensor) pairs of tensors, and of modules' parameters, in frames.
+    """A reader of the tensors in frames' variables, and of the parameters of modules there.
 
-    A module that is in several variables is read only once. The same pair objects are returned for
-    each variable.
+    Both are returned as (name, tensor) pairs. A module that is in several variables is read only
+    once, and the same pair objects are returned for each variable.
     """
 
     def __init__(self) -> None:

@@ -225,7 +225,7 @@ def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origi
     """Return True if the region was compiled for other modules, whose code it shares.
 
     This happens for the repeated blocks of a model, which run the code that was compiled for the
-    first block. The region then takes parameters of other modules than those in its code.
+    first block. The region then takes parameters of modules other than those named in its code.
 
     Args:
         graph: the graph, in which the region is one node.

@@ -47,7 +47,7 @@ class _State(threading.local):
 class Brace:
     """An object that refers to the nodes directly upstream of its own node.
 
-    When its own node is freed, it releases these nodes in a loop instead of by recursion.
+    When its own node is freed, the brace releases these nodes in a loop instead of by recursion.
     """
 
     __slots__ = ("below",)

@@ -106,10 +106,9 @@ class GradientPath:
         return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
-        """Return the path as a table.
+        """Return the path as a table, and sentences below the table.
 
-        Below it are the points where the norm shrank and grew most, and the point where the
-        gradient ended.
+        The sentences say where the norm shrank and grew most, and where the gradient ended.
         """
         count = len(self.points)
         head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"

@@ -250,7 +250,7 @@ def zero_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _leaves(reading: Reading) -> tuple[Parameter, ...]:
-    """Return the graph's leaves with names, as parameters of a program that calls no module."""
+    """Return the graph's named leaves as `Parameter`s, for a program that calls no module."""
     return tuple(
         Parameter(name, meta, True, node)
         for node, name in reading.names.items()

@@ -94,8 +94,8 @@ class UnusedInWrapper(Occurrence):
 class Broadcast(Occurrence):
     """Two operands whose shapes broadcast, probably by accident.
 
-    The shapes are (N, 1) and (N,), or (N, 1, 1) and (N, k); in a loss, (N, 1) and (N, k); or those
-    of a matrix (N, N) and of a reduction of its rows (N,).
+    The shapes are (N, 1) and (N,); (N, 1, 1) and (N, k); in a loss, (N, 1) and (N, k); or (N, N)
+    and (N,), if the vector is a reduction of the matrix's rows.
     """
 
     operation: str = ""  # "sub"

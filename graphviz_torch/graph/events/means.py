@@ -11,7 +11,7 @@ from .base import Occurrence
 class AccumulatedBackwards(Occurrence):
     """Steps that all use the gradients of the same number of backwards, two or more.
 
-    `where` is the line that calls backward; `nodes` are the ids at which the last backward began.
+    `where` is the line that calls backward; the last backward of a step began at the `nodes`.
     """
 
     backwards: int = 0  # number of backwards in each step

@@ -38,7 +38,7 @@ _CHUNK = 1 << 18
 
 
 class _Shape(NamedTuple):
-    """The columns of the latest graph with one set of edges, and a cache of decoded columns."""
+    """For one set of edges: columns of the latest graph that has them, and decoded columns."""
 
     columns: Any
     known: Known

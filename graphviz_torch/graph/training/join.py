@@ -95,8 +95,8 @@ def _join_untracked(graphs: Sequence[Graph]) -> tuple[Untracked, ...]:
 def _merge_collectives(known: list[Collective], more: Sequence[Collective]) -> list[Collective]:
     """Return the collectives of two graphs.
 
-    Two graphs of a recording list the same collectives in the same order, but only the graph that a
-    collective belongs to has its node. These lists are merged. Collectives of different recordings
+    Two graphs of a recording list the same collectives in the same order, and each graph gives the
+    nodes of only those that ran in it. Such lists are merged. Collectives of different recordings
     are concatenated.
     """
     if list(map(_without_node, known)) != list(map(_without_node, more)):

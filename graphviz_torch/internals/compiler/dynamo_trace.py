@@ -65,9 +65,9 @@ class Trace(Protocol):
         """Receive a custom `autograd.Function` that the graph applies as one operation."""
 
     def on_operand_order(self, order: list[int]) -> None:
-        """Receive the index of each operand of a custom Function among the program's arguments.
+        """Receive, for each operand of a custom Function, its index among the tensor arguments.
 
-        Called after `on_apply`. Only tensor arguments count.
+        Called after `on_apply`.
         """
 
     def on_graph_complete(
@@ -259,7 +259,7 @@ def _last_applied(tx: Any) -> Any:
 
 
 def _operand_positions(node: Any, args: Any) -> list[int]:
-    """Return the index of each operand of a custom Function among its tensor arguments."""
+    """Return, for each operand of a custom Function, its index among the tensor arguments."""
     proxies = [arg.as_proxy() for arg in args]
     given = [proxy.node for proxy in proxies if isinstance(proxy, torch.fx.Proxy)]
     return [given.index(one) for one in node.args[2:] if _example_values([one])]

@@ -168,7 +168,7 @@ class FakeAccelerator:
         return result
 
     def _answers(self) -> dict[str, Any]:
-        """Return replacements of the functions of `torch.cuda`."""
+        """Return name of a function of `torch.cuda` -> its replacement."""
         properties = SimpleNamespace(
             name="a device that is not there", total_memory=self._memory, major=9, minor=0,
             multi_processor_count=132, warp_size=32, gcnArchName="",

@@ -260,7 +260,7 @@ def _line_names(frame: FrameType | None) -> tuple[str, ...]:
 
 
 def _known_answer() -> float | None:
-    """Return the value that PyTorch or a library reads; None if the program itself reads it."""
+    """Return the value to give to PyTorch or a library; None if the program itself reads it."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         for path, value in _TORCH_ANSWERS.items():

@@ -168,9 +168,9 @@ class Replacement(Installation[Watcher]):
             self._restore_visible()
 
     def _restore_visible(self) -> None:
-        """Restore each original whose replacement no other code has replaced.
+        """Restore each original whose replacement is still in its place.
 
-        This is repeated, because a restored function may be another one of our replacements.
+        This is repeated, because a restored function may itself be one of our replacements.
         """
         before = -1
         while before != len(self._hidden):

@@ -136,7 +136,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Give a tensor without a shadow a shadow with the tensor's value, before it is mutated."""
+        """Create a shadow with the tensor's current value, if it has none, before a mutation."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widen(tensor.detach().clone()), -1)

@@ -72,7 +72,7 @@ class OperatorPair(NamedTuple):
 
 
 class ComparisonRun(NamedTuple):
-    """The result of a run."""
+    """The result of `run_side_by_side`."""
 
     output: Any  # output of the module
     shadows: Shadows

@@ -44,7 +44,7 @@ class _SilencedOutput:
         self._stream, self._thread = stream, thread
 
     def write(self, text: str) -> int:
-        """Drop text from the thread; pass on text from other threads."""
+        """Drop text that the thread writes; pass on text that other threads write."""
         if threading.get_ident() != self._thread and self._stream is not None:
             return int(self._stream.write(text))
         return len(text)

@@ -521,7 +521,7 @@ def _mixing_axes(
 
 
 def _length(reading: Reading, node: Node) -> int:
-    """Return the length of the mixed axis; 0 if the batch axis has length 1."""
+    """Return the length of the axis that a layer mixes; 0 if the batch axis has length 1."""
     shape = _shape(reading, node.id)
     attends = node.operation in _SOFTMAX or _is_attention(node)
     along, beside = (-2, 0) if attends else (1 - batch_axis(node), batch_axis(node))

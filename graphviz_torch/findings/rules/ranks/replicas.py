@@ -35,8 +35,8 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## Why it matters
 
     Data parallelism needs equal weights on all ranks. If the weights differ, the mean of the
-    gradients is the gradient of no rank's model. No error is raised, but the loss is worse, and a
-    checkpoint contains the weights of only one rank.
+    gradients fits no rank's model. No error is raised, but the loss is worse, and a checkpoint
+    contains the weights of only one rank.
 
     ## Example
 
