@@ -278,7 +278,7 @@ def _written(*arguments: ast.AST) -> str:
 
 def _root(value: ast.expr) -> str:
     """Return the first name in a chain such as `torch.nn.functional`; "" for other expressions."""
-    while isinstance(value, ast.Attribute) and value.attr != "T":  # `x.T` is no namespace
+    while isinstance(value, ast.Attribute) and value.attr != "T":  # `x.T` is a tensor
         value = value.value
     return value.id if isinstance(value, ast.Name) else ""
 

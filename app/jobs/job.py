@@ -100,7 +100,7 @@ class Job(Generic[T]):
         if life is None:
             ticket.leave()
             return
-        life.shutdown(socket.SHUT_WR)  # tells the server to kill the job
+        life.shutdown(socket.SHUT_WR)  # a signal for the server to kill the job
         if select.select([life], [], [], _POLL_SECONDS)[0]:
             _leave(life, ticket)
         else:  # the server still imports torch, or the process has not ended yet

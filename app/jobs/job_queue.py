@@ -40,7 +40,7 @@ class JobQueue:
         self._running: list[Ticket] = []
 
     def enter(self, visitor: str) -> Ticket:
-        """Return a new ticket at the end of the queue. Its job may run at once if there is room."""
+        """Return a new ticket at the end of the queue. Its job runs at once if a place is free."""
         ticket = Ticket(self, visitor)
         with self._lock:
             self._queue.append(ticket)

@@ -86,7 +86,7 @@ class _JobServer:
                         self.woken.recv(4096)
                     self.reap()
                     if not self.children and not has_compiler:
-                        # The import takes a second, so it is done while the visitor reads the first
+                        # The import takes a second, so do it while the visitor reads the first
                         # result.
                         backward.import_compiler()
                         has_compiler = True

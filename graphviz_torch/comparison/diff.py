@@ -82,7 +82,7 @@ class GraphDiff:
 
     @property
     def renamed(self) -> tuple[tuple[str, str], ...]:
-        """(path in a, path in b) of each renamed module. A new name alone is no difference."""
+        """(path in a, path in b) of each renamed module. A new name alone is not a difference."""
         nodes = ((self.a.nodes[i].module, self.b.nodes[j].module) for i, j in self.pairs)
         return renamed_modules(nodes)
 

@@ -58,7 +58,7 @@ def terms(graph: Graph) -> list[Term]:
 
 
 def sums_over(graph: Graph, term: Term, forward: Collection[int], count: int) -> int:
-    """Return the number of elements that a term sums; 0 if the term is no sum over the samples.
+    """Return the number of elements that a term sums; 0 if it does not sum over samples.
 
     Args:
         graph: the graph of the loss.
@@ -113,7 +113,7 @@ def _is_weighed(
         title = graph.nodes[number].title
         if title in ("div", "softmax", "_softmax", "logsumexp", "mean"):
             return True
-        # A factor that is no node in the graph is a number, or a tensor that needs no gradient.
+        # A factor without a node in the graph is a number, or a tensor that needs no gradient.
         if title == "mul" and len(sources.get(number, ())) < 2:
             return True
         stack.extend(sources.get(number, ()))

@@ -106,7 +106,7 @@ def trial_table(trials: Sequence[Trial], size: int) -> Text:
         for name in each.changes:
             names.setdefault(name.partition("=")[0], name)
     for name in names.values():
-        with suppress(ValueError):  # the change is no plan, but arguments of the script
+        with suppress(ValueError):  # the change is not a plan, but script arguments
             lines.append(f"{name}: {plan_of(name).advice}")
     if all(each.peak_bytes > size for each in trials):
         lines.append(f"None of these fits in {bytes_text(size)}.")

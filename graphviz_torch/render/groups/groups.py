@@ -3,8 +3,8 @@
 From the outermost to the innermost, the groups are:
 
 - each backward pass, if several passes were joined into one graph;
-- each recorded call of a module. A container such as `nn.ModuleList` is no group: its name becomes
-  a prefix of the names inside;
+- each recorded call of a module. A container such as `nn.ModuleList` is not a group: its name
+  becomes a prefix of the names inside;
 - the nodes that one function call created.
 
 A group with too many children is split along the topological order: first into repetitions (steps
