@@ -232,7 +232,7 @@ def external_rule(
 ) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Add a rule that `find` does not report.
 
-    The decorated function has only a docstring, the page.
+    The decorated function consists only of its docstring, which is the rule's page.
     """
 
     def add(function: Callable[[], None]) -> Callable[[], None]:

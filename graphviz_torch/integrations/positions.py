@@ -114,7 +114,12 @@ def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
 
 
 def _differences(rank: int, reference: int, at: Mapping[int, RankPosition]) -> list[_Difference]:
-    """Return the calls that `rank` made more or less often than `reference`, last call first."""
+    """Return the calls that `rank` made more or less often than `reference`, last call first.
+
+    Args:
+        rank, reference: two ranks.
+        at: position of each rank.
+    """
     each, other = at[rank], at[reference]
     mine, theirs = _counts(each), _counts(other)
     found = []

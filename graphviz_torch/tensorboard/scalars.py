@@ -120,7 +120,7 @@ def add_distribution(
         logdir_or_writer: a directory, or a `SummaryWriter`.
         name: name of the parameter; the tag is "<tag>/<name>".
         edges: bounds of the buckets in ascending order, as `torch.histogram` returns them.
-        counts: number of elements in each bucket; one less than `edges`.
+        counts: number of elements in each bucket; `edges` has one number more.
         step: the training step.
         tag: prefix of the tag.
 

@@ -147,7 +147,7 @@ def _tensor_names(values: Mapping[str, Any]) -> list[tuple[str, Tensor]]:
 
 
 class _Variables:
-    """A reader of the tensors in frames' variables, and of the parameters of modules there.
+    """A reader of the tensors in frames' variables, and of the parameters of modules in them.
 
     Both are returned as (name, tensor) pairs. A module that is in several variables is read only
     once, and the same pair objects are returned for each variable.

@@ -54,7 +54,7 @@ def set_region(kind: Any, region: Region) -> None:
 
 
 def expect_region(start: int, end: int, region: Region) -> None:
-    """Store a region whose node has a sequence number start <= number < end."""
+    """Store a region whose node has start <= sequence number < end."""
     _expected.append((start, end, region))
 
 

@@ -72,7 +72,7 @@ class Calling(NamedTuple):
 
 
 class Called(NamedTuple):
-    """A call into torch that has returned, and created nodes start <= sequence number < end."""
+    """A call into torch that has returned; its nodes have start <= sequence number < end."""
 
     func: Any
     args: tuple[Any, ...]

@@ -32,7 +32,7 @@ class GradientsCleared(NamedTuple):
 
 
 class ZeroGradWatch(Watch):
-    """A watch on the calls of `zero_grad` whose accesses to `.grad` are not seen.
+    """A watch on the calls of `zero_grad` whose accesses to `.grad` no mode sees.
 
     Args:
         on_clear: called with the event, in the thread that opened the watch.

@@ -70,7 +70,7 @@ def tensor_metas(tensors: Sequence[torch.Tensor]) -> list[TensorMeta]:
 
 @contextmanager
 def without_new_capsules(tensor: torch.Tensor) -> Iterator[None]:
-    """Remove capsules that were added to the tensor's `__dict__` inside this context."""
+    """Remove the capsules that PyTorch adds to the tensor's `__dict__` inside this context."""
     own = object.__getattribute__(tensor, "__dict__")
     before = set(own)
     try:

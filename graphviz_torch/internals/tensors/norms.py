@@ -55,8 +55,8 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
 def is_finite(tensor: Tensor) -> bool:
     """Return True if a single call shows that a plain CPU tensor is finite.
 
-    Otherwise the tensor may be finite or not. The result is also False if a mode would see the
-    call. This is the fastest check of one tensor per step.
+    If the result is False, the tensor may still be finite: its sum may overflow, or a mode that
+    would see the call is active. This is the fastest check of one tensor per step.
     """
     if type(tensor) is not Tensor or not tensor.is_cpu or tensor.requires_grad:
         return False
