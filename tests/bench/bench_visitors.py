@@ -1,9 +1,8 @@
 """Measure how long visitors of the app wait if all come at once, each with another expression.
 
-Run `python -m tests.bench.bench_visitors [50]`. The number is that of sessions, which use the app
-without a browser. With `--browser`, they are pages of one browser on this machine, which also has
-to draw them. Without it, a further visitor enters a text that is refused; the time until the answer
-is printed.
+Run `python -m tests.bench.bench_visitors [50]`. The number is that of visitors, which run programs
+without a page. With `--server`, they are sessions of the served app, which also makes their pages.
+Without it, a further visitor enters a text that is refused; the time until the answer is printed.
 """
 
 from __future__ import annotations
@@ -15,23 +14,16 @@ import threading
 import time
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 from app.jobs import job as jobs
 from app.jobs.values import Choice, Run
 from tests.support.app_pages import page
-from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import served, visit_at_once
 
 
-def in_a_browser(count: int) -> list[float]:
-    """Return the seconds until each page of a browser shows its answer."""
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        with served(Path(folder) / "log") as address:
-            seconds = visit_at_once(browser, address, count)
-        browser.close()
-    return seconds
+def in_sessions(count: int) -> list[float]:
+    """Return the seconds until each session of the served app has its answer."""
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder) / "log") as address:
+        return visit_at_once(address, count)
 
 
 def refused(program: str) -> float:
@@ -77,8 +69,8 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("count", type=int, nargs="?", default=50)
-    parser.add_argument("--browser", action="store_true")
+    parser.add_argument("--server", action="store_true")
     options = parser.parse_args()
-    found = (in_a_browser if options.browser else in_jobs)(options.count)
+    found = (in_sessions if options.server else in_jobs)(options.count)
     print(f"{len(found)} of {options.count} visitors at once have their own answer: ", end="")
     print(f"median {statistics.median(found):.1f} s, last {max(found):.1f} s")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
+from streamlit.proto.BackMsg_pb2 import BackMsg
+from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
+from websockets.sync.client import connect
 
 ROOT = Path(__file__).parents[2]
 SIZES = {390: 844, 1280: 900, 1920: 1080}
@@ -73,8 +78,8 @@ class Visitor:
         url: address of the app.
         width: width of the window, in CSS pixels.
         theme: "light" or "dark".
-        context: a browser context that other pages share, which have parsed the app's code; without
-            one, the page has its own, of this width and theme.
+        context: a browser context whose pages have parsed the app's code; without one, the page has
+            its own.
     """
 
     def __init__(
@@ -86,12 +91,10 @@ class Visitor:
         context: BrowserContext | None = None,
     ) -> None:
         self.url, self._shared = url, context is not None
-        self.context = context or browser.new_context(
-            viewport={"width": width, "height": SIZES[width]},
-            color_scheme=theme,  # type: ignore[arg-type]
-            accept_downloads=True,
-        )
+        self.context = context or browser.new_context(accept_downloads=True)
         self.page = self.context.new_page()
+        self.page.set_viewport_size({"width": width, "height": SIZES[width]})
+        self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         self.page.set_default_timeout(WAIT)
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
@@ -140,19 +143,21 @@ class Visitor:
         self.page.wait_for_function(STILL)
 
 
-def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
-    """Open the app for `count` visitors at once, each with another expression.
+def visit_at_once(address: str, count: int) -> list[float]:
+    """Open `count` sessions of the app at once without a browser, each with its own program.
 
-    All of them must see the right result.
+    All of them must get the right result, and none a result of another session.
+
+    Args:
+        address: address of the app.
+        count: number of sessions.
 
     Returns:
-        For each visitor, the seconds until the result was on the page.
+        For each session, the seconds until the result had arrived.
     """
-    first = Visitor(browser, url)
-    pages = [first.page, *(first.context.new_page() for _ in range(count - 1))]
     began = time.perf_counter()
-    seconds: dict[int, float] = {}
-    for number, page in enumerate(pages, 1):
+
+    def visit(number: int) -> float:
         query = {
             "source": "Your own expression",
             "program": f"y = sum(x * {number})",
@@ -160,17 +165,21 @@ def visit_at_once(browser: Browser, url: str, count: int) -> list[float]:
             "backward": "1",
             "device": "CPU" if number % 2 else "Simulated accelerator",
         }
-        page.goto(f"{url}/?{urlencode(query)}", wait_until="commit")
-    while len(seconds) < count:
-        for number, page in enumerate(pages, 1):
-            if number not in seconds:
-                answer = page.get_by_text(f"x.grad = [{number}, {number}]")
-                if number == min(set(range(1, count + 1)) - seconds.keys()):
-                    expect(answer).to_be_visible(timeout=WAIT)
-                if answer.is_visible():
-                    seconds[number] = time.perf_counter() - began
-    for number, page in enumerate(pages, 1):
-        copies = page.get_by_text("1 copy in forward (8 B), 1 copy in backward (8 B).")
-        expect(copies).to_have_count(1 - number % 2)
-    first.close()
-    return [seconds[number] for number in range(1, count + 1)]
+        url = f"{address.replace('http', 'ws', 1)}/_stcore/stream"
+        received, seconds, ended = b"", 0.0, False
+        with connect(url, max_size=None) as session:
+            asked = BackMsg(rerun_script={"query_string": urlencode(query)})
+            session.send(asked.SerializeToString())
+            while not (seconds and ended):
+                received += (data := session.recv(timeout=WAIT / 1000))
+                ended = ForwardMsg.FromString(data).WhichOneof("type") == "script_finished"
+                if not seconds and f"x.grad = [{number}, {number}]".encode() in data:
+                    seconds = time.perf_counter() - began
+        results = set(re.findall(rb"x\.grad = \[(\d+), \1\]", received))
+        assert results == {str(number).encode()}
+        copies = b"**1 copy** in forward (8 B), **1 copy** in backward (8 B)."
+        assert (copies in received) == (number % 2 == 0)
+        return seconds
+
+    with ThreadPoolExecutor(count) as sessions:
+        return list(sessions.map(visit, range(1, count + 1)))
