@@ -421,5 +421,6 @@ def test_a_paused_training_keeps_its_steps_and_goes_on(visitor: Visitor) -> None
     assert int(re.findall(r"\d+", paused.inner_text())[0]) > before
 
 
-def test_twenty_visitors_at_once_each_get_their_own_answer(address: str) -> None:
+def test_twenty_visitors_at_once_and_two_later_each_get_their_own_answer(address: str) -> None:
     visit_at_once(address, 20)
+    visit_at_once(address, 2)

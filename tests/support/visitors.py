@@ -173,7 +173,7 @@ def visit_at_once(address: str, count: int) -> list[float]:
             while not (seconds and ended):
                 received += (data := session.recv(timeout=WAIT / 1000))
                 ended = ForwardMsg.FromString(data).WhichOneof("type") == "script_finished"
-                if not seconds and f"x.grad = [{number}, {number}]".encode() in data:
+                if not seconds and b"x.grad = [" in data:
                     seconds = time.perf_counter() - began
         results = set(re.findall(rb"x\.grad = \[(\d+), \1\]", received))
         assert results == {str(number).encode()}
