@@ -12,7 +12,7 @@ _REQUIRED = object()
 # First letters of abbreviations that take the article "an".
 _VOWEL_LETTERS = tuple("AEFHILMNORSX")
 _CALLED = ", called at "
-_LINE = r"(?:[\w./-]+\.py|In\[\d+\]):\d+"
+_LINE = r"(?:(?<![\w./-])[\w./-]+\.py|In\[\d+\]):\d+"
 _BOTH_LINES = rf"({_LINE}){_CALLED}({_LINE})"
 _MAX_NAME, _MAX_PART = 40, 14  # maximum characters of a name, and of each part of a shortened name
 _LONG_NAME = rf"(?<![\w./])(?!torch\.)\w[\w.]{{{_MAX_NAME - 1},}}\w(?![\w/(]|\.\w)"
@@ -209,14 +209,13 @@ def _short_name(name: str) -> str:
     if parts[-1] == "py":
         return name
     middle = [i for i, part in enumerate(parts[2:-1], 2) if not part.isdecimal()]
+    width = len(".".join(parts))
     for i in sorted(middle, key=lambda i: abs(i - len(parts) / 2)):
-        if len(_join_parts(parts)) <= _MAX_NAME:
+        if width <= _MAX_NAME:
             break
+        neighbors = (parts[i - 1], parts[i + 1])
+        width -= len(parts[i]) - 1 + 2 * neighbors.count("…")  # "….…" becomes "…"
         parts[i] = "…"
-    return _join_parts(parts)
-
-
-def _join_parts(parts: Sequence[str]) -> str:
     return re.sub(r"…(?:\.…)+", "…", ".".join(parts))
 
 

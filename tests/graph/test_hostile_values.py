@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 import re
@@ -17,6 +16,7 @@ import torch
 import graphviz_torch as gt
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.graph.terminal import cut
+from graphviz_torch.graph.text import users_line_first, with_short_names
 from graphviz_torch.integrations.command import main as command
 from tests.graph.test_hostile_files import RENDERERS, SAVED
 from tests.graph.test_json import full_graph
@@ -60,9 +60,9 @@ def mutations(part: int) -> Iterator[str]:
     """Files with one or two values replaced by others of their kind."""
     chance = random.Random(SEED + part)
     graphs = [gt.load(SAVED / f"{name}.json") for name in ("recording", "failed")]
-    files = [json.loads(to_json(graph)) for graph in (*graphs, full_graph())]
+    files = [to_json(graph) for graph in (*graphs, full_graph())]
     for _ in range(MUTATIONS // PARTS):
-        data = copy.deepcopy(chance.choice(files))
+        data = json.loads(chance.choice(files))
         found = list(leaves(data))
         for _ in range(chance.randint(1, 2)):
             container, key = chance.choice(found)
@@ -173,10 +173,12 @@ def test_bytes_that_cannot_be_added_up_are_refused(graph: gt.Graph, reason: str)
         to_json(graph)
 
 
-def test_a_text_of_many_letters_is_cut_in_one_pass() -> None:
+def test_a_text_of_many_letters_is_read_in_one_pass() -> None:
     text = "损" * 300_000
     assert cut(text, 9) == "损" * 4 + "…"
     assert cut(text, 10, tail=True) == "…" + "损" * 4
+    assert users_line_first(text) == text
+    assert len(with_short_names(".".join(text))) <= 40
 
 
 def test_a_dtype_with_a_sign_of_the_markup_is_drawn() -> None:
