@@ -174,11 +174,17 @@ def _depth(reading: Reading) -> list[tuple[int, float]]:
     """Return the longest path from the last layer to a leaf, without the operations of the loss.
 
     A mean in the loss divides the gradient by the number of samples, and samples that the model
-    already fits have almost no gradient, so norms inside the loss are not comparable.
+    already fits have almost no gradient, so norms inside the loss are not comparable. For the same
+    reason, a path begins where a far larger gradient of another branch is added.
     """
     chain = reading.longest_chain
     for i, (node, _) in enumerate(chain):
         if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
+            chain = chain[i:]
+            break
+    for i in range(len(chain) - 1, 0, -1):
+        (_, before), (node, norm) = chain[i - 1 : i + 1]
+        if norm > EXPLODING_RATIO * before and len(reading.users[node]) > 1:
             return chain[i:]
     return chain
 

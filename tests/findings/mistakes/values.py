@@ -172,6 +172,16 @@ def gradient_that_explodes_before_it_is_scaled_down(record: Record) -> None:
         h.square().mean().sqrt().backward()
 
 
+@silent("exploding-gradient")
+def head_whose_loss_is_constant_beside_one_that_learns(record: Record) -> None:
+    body = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(4)])
+    embed, classify = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), nn.Linear(8, 3)
+    with record(nn.ModuleList([body, embed, classify])):
+        h = body(torch.randn(16, 8))
+        length = nn.functional.normalize(embed(h), dim=1).square().sum(1)  # it is 1
+        (length.mean() + nn.functional.cross_entropy(classify(h), torch.arange(16) % 3)).backward()
+
+
 @says("vanishing-gradient", "hardly learn", severity="warning")
 def gradient_that_vanishes_before_large_inputs(record: Record) -> None:
     """The gradient of the first weight is large by its inputs alone."""
