@@ -284,6 +284,9 @@ class UntrackedCalls(Listener):
         given = tensors(*args, *(kwargs or {}).values()) if made or assigns else []
         if given and (assigns or any(one is given[0] for one in made)):
             label = f"assign {_index(args[1])}" if assigns else name.strip("_")
+            factory = None if assigns or given[1:] else self._factory_of(given[0])
+            if factory is not None and "empty" in factory.name:  # the call fills it, as `normal_`
+                self._note_factory(given, label, factory.module)
             self._follow_changed(given[0], given[1:], label, frame)
             return
         if not given or name.startswith("new_") or name.endswith("_like"):

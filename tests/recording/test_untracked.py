@@ -230,7 +230,7 @@ class WithPositions(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         added: Tensor = self.words(ids) + self.places(torch.arange(12)[: len(ids)])
-        return added * torch.tensor([1.0, 2.0, 3.0, 4.0])
+        return added * torch.empty(4).uniform_(1, 2) * torch.tensor([1.0, 2.0, 3.0, 4.0])
 
 
 class Routed(nn.Module):
@@ -306,7 +306,7 @@ def test_data_without_a_variable_is_named_after_the_call_that_created_it() -> No
     with record(model) as recording:
         model(torch.randint(0, 10, (6,))).sum().backward()
     labels = [(each.label, each.tensors[0].shape) for each in recording.graph.untracked]
-    assert labels == [("ids", (6,)), ("arange", (6,)), ("", (4,))]
+    assert labels == [("ids", (6,)), ("arange", (6,)), ("uniform", (4,)), ("", (4,))]
 
 
 def test_a_name_is_not_passed_on_to_a_tensor_at_the_same_address() -> None:
