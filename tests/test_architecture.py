@@ -1,6 +1,7 @@
-"""The house: which room may import which, how large a room gets, who names torch's insides.
+"""Check the structure of the code: imports between packages, private names of torch, and names.
 
-All is read from the source with `ast`, imports inside functions and for type checkers included.
+A package is a folder of graphviz_torch or of the app. All imports in the source are read with
+`ast`, including those inside functions and those for type checkers.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import pytest
 
 import graphviz_torch
 from graphviz_torch.recording import listeners
-from tests.bench.house import rooms
+from tests.bench.packages import packages
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "graphviz_torch"
 
-# Packages that hand out public names.
+# Packages whose `__init__` has public names.
 NAMESPACES = [
     f"graphviz_torch.{name}"
     for name in ("graph", "experiments", "rehearsal", "devices", "checkpoint", "tensorboard")
 ]
-# Room -> the rooms that it may import. A room is a folder of the package.
+# Package -> the packages that it may import, apart from itself.
 MAY_IMPORT = {
     "graph": "",
     "internals": "graph",
@@ -42,44 +43,44 @@ MAY_IMPORT = {
     "devices": "graph internals render",
     "checkpoint": "graph internals tracing devices",
     "integrations": "graph findings recording",  # and the public names
-    # The app, whose folders are rooms as well; all use the public names.
+    # The folders of the app; all use the public names.
     "expression": "",
     "models": "",
     "jobs": "expression models",
     "panels": "expression jobs models",
     "views": "expression jobs models panels",
 }
-# Rooms that use what the package's root hands on.
+# Packages that use the public names of graphviz_torch.
 OUTSIDE = ("integrations", "expression", "models", "jobs", "panels", "views")
-# Rooms in which nothing imports torch: what reads a saved graph.
+# Packages that never import torch, because they work on saved graphs.
 WITHOUT_TORCH = ("graph", "findings", "comparison", "render", "integrations/command")
-# Words that tell nobody what a thing is.
-RIDDLES = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}
-RIDDLES |= {"seen", "several", "stuck", "told"}
+# Words that do not say what a thing is, so that names must not contain them.
+VAGUE_WORDS = {"across", "dropped", "earlier", "elsewhere", "heard", "held", "kept", "others"}
+VAGUE_WORDS |= {"seen", "several", "stuck", "told"}
 
 
-# The files outside internals/ that name what PyTorch calls private, and why (at most 8).
+# The files outside internals/ that use private names of PyTorch, and why (at most 8).
 PRIVATE = {
-    "devices/simulated/accelerator.py": "stands in for a device: patches what torch asks of one",
-    "devices/simulated/autocast.py": "stands in for the casts of autocast on CUDA",
-    "devices/simulated/data_parallel.py": "stands in for the replicas of nn.DataParallel",
+    "devices/simulated/accelerator.py": "simulates a device: patches the functions that query one",
+    "devices/simulated/autocast.py": "simulates the casts of autocast on CUDA",
+    "devices/simulated/data_parallel.py": "simulates the replicas of nn.DataParallel",
     "devices/simulated/files.py": "rebuilds tensors as torch.load does",
-    "devices/simulated/patches.py": "walks the containers that torch itself walks",
+    "devices/simulated/patches.py": "traverses the same containers as torch",
     "devices/simulated/tensor.py": "a tensor subclass with a device that does not exist",
-    "checkpoint/verify.py": "sees each value that a node computes, with a dispatch mode",
+    "checkpoint/verify.py": "compares each value that a node computes, in a dispatch mode",
 }
 
-# What reads the memory of a tensor, or tells where it lies.
+# Functions that read the memory of a tensor, or return its address.
 READS = {"data_ptr", "untyped_storage", "numpy", "tolist", "item", "_foreach_norm", "foreach_norm"}
-# The files that have such a read and do not ask internals/tensors/memory.py, and why they need not.
+# The files that call these functions without internals/tensors/memory.py, and why they may.
 READ_THEIR_OWN = {
     "jobs/training.py": "reads the loss of the app's own training",
-    "internals/sharding.py": "reads which ranks a mesh has: each process knows their numbers",
-    "internals/functions.py": "gives a name to what others call",
-    "internals/fake/values.py": "answers for fake tensors, which have no memory",
-    "recording/gradients/cpu.py": "is given the plain tensors that memory.py gave",
+    "internals/sharding.py": "reads the ranks of a mesh, which every process knows",
+    "internals/functions.py": "names functions that other files call",
+    "internals/fake/values.py": "replaces these functions for fake tensors, which have no memory",
+    "recording/gradients/cpu.py": "reads plain tensors that memory.py has selected",
     "devices/simulated/accelerator.py": "marks the storages of tensors that it pins itself",
-    "devices/simulated/tensor.py": "answers for the memory that it wraps",
+    "devices/simulated/tensor.py": "reads the memory of the tensor that it wraps",
 }
 
 
@@ -88,7 +89,7 @@ def sources(folder: Path) -> list[Path]:
 
 
 def dotted(path: Path) -> str:
-    """The name that imports call a file by; a room's own file ends in ".__init__"."""
+    """Return the name by which a file is imported; that of a package ends in ".__init__"."""
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
@@ -97,12 +98,12 @@ PATHS = [*sources(PACKAGE), *sources(ROOT / "app")]
 
 @cache
 def trees() -> dict[str, ast.Module]:
-    """Return the syntax trees of package and app, parsed by the one worker that needs them."""
+    """Return the syntax tree of each file of graphviz_torch and of the app, by dotted name."""
     return {dotted(path): ast.parse(path.read_text()) for path in PATHS}
 
 
 def imported(name: str) -> Iterator[str]:
-    """Absolute names that a file of ours imports: "torch.nn", "graphviz_torch.graph.Node"."""
+    """Yield the absolute names that a file imports: "torch.nn", "graphviz_torch.graph.Node"."""
     parts = name.split(".")
     for node in ast.walk(trees()[name]):
         if isinstance(node, ast.Import):
@@ -112,32 +113,32 @@ def imported(name: str) -> Iterator[str]:
             module = ".".join([*base, *([node.module] if node.module else [])])
             yield from (f"{module}.{alias.name}" for alias in node.names)
         elif parts[0] == "app" and isinstance(node, ast.Call) and node.args:
-            given = node.args[0]  # the package's root alone hands on by name what imports it
+            given = node.args[0]  # the app imports some files by name
             if ast.unparse(node.func) == "import_module" and isinstance(given, ast.Constant):
                 yield ".".join([*parts[:-1], str(given.value)[1:]])
 
 
 def file_of(name: str) -> str | None:
-    """The file of ours that an imported name stands in, if it is ours."""
+    """Return the dotted name of the file that defines an imported name; None if not one of ours."""
     if name.split(".")[0] not in ("graphviz_torch", "app"):
         return None
     for each in (name, name.rpartition(".")[0]):
         for file in (each, f"{each}.__init__"):
             if file in trees():
                 return file
-    raise AssertionError(f"{name} stands in no file")
+    raise AssertionError(f"no file defines {name}")
 
 
 @cache
-def arrows() -> dict[str, set[str]]:
-    """Return, for each file, our files that it imports."""
+def imported_files() -> dict[str, set[str]]:
+    """Return, for each file, the files of graphviz_torch and of the app that it imports."""
     return {
         name: {file for each in imported(name) if (file := file_of(each))} - {name}
         for name in trees()
     }
 
 
-def room(name: str) -> str:
+def package_of(name: str) -> str:
     parts = name.split(".")
     return parts[1] if len(parts) > 2 else ""
 
@@ -146,21 +147,21 @@ def folder(name: str) -> str:
     return "/".join(name.split(".")[1:])
 
 
-def test_every_room_stands_in_the_table() -> None:
-    assert {room(name) for name in trees()} - {""} == MAY_IMPORT.keys()
+def test_every_package_is_in_the_table() -> None:
+    assert {package_of(name) for name in trees()} - {""} == MAY_IMPORT.keys()
 
 
 def is_namespace(name: str) -> bool:
-    """True if a file hands out public names: the root, or the `__init__` of a package."""
-    return not room(name) or name == f"graphviz_torch.{room(name)}.__init__"
+    """Return True for files with public names: the root, and the `__init__` of a package."""
+    return not package_of(name) or name == f"graphviz_torch.{package_of(name)}.__init__"
 
 
 def test_a_file_imports_from_the_packages_that_its_package_may() -> None:
     wrong = {}
     for name in trees():
-        if here := room(name):  # the root hands on what the packages have
+        if here := package_of(name):  # the root may import from all packages
             allowed = {here, *MAY_IMPORT[here].split()}
-            others = {each for each in arrows()[name] if room(each) not in allowed}
+            others = {each for each in imported_files()[name] if package_of(each) not in allowed}
             if here in OUTSIDE:
                 others = {each for each in others if not is_namespace(each)}
             if others:
@@ -168,11 +169,11 @@ def test_a_file_imports_from_the_packages_that_its_package_may() -> None:
     assert not wrong
 
 
-def test_the_house_is_counted_from_the_lowest_room_up() -> None:
-    house = rooms()
-    assert sum(each.files for each in house.values()) == len(package_files())
-    order = list(house)
-    for name, each in house.items():
+def test_packages_are_listed_after_those_that_they_import() -> None:
+    sizes = packages()
+    assert sum(each.files for each in sizes.values()) == len(package_files())
+    order = list(sizes)
+    for name, each in sizes.items():
         assert each.imports <= {*order[: order.index(name)]}
 
 
@@ -181,7 +182,7 @@ def names(tree: ast.AST) -> set[str]:
 
 
 def setters(tree: ast.AST) -> Iterator[str]:
-    """The functions by which a file is given a value to hold: `global _judge; _judge = judge`."""
+    """Yield functions that store an argument in a global: `global _judge; _judge = judge`."""
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             given = {each.arg for each in [*function.args.args, *function.args.kwonlyargs]}
@@ -194,8 +195,8 @@ def setters(tree: ast.AST) -> Iterator[str]:
                 yield function.name
 
 
-def hand_ins(name: str) -> set[str]:
-    """What a file, while it is imported, calls or changes in another room: `judge_with(find)`."""
+def import_effects(name: str) -> set[str]:
+    """Return what a file calls or changes in another package at import: `judge_with(find)`."""
     touched: set[str] = set()
     for node in getattr(trees()[name], "body", ()):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
@@ -205,7 +206,9 @@ def hand_ins(name: str) -> set[str]:
                 each for t in node.targets if not isinstance(t, ast.Name) for each in names(t)
             }
     others = {
-        each for each in imported(name) if (file := file_of(each)) and room(file) != room(name)
+        each
+        for each in imported(name)
+        if (file := file_of(each)) and package_of(file) != package_of(name)
     }
     return touched & {each.rpartition(".")[2] for each in others}
 
@@ -214,48 +217,52 @@ def package_files() -> list[str]:
     return [name for name in trees() if name.startswith("graphviz_torch.")]
 
 
-def test_no_package_is_given_a_function_to_hold_by_one_above() -> None:
-    # The root of the package alone registers: what reads a tensor, and what shows a graph.
-    files = {name for name in package_files() if room(name)} - {"graphviz_torch.graph.registry"}
+def test_no_package_stores_a_function_of_a_package_that_imports_it() -> None:
+    # Only the root may do so: it registers functions that read tensors and display graphs.
+    files = {name for name in package_files() if package_of(name)} - {
+        "graphviz_torch.graph.registry"
+    }
     assert not {name: found for name in files if (found := list(setters(trees()[name])))}
-    assert not {name: found for name in files if (found := hand_ins(name))}
+    assert not {name: found for name in files if (found := import_effects(name))}
 
 
-def test_no_circle_of_files() -> None:
-    left = {name: set(others) for name, others in arrows().items()}
+def test_files_do_not_import_each_other_in_a_cycle() -> None:
+    left = {name: set(others) for name, others in imported_files().items()}
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
             del left[name]
-    assert not left, f"in circles, or above one: {sorted(left)}"
+    assert not left, f"in a cycle, or importing one: {sorted(left)}"
 
 
-def inner_room(name: str) -> str:
-    """A folder inside a room as one, and a file that stands in no such folder."""
+def inner_folder(name: str) -> str:
+    """Return the folder inside a package that contains a file; the file itself if there is none."""
     return ".".join(name.split(".")[: 3 if name.count(".") > 2 else None])
 
 
-# The folders of these two are kinds of things, and no floors.
+# The folders of internals and render may import each other.
 @pytest.mark.parametrize("top", sorted(MAY_IMPORT.keys() - {"internals", "render"}))
-def test_no_circle_of_the_folders_inside_a_package(top: str) -> None:
+def test_folders_of_a_package_do_not_import_each_other_in_a_cycle(top: str) -> None:
     left: dict[str, set[str]] = {}
-    for name in (each for each in trees() if room(each) == top):
-        inside = {inner_room(other) for other in arrows()[name] if room(other) == top}
-        left.setdefault(inner_room(name), set()).update(inside - {inner_room(name)})
+    for name in (each for each in trees() if package_of(each) == top):
+        inside = {
+            inner_folder(other) for other in imported_files()[name] if package_of(other) == top
+        }
+        left.setdefault(inner_folder(name), set()).update(inside - {inner_folder(name)})
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:
             del left[name]
-    assert not left, f"in circles, or above one: {left}"
+    assert not left, f"in a cycle, or importing one: {left}"
 
 
-def test_what_reads_a_saved_graph_never_imports_torch() -> None:
+def test_packages_that_read_saved_graphs_never_import_torch() -> None:
     for name in trees():
         if folder(name).startswith(WITHOUT_TORCH):
             assert "torch" not in {each.split(".")[0] for each in imported(name)}, name
 
 
-def test_the_values_stand_on_the_standard_library_alone() -> None:
+def test_graph_imports_only_the_standard_library() -> None:
     for name in trees():
-        if room(name) == "graph":
+        if package_of(name) == "graph":
             used = {each.split(".")[0] for each in imported(name)} - {"graphviz_torch"}
             assert used <= sys.stdlib_module_names, name
 
@@ -265,7 +272,7 @@ LISTENERS = sorted({kind.__module__ for kind in listeners.LISTENERS})
 
 def test_a_listener_does_not_know_the_other_listeners() -> None:
     above = {f"graphviz_torch.recording.{each}" for each in ("recording", "session")}
-    known = {name: arrows()[name] & ({*LISTENERS} - {name} | above) for name in LISTENERS}
+    known = {name: imported_files()[name] & ({*LISTENERS} - {name} | above) for name in LISTENERS}
     assert not {name: others for name, others in known.items() if others}
 
 
@@ -280,7 +287,7 @@ def test_the_app_uses_public_names_only() -> None:
 
 
 def private(tree: ast.AST) -> Iterator[str]:
-    """What a file names of torch that begins with "_": `torch._C`, `torch.utils._pytree`."""
+    """Yield the private names of torch in a file: `torch._C`, `torch.utils._pytree`."""
     for node in ast.walk(tree):
         names: list[str] = []
         if isinstance(node, ast.Import):
@@ -292,36 +299,36 @@ def private(tree: ast.AST) -> Iterator[str]:
         yield from (name for name in names if re.match(r"torch\b(\.\w+)*\._[a-zA-Z]", name))
 
 
-def test_what_torch_calls_private_is_named_in_internals_alone() -> None:
+def test_private_names_of_torch_are_used_only_in_internals() -> None:
     naming = {
         f"{folder(name)}.py"
         for name, tree in trees().items()
-        if room(name) != "internals" and any(private(tree))
+        if package_of(name) != "internals" and any(private(tree))
     }
     assert len(PRIVATE) <= 8
     assert naming == PRIVATE.keys()
 
 
-def test_what_reads_a_tensor_asks_first_what_may_be_read() -> None:
+def test_files_that_read_tensors_use_memory_py() -> None:
     reading = {
         name
         for name, tree in trees().items()
         if any(isinstance(node, ast.Attribute) and node.attr in READS for node in ast.walk(tree))
     }
     memory = dotted(PACKAGE / "internals" / "tensors" / "memory.py")
-    asking = {name for name in trees() if memory in arrows()[name]} | {memory}
-    assert {f"{folder(name)}.py" for name in reading - asking} == READ_THEIR_OWN.keys()
+    safe = {name for name in trees() if memory in imported_files()[name]} | {memory}
+    assert {f"{folder(name)}.py" for name in reading - safe} == READ_THEIR_OWN.keys()
 
 
 def test_no_module_has_the_name_of_a_public_function_beside_it() -> None:
-    # Importing `graphviz_torch.trace` as a module would put the module in the function's place.
+    # Importing a module `graphviz_torch.trace` would replace the function of this name.
     for package in (graphviz_torch, *map(import_module, NAMESPACES)):
         beside = {path.stem for path in Path(str(package.__file__)).parent.iterdir()}
         if Path(str(package.__file__)).stem == "__init__":
             assert not beside & set(package.__all__), package
 
 
-def test_files_classes_and_functions_have_no_riddles_for_names() -> None:
+def test_names_of_files_classes_and_functions_have_no_vague_words() -> None:
     for path in PATHS:
         kinds = ast.ClassDef | ast.FunctionDef
         nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
@@ -331,11 +338,13 @@ def test_files_classes_and_functions_have_no_riddles_for_names() -> None:
         }
         for name in {path.stem, *(node.name for node in nodes)} - rules:
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().split("_")
-            assert not RIDDLES & {*words}, f"{path}: {name}"
+            assert not VAGUE_WORDS & {*words}, f"{path}: {name}"
 
 
-def test_rows_of_unequal_length_are_an_error_where_graphs_are_made() -> None:
+def test_zip_is_strict_where_graphs_are_created() -> None:
     for name, tree in trees().items():
         calls = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
         zips = [call for call in calls if call.startswith("zip(")]
-        assert room(name) not in ("graph", "tracing") or all("strict=True" in z for z in zips), name
+        assert package_of(name) not in ("graph", "tracing") or all(
+            "strict=True" in z for z in zips
+        ), name

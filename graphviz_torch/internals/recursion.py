@@ -15,43 +15,44 @@ _FRAMES = 4  # number of frames of a module call without a watch
 _BASE = 64  # number of our own frames inside the deepest call
 
 _lock = threading.Lock()
-_open: set[RecursionRoom] = set()
+_open: set[RaisedRecursionLimit] = set()
 _limit = 0  # the program's own limit
 _raised = 0  # the limit that we set last
 
 
-class RecursionRoom:
+class RaisedRecursionLimit:
     """A raised recursion limit, from `open` to `close`, unless the program sets a limit itself.
 
-    Each open room raises the limit by the number of module calls that fit into the program's limit.
+    Each open instance raises the limit by one frame for each module call that fits into the
+    program's limit.
 
-    >>> before, room = sys.getrecursionlimit(), RecursionRoom()
-    >>> room.open()
+    >>> before, raised = sys.getrecursionlimit(), RaisedRecursionLimit()
+    >>> raised.open()
     >>> sys.getrecursionlimit() - before == before // 4 + 64
     True
-    >>> room.close()
+    >>> raised.close()
     >>> sys.getrecursionlimit() == before
     True
     """
 
     def open(self) -> None:
-        """Raise the limit, unless the room is already open."""
+        """Raise the limit, unless this instance is already open."""
         with _lock:
             _note_own_limit()
             _open.add(self)
             _set_limit()
 
     def close(self) -> None:
-        """Lower the limit again, if the room is open."""
+        """Lower the limit again, if this instance is open."""
         with _lock:
             _open.discard(self)
             _set_limit()
 
 
 def _note_own_limit() -> None:
-    """Store the program's limit before the first room opens."""
+    """Store the program's limit before the first instance opens."""
     global _limit, _raised
-    # If the current limit is one that we set, lowering it failed when the last room was closed.
+    # If the current limit is one that we set, lowering it failed at the last `close`.
     if not _open and sys.getrecursionlimit() != _raised:
         _limit = _raised = sys.getrecursionlimit()
 

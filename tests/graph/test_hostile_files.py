@@ -210,7 +210,7 @@ def test_a_norm_of_any_size_is_drawn_and_summed(norm: Any, total: str) -> None:
         ),
         (
             changed(nodes__items__saved__lengths=[10**400, 0]),
-            r"nodes\.saved contains a value that is neither a position nor a length\.$",
+            r"nodes\.saved contains a value that is not an integer from 0 to 2\*\*63 - 1\.$",
         ),
         (
             changed(nodes__items__module={"distinct": [".".join("a" * 101)], "at": [0, 0]}),

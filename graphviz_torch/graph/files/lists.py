@@ -47,5 +47,5 @@ def integers(data: Any, count: int, where: str, nullable: bool = False) -> list[
         set(map(type, known)) - {int}
         or not 0 <= min(known, default=0) <= max(known, default=0) < LIMIT
     ):
-        raise ValueError(f"{where} contains a value that is neither a position nor a length.")
+        raise ValueError(f"{where} contains a value that is not an integer from 0 to 2**63 - 1.")
     return values

@@ -22,14 +22,15 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
 from ..dynamo import not_compiled
-from ..recursion import RecursionRoom
+from ..recursion import RaisedRecursionLimit
 from .watch import Installation, Watch
 
 _KEY = "graphviz_torch"
 _HOOKS: Any = nn_module
 _COMPILER: Any = torch.compiler
 _any_hook: Any = nn_module._has_any_global_hook
-_ROOM = RecursionRoom()  # a module's call has one frame more while a watch is open
+# A module's call has one frame more while a watch is open.
+_RECURSION_LIMIT = RaisedRecursionLimit()
 _new: Any = tuple.__new__  # creates an event without a Python-level call
 
 
@@ -107,7 +108,7 @@ class _Compiler(ModuleType):
 
 
 def _install() -> None:
-    _ROOM.open()
+    _RECURSION_LIMIT.open()
     _replace(_COMPILER, "__class__", ModuleType, _Compiler)
     _replace(_HOOKS, "_has_any_global_hook", _any_hook, _any_other_hook)
     if _COMPILER.is_exporting():
@@ -122,7 +123,7 @@ def _remove() -> None:
     _remove_hooks()
     _replace(_HOOKS, "_has_any_global_hook", _any_other_hook, _any_hook)
     _replace(_COMPILER, "__class__", _Compiler, ModuleType)
-    _ROOM.close()
+    _RECURSION_LIMIT.close()
 
 
 def _replace(owner: Any, name: str, old: object, new: object) -> None:

@@ -19,7 +19,7 @@ from torch.compiler import is_compiling
 
 from ...internals.frames import hide_frame
 from ...internals.hooks.watch import Replacement, Row, Watch
-from ...internals.recursion import RecursionRoom
+from ...internals.recursion import RaisedRecursionLimit
 
 # Callback before a call. It takes the method's name, args and kwargs, and returns any value.
 Began = Callable[[str, tuple[Any, ...], dict[str, Any]], object]
@@ -44,7 +44,7 @@ class ModelCalls(Watch):
         if isinstance(self.model, torch.jit.ScriptModule):
             return
         kind = type(self.model)
-        _ROOM.open()
+        _RECURSION_LIMIT.open()
         self.installation = _CLASSES.setdefault(kind, Replacement(lambda: _rows(kind)))
         super().open()
 
@@ -56,11 +56,12 @@ class ModelCalls(Watch):
             if not _CLASSES[kind].watchers:
                 del _CLASSES[kind]
         if not _CLASSES:
-            _ROOM.close()
+            _RECURSION_LIMIT.close()
 
 
 _CLASSES: dict[type, Replacement[ModelCalls]] = {}  # by class of the observed modules
-_ROOM = RecursionRoom()  # raises the recursion limit, since observed calls need one more frame
+# Observed calls need one more frame.
+_RECURSION_LIMIT = RaisedRecursionLimit()
 
 
 def _methods(model: Any) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
-"""Print the folders of the package ("rooms") with their files, lines and imports.
+"""Print the packages in graphviz_torch with their numbers of files and lines, and their imports.
 
-Run `python -m tests.bench.house`. With the name of a file, such as `house.svg`, the imports between
-rooms are drawn as a graph. With `--hops`, the script prints the number of files that run in a
-recorded step of three layers, the number of calls between different files (direct or through
+Run `python -m tests.bench.packages`. With the name of a file, such as `packages.svg`, the imports
+between packages are drawn as a graph. With `--hops`, the script prints the number of files that run
+in a recorded step of three layers, the number of calls between different files (direct or through
 torch), and the files that call each other in both directions.
 """
 
@@ -23,13 +23,13 @@ from graphviz_torch.graph import Edge, Node
 PACKAGE = Path(__file__).parents[2] / "graphviz_torch"
 
 
-def room(parts: tuple[str, ...]) -> str:
-    """Return the room of a module, from the parts of its path below the package."""
+def package_of(parts: tuple[str, ...]) -> str:
+    """Return the package of a module, from the parts of its path below the package."""
     return parts[0] if len(parts) > 1 else "(root)"
 
 
 def imports(file: Path) -> set[str]:
-    """Return the rooms that a file imports from, except its own."""
+    """Return the packages that a file imports from, except its own."""
     inside = file.relative_to(PACKAGE).parts
     found = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -38,50 +38,52 @@ def imports(file: Path) -> set[str]:
             below = (node.module or "").split(".") if node.module else []
             target = (*above, *below)
             found.add(target[0] if target and (PACKAGE / target[0]).is_dir() else "(root)")
-    return found - {room(inside)}
+    return found - {package_of(inside)}
 
 
-class Room(NamedTuple):
-    """The number of files and lines of a room, and the rooms that it imports from."""
+class Package(NamedTuple):
+    """The number of files and lines of a package, and the packages that it imports from."""
 
     files: int
     lines: int
     imports: set[str]
 
 
-def rooms() -> dict[str, Room]:
-    """Return the rooms by name, each after those that it imports from.
+def packages() -> dict[str, Package]:
+    """Return the packages by name, each after those that it imports from.
 
     Raises:
-        graphlib.CycleError: if rooms import each other in a cycle.
+        graphlib.CycleError: if packages import each other in a cycle.
     """
     files: dict[str, list[Path]] = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         if "node_modules" not in file.parts:
-            files.setdefault(room(file.relative_to(PACKAGE).parts), []).append(file)
+            files.setdefault(package_of(file.relative_to(PACKAGE).parts), []).append(file)
     known = {
-        name: Room(
+        name: Package(
             len(inside),
             sum(len(file.read_text().splitlines()) for file in inside),
             set().union(*map(imports, inside)) - {"(root)"},  # files with the public names
         )
         for name, inside in files.items()
     }
-    order = TopologicalSorter({name: room.imports for name, room in known.items()}).static_order()
+    order = TopologicalSorter(
+        {name: package.imports for name, package in known.items()}
+    ).static_order()
     return {name: known[name] for name in order}
 
 
-def drawn(house: dict[str, Room]) -> Graph:
-    """Return a graph of the rooms, with an edge from each imported room to its importer."""
-    ids = {name: i for i, name in enumerate(house)}
+def drawn(sizes: dict[str, Package]) -> Graph:
+    """Return a graph of the packages, with an edge from each imported package to its importer."""
+    ids = {name: i for i, name in enumerate(sizes)}
     nodes = tuple(
-        Node(i, name, (), note=f"{house[name].files} files, {house[name].lines} lines")
+        Node(i, name, (), note=f"{sizes[name].files} files, {sizes[name].lines} lines")
         for name, i in ids.items()
     )
     edges = tuple(
         Edge(ids[source], ids[name], 0, nr)
-        for name, room in house.items()
-        for nr, source in enumerate(sorted(room.imports))
+        for name, package in sizes.items()
+        for nr, source in enumerate(sorted(package.imports))
     )
     return Graph(nodes, edges)
 
@@ -98,7 +100,7 @@ def recorded_step() -> None:
 def hops() -> tuple[set[str], set[tuple[str, str]]]:
     """Return the package's files that run in a recorded step, and pairs of caller and callee."""
     files: set[str] = set()
-    arrows: set[tuple[str, str]] = set()
+    calls: set[tuple[str, str]] = set()
 
     def own(frame: FrameType) -> str:
         file = Path(frame.f_code.co_filename)
@@ -112,7 +114,7 @@ def hops() -> tuple[set[str], set[tuple[str, str]]]:
         while caller is not None and not own(caller):
             caller = caller.f_back
         if caller is not None and own(caller) != file:
-            arrows.add((own(caller), file))
+            calls.add((own(caller), file))
 
     recorded_step()  # work that is done once in a process
     sys.setprofile(note)
@@ -120,15 +122,15 @@ def hops() -> tuple[set[str], set[tuple[str, str]]]:
         recorded_step()
     finally:
         sys.setprofile(None)
-    return files, arrows
+    return files, calls
 
 
 def print_hops() -> None:
-    files, arrows = hops()
-    rooms()  # raises if imports form a cycle
-    print("no import runs up")
-    pairs = sorted((a, b) for a, b in arrows if a < b and (b, a) in arrows)
-    print(f"{len(files)} files, {len(arrows)} arrows, {len(pairs)} pairs that call each other:")
+    files, calls = hops()
+    packages()  # raises if imports form a cycle
+    print("no package imports one that imports it")
+    pairs = sorted((a, b) for a, b in calls if a < b and (b, a) in calls)
+    print(f"{len(files)} files, {len(calls)} calls, {len(pairs)} pairs that call each other:")
     for pair in pairs:
         print("   ", *pair)
 
@@ -137,12 +139,14 @@ def main() -> None:
     if sys.argv[1:] == ["--hops"]:
         print_hops()
         return
-    house = rooms()
-    for name, room in house.items():
-        imported = " ".join(sorted(room.imports))
-        print(f"{name:14}{room.files:4} files {room.lines:6} lines   imports {imported or '-'}")
+    sizes = packages()
+    for name, package in sizes.items():
+        imported = " ".join(sorted(package.imports))
+        print(
+            f"{name:14}{package.files:4} files {package.lines:6} lines   imports {imported or '-'}"
+        )
     for path in sys.argv[1:]:
-        print(draw_graph(drawn(house)).render(outfile=path))
+        print(draw_graph(drawn(sizes)).render(outfile=path))
 
 
 if __name__ == "__main__":
