@@ -90,7 +90,7 @@ def for_syntax(error: SyntaxError, text: str) -> str:
 
 
 def for_function(name: str) -> str:
-    """Return the message for an unknown function, which suggests a function of a similar name."""
+    """Return the message for an unknown function. It suggests a function with a similar name."""
     if re.fullmatch(r"[\d.]+", name):
         return f"Multiplication needs a sign: write {name} * (...)."
     message = f"{name!r} is not a function here."

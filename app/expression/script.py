@@ -1,4 +1,4 @@
-"""Write the visitor's program or model as a complete script, of which the page shows some lines."""
+"""Write the visitor's program or model as a complete script. The page shows some of its lines."""
 
 from __future__ import annotations
 

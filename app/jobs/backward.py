@@ -42,7 +42,8 @@ def open_graph(graph: Graph, hidden: frozenset[int] = frozenset()) -> OpenedGrap
 
     Args:
         graph: a graph.
-        hidden: nodes of copies that the app has added. Findings about no other nodes are left out.
+        hidden: nodes of copies that the app has added. Findings that are only about these nodes are
+            left out.
     """
     findings = tuple(
         finding

@@ -163,7 +163,7 @@ class ValuePairs:
         return [edge.target for edge in self.own_graph.edges if edge.source == node]
 
     def known_inputs(self, node: int) -> list[int]:
-        """Return the nearest upstream nodes that are leaves, or whose state is not unknown."""
+        """Return the nearest upstream nodes that are leaves or have a state other than unknown."""
         found: dict[int, None] = {}
         stack = [edge.source for edge in reversed(self.inputs[node])]
         entered: set[int] = set()

@@ -1,4 +1,4 @@
-"""Move nested containers of tensors to a device. Tensors that share memory still share it there.
+"""Move nested containers of tensors to a device, and preserve shared memory.
 
 Tensors that share memory are copied as one block of bytes, and become views of the copied block. A
 leaf that requires grad becomes a leaf on the device. The result of an operation is copied within

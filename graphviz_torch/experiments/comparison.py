@@ -159,9 +159,9 @@ class Comparison:
     Args:
         count: number of lanes (samples or positions). With 0, only values are compared.
         allowed: the lanes that may differ.
-        in_pairs: whether lanes also count as kept apart in a matrix of all pairs of lanes, such as
-            attention scores.
-        views: whether `shares` also contains the fractions of views.
+        in_pairs: True if a matrix of all pairs of lanes, such as attention scores, may differ in
+            the rows or columns of these lanes.
+        views: True to add the fractions for views to `shares`.
     """
 
     def __init__(

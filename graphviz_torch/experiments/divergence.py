@@ -174,7 +174,7 @@ def _module(first: ForwardResult, other: ForwardResult) -> tuple[str, float] | N
 
 
 def _node(subject: Subject, part: Divergence) -> int | None:
-    """Return the node with the name and line of an operation; None unless there is only one."""
+    """Return the node with the name and line of an operation; None if not exactly one matches."""
     here = [n for n in subject.graph.nodes if part.operation and n.where == part.where]
     alike = [n for n in here if part.operation.strip("_") in n.title or n.title in part.operation]
     return alike[0].id if len(alike) == 1 else None

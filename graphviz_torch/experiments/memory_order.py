@@ -63,7 +63,7 @@ def memory_order(subject: Subject) -> Iterator[Experiment]:
 
 
 def without_dropout(module: Module) -> bool:
-    """Return a module's training mode; False for dropout, whose masks depend on the layout."""
+    """Return a module's training mode; False for dropout, whose mask depends on memory layout."""
     return module.training and "dropout" not in type(module).__name__.lower()
 
 

@@ -66,7 +66,7 @@ class CollectiveMismatch(NamedTuple):
     ranks: tuple[int, ...]  # ranks of the group, or two ranks if calls of different groups differ
     # Number of the call among the group's collectives, or among the messages, from 1 on.
     number: int
-    calls: Mapping[int, CollectiveCall | None]  # rank -> its call; None if there is no such call
+    calls: Mapping[int, CollectiveCall | None]  # rank -> its call; None: no more calls
 
     def __str__(self) -> str:
         groups = {each.ranks for each in self.calls.values() if each is not None}

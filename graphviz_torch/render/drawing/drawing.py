@@ -192,9 +192,9 @@ class Drawing:
     keys: Keys | None = None  # None if there are no groups, so that every node is drawn or folded
     edges: tuple[Edge, ...] = ()  # edges between two nodes that have a box
     merged_edges: tuple[MergedEdge, ...] = ()
-    # Group that is drawn in place of several identical groups -> text on the edges between these.
+    # Group that is drawn in place of several identical groups -> text about edges between them.
     linked: Mapping[int, str] = field(default_factory=dict)
-    # Key -> text on the tensors that the element passes from one step of a loop to the next.
+    # Key -> text about the tensors that the element passes from one step of a loop to the next.
     loop_state: Mapping[int, str] = field(default_factory=dict)
     # Key -> keys or ids of the element's sources whose edges are not drawn. A text above the
     # element names them.

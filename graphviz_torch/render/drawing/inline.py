@@ -18,8 +18,8 @@ from ..groups.order import by_target, has_modules
 from ..options import Parameters
 from .drawing import Drawing, InlinedNodes
 
-# Up to this number, leaves have boxes. More are written inside operations, because so many boxes
-# would form an unreadable staircase.
+# If there are more leaves than this, they get no boxes and are written inside operations. So many
+# boxes would form an unreadable staircase.
 _MAX_LEAF_BOXES = 20
 # A leaf with more users than this is named inside the box of each user. If the leaf has a box, too,
 # no edges are drawn from this box, because so many edges would distort the layout.
