@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..graph import Cut
 from . import labels
 from .drawing.drawing import Drawing
+from .drawing.stubs import End, Stub
 
 _NO_CALLS = {
     "data": ".data",
@@ -41,6 +42,7 @@ class CutLine(NamedTuple):
     target: int | None  # key of the node that used the result; None if no node in the graph did
     text: tuple[str, ...]  # lines of text: operation, tensor (if a side is None), source line
     color: str  # name of the color in the palette
+    call: Stub | None = None  # box of the first call without a node on the way to the target
 
     @property
     def key(self) -> int:
@@ -73,7 +75,8 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     if not drawing.graph.cuts:
         return [], 0
     findings = [(set(finding.nodes), finding) for finding in drawing.findings]
-    found: dict[tuple[int | None, int | None, str, str], CutLine] = {}
+    calls = _first_calls(drawing)
+    found: dict[tuple[int | None, End | None, str, str], CutLine] = {}
     hidden = set()
     for cut in drawing.graph.cuts:
         for before, after in _sides(cut):
@@ -96,10 +99,32 @@ def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
             if gone or source == target:
                 hidden.add((before, after, cut.how, cut.where))
                 continue
-            key = source, target, cut.how, cut.where
-            found.setdefault(key, CutLine(source, target, _text(cut, len(sides) < 2), color))
+            call = None if source is None else calls.get((source, target))
+            key = source, call or target, cut.how, cut.where
+            found.setdefault(key, CutLine(source, target, _text(cut, len(sides) < 2), color, call))
     lines = list(found.values())
     return lines[:most], len(hidden) + len(lines[most:])
+
+
+def _first_calls(drawing: Drawing) -> dict[tuple[int, int | None], Stub]:
+    """Return the boxes of calls through which data goes from one drawn element to another.
+
+    Returns:
+        (key of the first element, key of the second) -> the first box on the way.
+    """
+    users: dict[End, list[End]] = {}
+    for source, target in drawing.stubs.links:
+        users.setdefault(source, []).append(target)
+    found: dict[tuple[int, int | None], Stub] = {}
+    for source, target in drawing.stubs.links:
+        if isinstance(source, int) and isinstance(target, Stub):
+            reached: list[End] = [target]
+            for end in reached:  # the loop appends the users of boxes
+                if isinstance(end, int):
+                    found.setdefault((source, end), target)
+                else:
+                    reached += [user for user in users.get(end, ()) if user not in reached]
+    return found
 
 
 def _sides(cut: Cut) -> Iterator[tuple[int | None, int | None]]:

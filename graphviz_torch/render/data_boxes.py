@@ -82,6 +82,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
     edges: list[tuple[End, End]] = []
     for i, stub in made.items():
         keys = {key for node in rows[i].sources if (key := drawing.key(node)) in drawn}
+        keys |= {box for j in rows[i].inputs if (box := inside[j]) is not None}
         edges += [(key, stub) for key in sorted(keys, key=drawing.place)]
         for kind, end in sorted(ends[i], key=in_order):
             if kind == "key":
@@ -278,6 +279,7 @@ class _GroupLookup:
 
     def __init__(self, drawing: Drawing) -> None:
         self._closed: dict[str, int] = {}  # path -> key of the closed group
+        self._lone: set[str] = set()  # paths of closed groups with parameters only
         self._opened: dict[str, tuple[int, ...]] = {}
         self._repeated: set[str] = set()
         if drawing.groups is None:
@@ -286,13 +288,20 @@ class _GroupLookup:
         for part, path, _ in drawing.tree.parts:
             if isinstance(part, Box):
                 self._closed[groups[part.group].path] = ~part.group
+                if groups[part.group].has_only_leaves:
+                    self._lone.add(groups[part.group].path)
                 self._repeated |= {groups[number].path for number in part.repeats}
             elif isinstance(part, Open) and part.group is not None:
                 self._opened[groups[part.group].path] = (*path, part.group) if part.framed else path
                 self._repeated |= {groups[number].path for number in part.repeats}
 
     def closed_group(self, row: Untracked) -> int | None:
-        """Return the key of the closed group that contains a call; None if there is none."""
+        """Return the key of the closed group that contains a call; None if there is none.
+
+        A closed group that contains only the parameters of a called module is this module's box.
+        """
+        if row.kind == "module" and row.label in self._lone:
+            return self._closed[row.label]
         return next((self._closed[p] for p in _enclosing_modules(row) if p in self._closed), None)
 
     def is_repeated(self, row: Untracked) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike
@@ -96,8 +96,8 @@ def _write(graph: Graph, options: Any) -> str:
     drawing = draw(graph, options)
     nodes = _Nodes(drawing)
     body = [*nodes.lines(drawing.tree), *nodes.between_ranks()]
-    edges = [*_edges(drawing), *_stubs(drawing)]
     cuts, hidden = cut_lines(drawing, _MAX_CUTS)
+    edges = [*_edges(drawing), *_stubs(drawing, {(cut.source, cut.call) for cut in cuts})]
     edges += [_cut(cut, number) for number, cut in enumerate(cuts)]
     edges += _failure(drawing)
     edges += _note(drawing, hidden)
@@ -209,8 +209,11 @@ def _edges(drawing: Drawing) -> Iterator[str]:
         yield f"{_id(line.source)} {between} {_id(line.target)}"
 
 
-def _stubs(drawing: Drawing) -> Iterator[str]:
-    """Yield boxes for data, and boxes that name the other ends of edges with one drawn end."""
+def _stubs(drawing: Drawing, cuts: Container[tuple[End | None, End | None]]) -> Iterator[str]:
+    """Yield boxes for data, and boxes that name the other ends of edges with one drawn end.
+
+    Edges that `cuts` contains are left out.
+    """
     for key, texts in wording.data_inputs(drawing).items():
         yield f'data_{_id(key)}["{_text([*texts, "no gradient"])}"]'
         yield f"data_{_id(key)} -.-> {_id(key)}"
@@ -218,7 +221,8 @@ def _stubs(drawing: Drawing) -> Iterator[str]:
     for stub in untracked.stubs:
         shape = '["{}"]' if stub.is_data else '("{}")'
         yield _id(stub) + shape.format(_text(stub.lines))
-    yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in untracked.links)
+    links = [link for link in untracked.links if link not in cuts]
+    yield from (f"{_id(source)} -.-> {_id(target)}" for source, target in links)
     for key, others in drawing.named_sources.items():
         name = _id(key)
         yield f'from_{name}["{_text([f"from {wording.stub_text(drawing, others)}"])}"]'
@@ -243,7 +247,7 @@ def _cut(cut: CutLine, number: int) -> str:
         return f'cut{number}["{text}"] -.- {_id(cut.key)}'
     if cut.target is None:
         return f'{_id(cut.key)} -.- cut{number}["{text}"]'
-    return f'{_id(cut.source)} -.-|"{text}"| {_id(cut.target)}'
+    return f'{_id(cut.source)} -.-|"{text}"| {_id(cut.call or cut.target)}'
 
 
 def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:

@@ -80,13 +80,12 @@ def graph_and_marks(
 ) -> tuple[Graph, tuple[Finding, ...]]:
     """Return the graph and the findings for a still picture.
 
-    If `findings` is "auto", the nodes are removed from findings of severity "info". A still picture
-    then writes the message of such a finding but marks no node. Findings in a list keep their
-    nodes.
+    If `findings` is "auto", notes (findings of severity "info") are left out, as in a report. Notes
+    in a list are marked.
     """
     graph, found = graph_and_findings(value, *inputs, findings=findings, names=names)
     if isinstance(findings, str):
-        found = tuple([replace(f, nodes=()) if f.severity == "info" else f for f in found])
+        found = tuple([each for each in found if each.severity != "info"])
     return graph, found
 
 

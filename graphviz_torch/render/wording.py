@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from ..graph import Graph, Node, TensorMeta, Transfer
+from ..graph import Graph, Node, TensorMeta, Transfer, Untracked
 from ..graph.terminal import is_shell, option
 from ..graph.text import first_items, listing
 from ..graph.units import bytes_text, seconds_text
@@ -149,15 +149,15 @@ def nodes_with_size_range(drawing: Drawing) -> list[int]:
 
 
 def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
-    nodes, shown = drawing.graph.nodes, drawing.inner.shown
+    shown, outputs_of = drawing.inner.shown, drawing.outputs_of
     alike = drawing.represented_nodes(node, loops=False)
     if len(alike) < 2:
-        return {nodes[shown.get(node, node)].outputs: None}
-    outputs = [nodes[shown.get(i, i)].outputs for i in alike]
+        return {outputs_of(shown.get(node, node)): None}
+    outputs = [outputs_of(shown.get(i, i)) for i in alike]
     if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
         # Some of these nodes are followed by a view with another number of dimensions, so the
         # shapes before the views are used.
-        outputs = [nodes[i].outputs for i in alike]
+        outputs = [outputs_of(i) for i in alike]
     # Most outputs are the same object, so equal ids are removed before outputs are compared.
     return dict.fromkeys({id(each): each for each in outputs}.values())
 
@@ -372,7 +372,8 @@ def group_details(drawing: Drawing, number: int) -> list[str]:
     """
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
-    said = _group_output_line(drawing, number)
+    call = untracked_call(drawing, number)
+    said = _group_output_line(drawing, number) if call is None else [labels.shapes(call.tensors)]
     if drawing.options["detail"] != "short":
         said += _totals_lines(contents, contents.devices)
     else:
@@ -383,6 +384,19 @@ def group_details(drawing: Drawing, number: int) -> list[str]:
     group = drawing.groups.groups[number]
     said += _frozen_line(drawing, group.path) if group.kind == "module" else []
     return said + handed + collective_lines(drawing, ~number)
+
+
+def untracked_call(drawing: Drawing, number: int) -> Untracked | None:
+    """Return the module call, without a node, that the box of a closed group shows.
+
+    Such a group contains only parameters of the module. Returns None for other groups.
+    """
+    assert drawing.groups is not None
+    group = drawing.groups.groups[number]
+    if not (group.kind == "module" and group.has_only_leaves):
+        return None
+    rows = drawing.graph.untracked
+    return next((row for row in rows if row.kind == "module" and row.label == group.path), None)
 
 
 def _group_output_line(drawing: Drawing, number: int) -> list[str]:
@@ -440,7 +454,7 @@ def _count_noun(number: int, noun: str) -> str:
 def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
     """Return the text on an edge; None if the box of the edge's source contains it already."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
-    several = line.source >= 0 and len(outputs) > 1
+    several = line.source >= 0 and len(drawing.outputs_of(line.edge.source)) > 1
     if line.source < 0 and line.times == 1 and not shows_output(drawing, line.source):
         meta = drawing.leaving(line.edge)
         return labels.shape(meta) if meta is not None else ""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from graphviz_torch import draw_graph, record, to_text
+from graphviz_torch import Recording, draw_graph, record, to_text
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Transfer, Untracked
 from graphviz_torch.render.dot.layout import layout
@@ -217,3 +217,52 @@ def test_copies_that_neither_a_node_nor_data_shows_are_named_below_the_picture()
     assert told not in to_dot(copied(7, 1, None), explain=False)
     many = to_dot(copied(*range(6)))
     assert "t2 cpu → cuda:0, 24 B (a.py:2); and 3 more" in many.replace('<BR ALIGN="LEFT"/>', " ")
+
+
+def distilled(detached: bool) -> Recording:
+    """Return a step of a student; its teacher's result passes a division before the loss."""
+    teacher, student = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2)), nn.Linear(3, 2)
+    x = torch.randn(4, 3)
+    with record() as recording:
+        if detached:
+            soft = teacher(x).detach()
+        else:
+            with torch.no_grad():
+                soft = teacher(x)
+        F.mse_loss(student(x), soft / 4).backward()
+    return recording
+
+
+def test_a_module_under_no_grad_is_one_box_between_its_data_and_its_users() -> None:
+    dot = to_dot(distilled(detached=False))
+    (box,) = re.findall(r"^\t(\w+) \[label=<<B>teacher · Sequential</B>.*", dot, re.MULTILINE)
+    assert "f32[4, 2]" in next(line for line in dot.splitlines() if line.startswith(f"\t{box} ["))
+    drawn = Drawn(dot)
+    (x,) = [name for name, node in drawn.nodes.items() if "<B>x</B>" in node["label"]]
+    (div,) = [name for name, node in drawn.nodes.items() if "<B>div</B>" in node["label"]]
+    (loss,) = [name for name, node in drawn.nodes.items() if "mse_loss" in node["label"]]
+    assert {(x, box), (box, div), (div, loss)} <= {*drawn.edges}
+    assert (box, loss) not in drawn.edges
+    assert re.search(rf"{box} -> {div} .*no_grad", dot)
+
+
+def test_a_cut_is_on_the_way_that_its_result_takes_through_calls_without_a_node() -> None:
+    recording = distilled(detached=True)
+    dot = to_dot(recording)
+    (line,) = [line for line in dot.splitlines() if "detach()" in line and "->" in line]
+    source, target = line.split()[0], line.split()[2]
+    assert target.startswith("untracked_")
+    assert [edge for edge in Drawn(dot).edges if edge[0] == source] == [(source, target)]
+    (line,) = [line for line in to_mermaid(recording).splitlines() if "-.-|" in line]
+    assert line.split()[-1].startswith("u")
+
+
+def test_a_named_view_of_a_block_that_is_not_drawn_leaves_no_text_at_its_user() -> None:
+    layer = nn.Linear(3, 1)
+    with record() as recording:
+        values = []
+        for _ in range(4):
+            value = layer(torch.randn(2, 3).tanh()).squeeze(1)
+            values.append(value.exp())
+        torch.stack(values).sum().backward()
+    assert "from value" not in to_dot(recording)

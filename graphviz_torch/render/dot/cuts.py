@@ -6,8 +6,10 @@ from typing import Final, NamedTuple
 
 from .. import cuts
 from ..drawing.drawing import Drawing
+from ..drawing.stubs import End
 from ..style import palette
 from . import markup
+from .data import end_id
 from .markup import dot_id
 
 MAX_CUTS: Final = 40  # more lines would cover the drawing and slow down the layout
@@ -19,6 +21,7 @@ class CutLines(NamedTuple):
     # (key of the drawn side, DOT node with the cut's text), for cuts with only one drawn side
     stubs: list[tuple[int, str]]
     edges: list[str]  # DOT edges, drawn as dashed lines
+    links: set[tuple[End, End]]  # (source, target) of `edges` that lead to the box of a call
     hidden: int  # number of cuts that are not drawn
 
 
@@ -26,14 +29,16 @@ def cut_lines(drawing: Drawing) -> CutLines:
     """Return a dashed line for each cut; a text replaces a side that is not drawn."""
     colors = palette(drawing.options["theme"])
     found, hidden = cuts.cut_lines(drawing, MAX_CUTS)
-    lines = CutLines([], [], hidden)
+    lines = CutLines([], [], set(), hidden)
     for number, cut in enumerate(found):
         color = colors[cut.color]
         line = f'style=dashed arrowhead=none color="{color}"'
         if cut.source is not None and cut.target is not None:
             label = f'fontcolor="{color}" label=<{_label(cut.text)}>'
-            ends = f"{dot_id(cut.source)} -> {dot_id(cut.target)}"
+            ends = f"{end_id(cut.source)} -> {end_id(cut.call or cut.target)}"
             lines.edges.append(f"\t{ends} [{line} {label}]")
+            if cut.call is not None:
+                lines.links.add((cut.source, cut.call))
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
         text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 from .. import wording
 from ..drawing.drawing import Drawing
 from ..drawing.stubs import End, Stub
@@ -10,10 +12,15 @@ from . import markup
 from .markup import dot_id
 
 
-def data_lines(drawing: Drawing) -> list[str]:
-    """Return the DOT lines of data and their edges."""
+def data_lines(drawing: Drawing, links: Set[tuple[End, End]] = frozenset()) -> list[str]:
+    """Return the DOT lines of data and their edges.
+
+    Args:
+        drawing: the drawing.
+        links: (source, target) of edges to leave out, because a cut draws them.
+    """
     if drawing.graph.untracked:
-        return _untracked_lines(drawing)
+        return _untracked_lines(drawing, links)
     colors = palette(drawing.options["theme"])
     lines = []
     line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5'
@@ -29,7 +36,7 @@ def data_lines(drawing: Drawing) -> list[str]:
     return lines
 
 
-def _untracked_lines(drawing: Drawing) -> list[str]:
+def _untracked_lines(drawing: Drawing, links: Set[tuple[End, End]]) -> list[str]:
     """Return DOT lines for the entries of `Graph.untracked` and for their edges.
 
     Each box is inside the clusters of the modules that contain it.
@@ -52,19 +59,22 @@ def _untracked_lines(drawing: Drawing) -> list[str]:
             label = "<BR/>".join(
                 f"<B>{name}</B> {markup.small(shape, colors['muted'])}" for name, shape in pairs
             )
-        text = f"\t{_id(stub)} [label=<{label}> {form}]"
+        text = f"\t{end_id(stub)} [label=<{label}> {form}]"
         for number in reversed(range(len(stub.frames) if len(devices) < 2 else 0)):
             name = "_".join(map(str, stub.frames[: number + 1]))
             text = f"\tsubgraph cluster_{name} {{{text.strip()}}}"
         lines.append(text)
     for source, target in shown.links:
+        if (source, target) in links:
+            continue
         data = isinstance(source, Stub) and source.is_data
         line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5' if data else "style=dashed"
         # A call without a node is close to its users, and far from its data.
         line += "" if data or not isinstance(source, Stub) else " weight=2"
-        lines.append(f"\t{_id(source)} -> {_id(target)} [{line}]")
+        lines.append(f"\t{end_id(source)} -> {end_id(target)} [{line}]")
     return lines
 
 
-def _id(end: End) -> str:
+def end_id(end: End) -> str:
+    """Return the name of a drawn element or of a box in DOT."""
     return f"untracked_{end.position}" if isinstance(end, Stub) else dot_id(end)

@@ -81,7 +81,16 @@ def _write(graph: Graph, options: Any, note: str) -> str:
         extra += f" label=<{below}> labelloc=b labeljust=l" if below else ""
     head = _head(drawing.options["direction"], drawing.options["theme"]).format(extra)
     return "\n".join(
-        [head, *body, *edges, *data_lines(drawing), *cuts.edges, *failure_lines(drawing), "}", ""]
+        [
+            head,
+            *body,
+            *edges,
+            *data_lines(drawing, cuts.links),
+            *cuts.edges,
+            *failure_lines(drawing),
+            "}",
+            "",
+        ]
     )
 
 

@@ -46,6 +46,7 @@ class Nodes:
             drawing.module_titles, (key for key in drawing.collectives if key is not None)
         )
         special.update(wording.nodes_with_size_range(drawing), drawing.loop_state)
+        special.update(drawing.only_first_output)
         names = [name for name, _ in details(Node)]
         read = attrgetter(*names)
         unset = tuple([Node._field_defaults[name] for name in names])
@@ -204,6 +205,8 @@ class Nodes:
         title = f"<B>{markup.escape(labels.wrap_name(drawing.title_with_class(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(small)}" if small else title
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(~number, kind)
+        if wording.untracked_call(drawing, number) is not None:
+            attributes += ' style="rounded,filled,dashed"'
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._with_ink(~number, text)}>{attributes}]"
 

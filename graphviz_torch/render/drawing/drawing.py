@@ -376,6 +376,27 @@ class Drawing:
         return found | {key: node for node in found if (key := self.key(node)) >= 0}
 
     @cached_property
+    def only_first_output(self) -> frozenset[int]:
+        """Ids of the nodes with several outputs of which only the first is used.
+
+        The others, such as the mean that a normalization saves, are not results of the user's call.
+        """
+        if self.options["detail"] == "full":
+            return frozenset()
+        used = {node.id: set[int]() for node in self.graph.nodes if len(node.outputs) > 1}
+        for edge in self.graph.edges if used else ():
+            if edge.source in used:
+                used[edge.source].add(edge.output_nr)
+        for node, number in self.graph.outputs:
+            used.get(node, set()).add(number)
+        return frozenset(node for node, numbers in used.items() if numbers == {0})
+
+    def outputs_of(self, node: int) -> tuple[TensorMeta | None, ...]:
+        """Return the outputs of a node that its box shows."""
+        outputs = self.graph.nodes[node].outputs
+        return outputs[:1] if node in self.only_first_output else outputs
+
+    @cached_property
     def closed_groups(self) -> list[int]:
         """Ids of the closed groups whose contents are hidden. Fused nodes are not among them."""
         return [number for number in self.boxes if self.fused_node(~number) is None]

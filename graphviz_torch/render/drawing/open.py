@@ -63,7 +63,8 @@ def _open(drawing: Drawing, opening: _Opening) -> Drawing:
     """Open groups and add edges; return the drawing and the share of a page that it fills."""
     fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
-    keys = Keys(opening.groups, tree.nodes, tree.boxes, tree.represented_groups)
+    hidden = tree.represented_groups
+    keys = Keys(opening.groups, tree.nodes, tree.boxes, hidden, drawing.inner.host)
     stacked = opening.page is not None and opening.page.segments_stacked
     opened = frame(connect(drawing.having(tree=tree, keys=keys, segments_stacked=stacked)))
     opened = opened.having(stubs=stubs_of(opened))
@@ -90,6 +91,8 @@ class _Opening:
         ends = [end for cut in drawing.graph.cuts for end in (cut.before, *cut.after)]
         inner = {self.groups.of[end] for end in ends if end is not None}
         self.cut = {outer for number in inner for outer in self.groups.with_ancestors(number)}
+        rows = drawing.graph.untracked
+        self.called = {row.label for row in rows if row.kind == "module"}
         self.repeated: set[int] = set()  # groups that are drawn for several identical groups
         # lists of groups that were opened together, in the order of opening
         self.order: list[list[int]] = []
@@ -221,19 +224,33 @@ class _Opening:
     def _stays_closed(self, number: int) -> bool:
         """Return True if opening the group would show nothing new.
 
-        Such a group is fused into one operation, contains only parameters, or is a chain of
-        operations that the group's name lists.
+        Such a group is fused into one operation, contains only parameters, is a module that calls
+        one function, or is a chain of operations that the group's name lists.
         """
         found, moved, _ = self.interest.get(number, _NOTHING)
         if number in self.drawing.fused:
             return number not in self.repeated
         part = self.groups.groups[number]
-        if part.span[0] == part.span[1] and part.size > _MAX_LONE_PARAMETERS:
-            # The graph contains parameters of this module, but no operation.
-            return not found
+        if part.has_only_leaves:
+            if part.path in self.called:
+                return True  # the box also shows the module's call, which created no node
+            if part.size > _MAX_LONE_PARAMETERS:
+                return not found
         if number in self.cut:
             return False
+        if (
+            self.page
+            and part.kind == "module"
+            and not (found or moved)
+            and self._is_one_call(number)
+        ):
+            return True  # the module's name says more than that of the function
         return part.kind == "chain" and not (found or moved)
+
+    def _is_one_call(self, number: int) -> bool:
+        """Return True if a group would show one box, of a function call."""
+        shown = self._items(number)
+        return len(shown) == 1 and shown[0] < 0 and self.groups.groups[~shown[0]].kind == "call"
 
     def _plain_run(self, number: int) -> bool:
         part = self.groups.groups[number]

@@ -72,7 +72,7 @@ class _Picture:
         for cut in cuts.cut_lines(drawing, _MAX_CUTS)[0]:
             text = _SMALL_LETTER * max(map(len, cut.text))
             if cut.source is not None and cut.target is not None:
-                edges[cut.source, cut.target] = text
+                edges[cut.source, key_of(cut.call or cut.target)] = text
             else:
                 wide, high = self._boxes[cut.key]
                 self._boxes[cut.key] = wide + text + 2 * _BOX_GAP, high

@@ -68,7 +68,7 @@ class Sizes:
         drawing, node = self._drawing, self._drawing.graph.nodes[i]
         names = wording.node_names(drawing, node)
         said = wording.operation_text(drawing, node)
-        small = [labels.tensors(node.outputs, device=False)]
+        small = [labels.tensors(drawing.outputs_of(i), device=False)]
         small += wording.small_values(drawing, node) + wording.gradients(drawing, node)
         lines = len(small) + len(wording.inner_leaves(drawing, node))
         width = max(

@@ -7,7 +7,6 @@ the drawing and returns the new drawing. Each step has its own file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Final
 
 from ...graph import Finding, Graph
@@ -58,7 +57,7 @@ def draw_boxes(
         marks: node id -> "added", "removed" or "changed", for the graph of a diff.
         paged: True to open the groups that fit a page; False to close all groups.
     """
-    told = [replace(each, nodes=()) if each.severity == "info" else each for each in findings]
+    told = [each for each in findings if each.severity != "info"]
     start = _start(graph, {"findings": told, "marks": marks})  # type: ignore[typeddict-unknown-key]
     drawing = apply_steps(start, BEFORE)
     if paged:

@@ -48,6 +48,11 @@ class Group(NamedTuple):
     # nodes and groups); "" if not recorded.
     module_class: str = ""
 
+    @property
+    def has_only_leaves(self) -> bool:
+        """Return True if the group contains no operation, but for example parameters."""
+        return self.span[0] == self.span[1]
+
 
 @dataclass(frozen=True, slots=True)
 class Groups:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from .groups import Groups
 
@@ -16,6 +16,7 @@ class Keys:
         closed: ids of the closed groups.
         repeated: first group of each family -> all groups of the family. A family consists of
             identical groups, of which only the first is drawn; the others are hidden.
+        host: returns the node whose box shows a node.
     """
 
     def __init__(
@@ -24,8 +25,10 @@ class Keys:
         nodes: Iterable[int],
         closed: Iterable[int],
         repeated: Mapping[int, tuple[int, ...]],
+        host: Callable[[int], int] = lambda node: node,
     ) -> None:
         self.tree = tree
+        self.host = host
         self.repeated = repeated
         self.family = {n: first for first, alike in repeated.items() for n in alike}
         self.shown = set(nodes)
@@ -58,7 +61,8 @@ class Keys:
             # the start: the first step of a loop may lack operations at its beginning.
             end = groups[self.family[there]].span[1]
             place = end + self.position[node] - groups[there].span[1]
-            node = self.tree.operations[place]
+            # A view with a name has a box, but its counterpart without a name has none.
+            node = self.host(self.tree.operations[place])
             number = self.tree.of[node]
         if node in self.shown:
             return node

@@ -43,6 +43,7 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
         counts[edge.target] = max(counts[edge.target], edge.input_nr + 1)
     nodes, edges = [*graph.nodes], [*graph.edges]
     classes = _classes(graph)
+    lone = _modules_with_only_leaves(graph)
 
     def connect(source: int, target: int) -> None:
         edges.append(Edge(source, target, 0, counts[target]))
@@ -52,7 +53,9 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
         row, leaf = rows[i], DATA if rows[i].kind == "data" else UNTRACKED
         kind: Any = leaf
         is_module = row.kind == "module"
-        module = _parent_path(row.label) if is_module else row.module
+        module = row.module
+        if is_module and row.label not in lone:
+            module = _parent_path(row.label)
         named = replace(row, label=row.label.rpartition(".")[2]) if is_module else row
         nodes.append(
             Node(
@@ -110,6 +113,17 @@ def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
             path = _parent_path(path)
         found.append(known.get(path) if path else None)
     return found
+
+
+def _modules_with_only_leaves(graph: Graph) -> set[str]:
+    """Return the paths of modules of which the graph contains parameters, but no operation."""
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for node in graph.nodes:
+        path = node.module
+        while path:
+            found[bool(node.leaf)].add(path)
+            path = _parent_path(path)
+    return found[True] - found[False]
 
 
 def _classes(graph: Graph) -> dict[str, str]:

@@ -147,6 +147,17 @@ def test_one_output_of_several_is_named_on_its_edge_and_a_single_one_is_not() ->
     assert "[label=" not in to_dot(two()).split("->")[1]
 
 
+def test_a_first_output_is_shown_alone_if_no_other_output_is_used() -> None:
+    x = torch.randn(2, 4, 3, requires_grad=True)
+    graph = trace(torch.nn.functional.group_norm(x, 2).tanh())
+    outputs = {node.operation: node.outputs for node in graph.nodes}["native_group_norm"]
+    assert [meta.shape for meta in outputs if meta] == [(2, 4, 3), (2, 2), (2, 2)]
+    dot = to_dot(graph)
+    assert "f32[2, 2]" not in dot
+    assert "outputs" not in dot
+    assert "3 outputs, f32[2, 4, 3], f32[2, 2]" in to_dot(graph, detail="full")
+
+
 def test_modules_are_nested_clusters_with_their_parameters_inside_the_operations() -> None:
     graph = trained(TransformerBlock(), torch.randn(1, 4, 8))
     dot = to_dot(graph, detail="gradients")

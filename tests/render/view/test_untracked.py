@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from graphviz_torch.graph import Node
 from graphviz_torch.render.groups.groups import group
 from graphviz_torch.render.view.data_nodes import groups_around, with_untracked
-from tests.render.test_untracked import copied, model
+from tests.render.test_untracked import F32, copied, model
 
 
 def test_nodes_keep_their_ids_and_each_entry_is_an_item_before_what_takes_it() -> None:
@@ -32,6 +35,13 @@ def test_an_item_is_in_the_group_of_the_module_around_its_call() -> None:
     around = groups_around(groups, shown.nodes[2:])
     [head] = [each.id for each in groups.groups if each.path == "head"]
     assert around == [None, head, None]
+
+
+def test_a_call_is_in_its_own_module_if_the_module_has_only_parameters_in_the_graph() -> None:
+    weight = Node(2, "AccumulateGrad", (F32,), "weight", leaf="parameter", module="backbone.fc")
+    graph = model()
+    shown, _ = with_untracked(replace(graph, nodes=(*graph.nodes, weight)), range(3))
+    assert [node.module for node in shown.nodes[3:]] == ["", "backbone", ""]
 
 
 def test_a_copy_of_data_is_at_the_item_of_the_data() -> None:
