@@ -42,7 +42,7 @@ _MOVES = frozenset(
     ("t", "transpose", "permute", "view", "_unsafe_view", "squeeze", "unsqueeze", "clone")
 )
 
-# (start, end, region): a region whose node has a sequence number start <= number < end. The class
+# (start, end, region): a region whose node has start <= sequence number < end. The class
 # of this node is not known yet.
 _expected: deque[tuple[int, int, Region]] = deque(maxlen=100)
 _regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # class of a node -> region

@@ -156,7 +156,8 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     deepest = median(norm for _, norm in chain[-(len(chain) // 4) :])
     if deepest <= EXPLODING_RATIO * chain[0][1]:
         return
-    if chain[-1][1] <= EXPLODING_RATIO * chain[0][1]:  # a factor before the first layers is small
+    # If the gradient becomes small again near the input, the path is cut at its largest gradient.
+    if chain[-1][1] <= EXPLODING_RATIO * chain[0][1]:
         largest = max(chain, key=lambda pair: pair[1])
         chain = chain[: chain.index(largest) + 1]
     yield finding(
