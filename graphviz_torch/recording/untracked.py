@@ -59,6 +59,7 @@ from ..internals.tensors.pytree import flatten, tensors
 from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
+from .cuts.record import leaf_or_maker
 from .listener import GraphValues, Listener, RegionRan
 from .program import Program
 from .program.call_names import bare_name
@@ -467,11 +468,11 @@ class UntrackedCalls(Listener):
         if not given.requires_grad:
             entry = self._entry_of(given)
             return None if entry is _BUFFER_ENTRY else entry
-        fn = None if given.is_leaf else given.grad_fn
-        if fn is None:
+        maker = leaf_or_maker(given)
+        if isinstance(maker, Tensor):
             return None
         entry = _Producer("node", -1)
-        entry.number = int(fn._sequence_nr())
+        entry.number = int(maker._sequence_nr())
         return entry
 
     def _entry_of(self, given: Tensor) -> _Producer | None:

@@ -346,3 +346,16 @@ def test_weights_that_are_copied_from_inference_mode_disturb_no_listener() -> No
                 model.weight.copy_(averaged)
     notes = [node.note for graph in recording.graphs for node in graph.nodes]
     assert not any("not recorded" in note for note in notes)
+
+
+def test_a_view_under_no_grad_belongs_to_the_node_of_its_base() -> None:
+    layer = nn.Linear(4, 3)
+    with record(layer) as recording:
+        chances = layer(torch.randn(2, 4)).softmax(-1)
+        with torch.no_grad():
+            drawn = torch.multinomial(chances.reshape(-1, 3), 1)
+        chances.gather(1, drawn).log().sum().backward()
+    graph = recording.graph
+    (row,) = [row for row in graph.untracked if row.label == "multinomial"]
+    assert [graph.nodes[node].operation for node in row.sources] == ["softmax"]
+    assert [graph.nodes[node].operation for node in row.targets] == ["gather"]
