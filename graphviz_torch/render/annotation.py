@@ -1,4 +1,4 @@
-"""Annotate the lines of a source file with the shapes, device copies and cuts recorded there.
+"""Annotate lines of source with the shapes, copies and cuts that a recording has for them.
 
 A graph stores lines as "train.py:41", without a folder. Unless the caller passes a path, the file
 is searched for in the current folder and among the files that Python has loaded.
@@ -18,7 +18,7 @@ from ..graph.shown_text import Text
 from ..graph.text import first_items
 from . import labels
 
-_MAX_CODE_WIDTH = 60  # longest code line with which annotations are aligned, in characters
+_MAX_CODE_WIDTH = 60  # annotations of longer lines (in characters) are not aligned
 _MAX_RESULTS = 3  # maximum number of results listed for one line
 _PACKAGE = Path(__file__).parents[1]
 _SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
@@ -27,8 +27,8 @@ _SOURCE_LINE = re.compile(r"(?<![^\s()])([^\s()]+):(\d{1,9})(?!\d)")
 def annotate_source(graph: GraphLike, file: str | Path | None = None) -> Text:
     r"""Return the source of a program with the shapes of the results beside each line.
 
-    Copies between devices and cuts are listed as well. Results that require no gradient are
-    missing, because they are not in the graph.
+    The text also contains copies between devices, and calls that cut a gradient. Results that
+    require no gradient are missing, because they are not in the graph.
 
     Args:
         graph: a recording, or the Graph of a recording.

@@ -1,7 +1,7 @@
-"""Draw line charts on two logarithmic axes as SVG, such as time by size or bandwidth by bytes.
+"""Draw line charts with logarithmic axes as SVG, such as time over size.
 
-Lines differ in color, dash and marker; each line's name is at its end. The SVG follows the reader's
-dark mode and loads no other file.
+Lines differ in color, dash and marker. The name of each line is at its end. The SVG follows the
+reader's dark mode and loads no other file.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def line_chart(
 
 
 class _Axis:
-    """A logarithmic axis: it maps values to positions in the picture."""
+    """A logarithmic axis, which maps values to positions in the picture."""
 
     def __init__(self, values: Sequence[float], start: float, end: float) -> None:
         low, high = math.log10(min(values)), math.log10(max(values))
@@ -107,7 +107,7 @@ class _Axis:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """Return the values of the ticks: 1, 10, 100, or 1, 2, 5, 10 on a shorter axis."""
+        """Return the values of the ticks: powers of ten or, on a short axis, 1, 2, 5, 10, ..."""
         span = self.high - self.low
         steps = (1,) if span > 3 else (1, 2, 5)
         powers = range(math.floor(self.low), math.ceil(self.high) + 1)
@@ -136,7 +136,7 @@ def svg_escape(text: str) -> str:
 
 
 def svg_start(width: float, height: float, title: str) -> str:
-    """Return the start of an SVG: opening tag, style for dark mode, title and background."""
+    """Return the start of an SVG text: opening tag, style for dark mode, title and background."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'width="{width}" height="{height}" font-family="Helvetica,Arial,sans-serif" '

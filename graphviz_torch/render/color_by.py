@@ -19,23 +19,23 @@ from . import labels
 ColorName = Literal[
     "device", "dtype", "module", "trainable", "mode", "gradient", "time", "saved", "influence"
 ]
-# A name, or a function that returns the number or category of a node; None if the node has none.
+# A name, or a function that returns a number or category for a node, or None.
 ColorBy = ColorName | Callable[[Node], float | str | None]
 
 
 class NumberReader(NamedTuple):
-    """A function that reads a number from a node, with the texts to draw for the number."""
+    """A function that reads a number from a node, with texts to draw beside the number."""
 
     read: Callable[[Node], float | None]
     words: Callable[[float], str]
     says: str  # label written before the number, as in "saved 4 KiB"
     advice: str  # advice in the error if no node has a number
     title: str  # title of the legend
-    missing: str = ""  # legend text for nodes without a number; "" leaves such nodes unmarked
+    missing: str = ""  # legend text for nodes without a number; "": such nodes are not marked
     # True if a group of nodes shows the sum of their numbers, False if it shows the largest
     summed: bool = False
     own: bool = False  # True if the user passed the function
-    # smallest and largest number of the scale; None takes them from the drawing
+    # smallest and largest number of the scale; None: those in the drawing
     bounds: tuple[float, float] | None = None
 
 
@@ -47,7 +47,7 @@ class NameReader(NamedTuple):
 
 
 def colors_by_number(color_by: ColorBy | None) -> bool:
-    """Return True if `color_by` reads numbers rather than names, or is a function."""
+    """Return True if `color_by` is the name of a number, or a function."""
     field = None if callable(color_by) else _of_field(Graph(()), color_by)
     return callable(color_by) or color_by in _VALUES or isinstance(field, NumberReader)
 
@@ -111,7 +111,7 @@ _VALUES: dict[str, NumberReader] = {
         missing="not timed",
         summed=True,
     ),
-    # Nodes that save nothing for backward have no number, and keep their usual fill.
+    # Nodes that save nothing for backward have no number, so they keep their usual fill.
     "saved": NumberReader(
         lambda node: node.saved_bytes if node.saved else None,
         lambda value: bytes_text(int(value)),
@@ -155,7 +155,7 @@ def _of_field(graph: Graph, name: str | None) -> NumberReader | NameReader | Non
 
 
 def color_name(color_by: ColorBy) -> str:
-    """Return the name to write in a legend for `color_by`: for a function, its `__name__`."""
+    """Return the name of `color_by` for a legend; for a function, this is its `__name__`."""
     if not callable(color_by):
         return color_by
     name = getattr(color_by, "__name__", "")
@@ -194,9 +194,8 @@ def _number(name: str, node: Node, value: object) -> float | None:
 def _trainable(graph: Graph) -> Callable[[Node], str]:
     """Return a function that maps a node to "trainable", "frozen" or "partly frozen".
 
-    An operation is as trainable as the parameters of its module; without parameters, the function
-    returns "". Only a recording contains frozen parameters: a traced graph contains only
-    trainable ones.
+    An operation is as trainable as the parameters of its module. If the module has no parameters,
+    the function returns "". A traced graph contains no frozen parameters.
     """
     found: dict[str, set[bool]] = {}  # requires_grad of the parameters, by module
     for parameter in graph.parameters:

@@ -1,7 +1,7 @@
 """Draw cuts (detach, no_grad, integer casts, ...) as dashed lines.
 
-A line connects the node before the cut to the node after the cut, or begins or ends at a text if
-only one of these nodes exists.
+A line connects the node before the cut to the node after the cut. If only one of these nodes
+exists, a text replaces the other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _INDICES = frozenset(
         *("long", "int", "bool", "isnan", "isinf", "isfinite", "searchsorted", "bucketize"),
     )
 )
-_MAX_PLACE = 40  # maximum number of characters of "train.py:41"; the beginning is cut off
+_MAX_PLACE = 40  # maximum number of characters of "train.py:41"; longer: its end
 _SCISSORS = "\N{BLACK SCISSORS}"
 
 
 class CutLine(NamedTuple):
     """The line that draws a cut.
 
-    The cut's two sides are the node upstream and the node downstream. At least one is drawn.
+    A cut has two sides: the node upstream and the node downstream. At least one is drawn.
     """
 
     source: int | None  # key of the detached node; None if no graph of the step contains the node
@@ -46,7 +46,7 @@ class CutLine(NamedTuple):
 
     @property
     def key(self) -> int:
-        """Key of the only drawn side; if both sides are drawn, of the downstream side."""
+        """Key of the downstream side or, if only the upstream side is drawn, of this side."""
         key = self.source if self.target is None else self.target
         assert key is not None
         return key
@@ -58,12 +58,14 @@ class CutLine(NamedTuple):
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
-    """Return a line for each cut whose sides are drawn; identical cuts share one line.
+    """Return the lines of the cuts of which at least one side is drawn.
 
-    A cut has only one side if no graph of the step contains the cut tensor, or if no node in the
-    graph used the result. If a detached parameter is written inside an operation, its cut has no
-    line, because the line would start at the operation's result. Operations with integer results,
-    such as argmax, never pass a gradient, so their cuts are drawn only if a finding reports them.
+    Identical cuts share one line. A cut has only one side if no graph of the step contains the
+    detached tensor, or if no node used the result.
+
+    Some cuts have no line. If a detached parameter is written inside an operation, a line would
+    start at the operation's result. Operations with integer results, such as argmax, never pass a
+    gradient, so their cuts are drawn only if a finding reports them.
 
     Args:
         most: maximum number of lines.

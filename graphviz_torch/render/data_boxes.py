@@ -13,20 +13,20 @@ from .drawing.drawing import Drawing
 from .drawing.stubs import End, Stub, Stubs
 from .drawing.tree import Box, Open, common_path
 
-_MAX_BOXES = 24  # maximum number of boxes for data and calls; the first in the program are drawn
-_MAX_CALLS = 6  # if more function calls on data are connected, they are drawn as one box
+_MAX_BOXES = 24  # maximum number of boxes for data and calls, in program order
+_MAX_CALLS = 6  # more connected function calls on data are drawn as one box
 _MAX_TITLE = 40  # maximum number of characters of a title
 _MAX_DATA_BOXES = 4  # with more boxes of data, data that only enters closed groups is left out
 
-_MIN_LISTED = 3  # from this number on, data that enters the same elements is one box with a list
+_MIN_LISTED = 3  # if more data enters the same elements, it is listed in one box
 _MAX_LISTED = 8  # maximum number of entries of a list
 
 
 def stubs_of(drawing: Drawing) -> Stubs:
     """Return the boxes for `Graph.untracked`, with their links.
 
-    A call inside a closed group has no box, and its inputs are linked to the group. Data and calls
-    that lead to no drawn element are left out.
+    A call inside a closed group has no box; its inputs are linked to the group. Data and calls that
+    no drawn element uses are left out.
     """
     rows = drawing.graph.untracked
     if not rows:
@@ -126,7 +126,7 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
 def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
     """Return at most `_MAX_BOXES` of the positions `shown`.
 
-    Entries that a drawn element uses directly are preferred.
+    Entries that a drawn element uses directly are kept first.
 
     Args:
         shown: indices of the entries that would have a box.
@@ -134,7 +134,7 @@ def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list
     """
     nearest = sorted(shown, key=lambda i: all(kind == "stub" for kind, _ in ends[i]))
     kept = set(nearest[:_MAX_BOXES])
-    # If all boxes that use an entry were left out, its box is left out as well.
+    # Leave out the box of an entry if all boxes that use the entry were left out.
     for i in sorted(kept, reverse=True):
         if not any(kind == "key" or end in kept for kind, end in ends[i]):
             kept.remove(i)
@@ -142,9 +142,9 @@ def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list
 
 
 def _merge_key(row: Untracked) -> object:
-    """Return a key for merging entries. Equal keys with equal users share a box.
+    """Return a key for merging entries: entries with equal keys and equal users share a box.
 
-    This merges the calls and data that each step of a loop repeats.
+    For example, calls and data that each step of a loop repeats are merged.
     """
     tensors = [(meta.dtype, len(meta.shape)) for meta in row.tensors]
     if row.kind == "data":
@@ -173,8 +173,8 @@ def _drop_inner_data(
 ) -> list[int]:
     """Return `shown` without less informative data, if there are many boxes of data.
 
-    Data that only enters closed groups inside open modules is left out: a mask that a library
-    creates for each layer is less informative than the input that the program passes.
+    Data that enters only closed groups inside open modules is left out. Such data is often a mask
+    that a library creates for each layer, which is less informative than the inputs of the program.
 
     Args:
         drawing: the drawing.
@@ -242,8 +242,8 @@ def _frames(
     """Return position -> open groups around the box, outermost first.
 
     A call is in the frame of its module. Data is in the innermost frame that contains all elements
-    that the data enters, and another input of each of them. The data of a module's first operation
-    is therefore above the frame of the module.
+    that the data enters, and also another input of each of these elements. The data of a module's
+    first operation is therefore drawn above the frame of the module.
     """
     found = {
         i: common_path([places.frames(rows[j]) for j in alike[i]])

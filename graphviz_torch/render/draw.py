@@ -30,12 +30,11 @@ def draw_graph(
     timeout: float = 10.0,
     **options: Unpack[DrawingOptions],
 ) -> Picture:
-    """Return the picture of an autograd graph; a notebook shows it, `.render(path)` writes it.
+    """Return the picture of an autograd graph, for a notebook or for `.render(path)`.
 
     All backward passes of a recording are drawn. If there are several, such as those of a GAN's two
-    losses, a frame around each names its outputs and its source line. If several passes began at
-    the same output and line, as in a loop, only the last is drawn; `recording.graphs` contains
-    all.
+    losses, each has a frame with its outputs and its source line. Of several passes that began at
+    the same output and line, as in a loop, only the last is drawn; `recording.graphs` contains all.
 
     Args:
         target: a Graph, a recording, an output tensor or nested outputs; an `nn.Module`, which is
@@ -43,7 +42,7 @@ def draw_graph(
             exported program of `torch.export`, or a graph of `torch.fx`.
         inputs: the arguments of the module.
         names: names of tensors, as in `trace`; None uses the names of the caller's variables.
-        timeout: seconds for the layout; a coarser picture is drawn if the layout takes longer.
+        timeout: seconds for the layout. If the layout takes longer, a coarser picture is drawn.
         options: those of `DrawingOptions`.
 
     Raises:
@@ -82,7 +81,7 @@ def draw_graph(
 
 
 def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
-    """Return a sentence on the backward passes that are not drawn; "" if all are drawn."""
+    """Return a sentence about backward passes that are not drawn; "" if all are drawn."""
     inner = sum(each.step.is_inner_step for each in graphs)
     said = []
     if inner:
@@ -97,7 +96,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
 
 
 def _lacks_constants(graph: Graph) -> bool:
-    """Return True if a traced graph lacks an operand without gradient, like the 2 of `x + 2`."""
+    """Return True if a traced graph lacks an operand without gradient, such as the 2 of `x + 2`."""
     if any(node.where or node.order is not None for node in graph.nodes):
         return False
     reads = Counter([edge.target for edge in graph.edges])

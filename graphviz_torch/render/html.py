@@ -1,7 +1,7 @@
 """Show a graph interactively: `to_html` writes an HTML file, `view` is for notebooks.
 
-The page is self-contained. Its content security policy forbids loading any file and running any
-other script. Names from the graph are data, which the view inserts as text.
+The page is self-contained. Its content security policy forbids loading files and running other
+scripts. The view inserts names from the graph as text, never as HTML.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MOUNT = """
 mount(document.getElementById("view"), document.getElementById("graph").textContent, {page: true});
 """
 
-# Text that a page shows if scripts are disabled. In a notebook, the page is in a frame over a still
-# picture, which is visible then, so that no text is needed.
+# Text that a page shows if scripts are disabled. It is not needed in a notebook, where a still
+# picture is behind the frame with the page.
 _NO_SCRIPT = "<noscript>This view of an autograd graph needs JavaScript.</noscript>"
 _NO_SCRIPT_FRAMED = ""
 
@@ -108,7 +108,7 @@ def to_html(
 
 
 class Page(str):
-    """The text of an HTML page; a notebook shows the page in a frame.
+    """The text of an HTML page, which a notebook shows in a frame.
 
     >>> Page("<!doctype html>...")
     Page(18 characters; to_html(graph, "graph.html") writes it)
@@ -173,7 +173,7 @@ def view(
 def _frame(page: str, height: int, still: str = "") -> str:
     """Return HTML with a page in a frame, in front of a still picture of the graph.
 
-    The picture is visible if the notebook removes frames, or does not run the page's scripts.
+    The still picture is visible if the notebook removes frames or does not run scripts.
 
     Args:
         page: the text of the page.

@@ -17,14 +17,14 @@ Outputs = tuple[TensorMeta | None, ...]
 TIMES = "\N{MULTIPLICATION SIGN}"
 MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
-MAX_ELEMENTS_SHOWN = 4  # a value or gradient with more elements is not written out
+MAX_ELEMENTS_SHOWN = 4  # maximum number of elements of a value that is written in full
 _MAX_TEXT = 2000  # maximum number of characters of a label; Graphviz rejects much longer labels
 _MAX_NAME_LINE = 60  # characters per line of a name
 _NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
-# Attributes to write after an operation's name: (beginning of the name, attribute, format, value
-# that is not written).
+# Attributes to write after an operation's name: (start of the name, attribute, format, default
+# value, which is not written).
 _SHOWN_ATTRIBUTES: tuple[tuple[str, str, str, str], ...] = (
     ("pow", "exponent", "{}", ""),
     *((name, "other", "{}", "") for name in ("add", "sub", "rsub", "mul", "div", "remainder")),
@@ -52,7 +52,7 @@ _OPEN_END = str(2**63 - 1)  # the `end` that autograd saves for `x[1:]`
 
 
 def with_class(name: str, kind: str) -> str:
-    """Return the name of a module with its class, without repeating a name that is the class.
+    """Return the name of a module with its class. If both are equal, only the class is returned.
 
     >>> with_class("fc1", "Linear(4, 16)"), with_class("LSTM", "LSTM(8, 16)")
     ('fc1 · Linear(4, 16)', 'LSTM(8, 16)')
@@ -67,7 +67,7 @@ def with_class(name: str, kind: str) -> str:
 
 
 def row_ending(first: str, last: str) -> str:
-    """Return the part of the last name of a range that differs from the first name.
+    """Return the part of a range's last name that differs from its first name.
 
     >>> row_ending("transformer.h.0", "h.11"), row_ending("0", "3")
     ('11', '3')
@@ -77,9 +77,9 @@ def row_ending(first: str, last: str) -> str:
 
 
 def clip(text: str) -> str:
-    """Return a text in a form that fits a picture.
+    """Shorten a text so that it fits a picture.
 
-    If the text is very long, its end is replaced by the number of omitted characters.
+    The number of omitted characters replaces the end of a very long text.
     """
     more = len(text) - _MAX_TEXT
     return drawable(text if more <= 0 else f"{text[:_MAX_TEXT]}… {more:,} more characters")
@@ -87,7 +87,7 @@ def clip(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def wrap_name(name: str) -> str:
-    """Break a long name into several lines, after words or parts of a path.
+    """Break a long name into lines, after words or after the names in a path.
 
     >>> print(wrap_name("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
     encoder.layers.10.attention.self.query.projection.weight ·
@@ -138,7 +138,7 @@ def attribute_suffix(title: str, attributes: tuple[str, ...]) -> str:
 
 
 def _slice_suffix(known: Mapping[str, str]) -> str:
-    """Return a slice as an index, or as its dimension and range if the dimension is unknown."""
+    """Return the text of a slice: as an index, or as a range if the dimension is unknown."""
     start, end, step = (known.get(name, "") for name in ("start", "end", "step"))
     part = f"{'' if start == '0' else start}:{'' if end == _OPEN_END else end}"
     part += "" if step in ("", "1") else f":{step}"
@@ -157,7 +157,7 @@ def operation_text(title: str, attributes: tuple[str, ...], call: str = "") -> s
     Args:
         title: name of the operation.
         attributes: `Node.attributes`.
-        call: `Node.call`; the name in it replaces `title`.
+        call: `Node.call`. A name in it replaces `title`.
 
     >>> operation_text("pow", ("exponent=2",)), operation_text("mul", ("p=0.1",))
     ('pow 2', 'dropout 0.1')
@@ -185,14 +185,14 @@ _METHOD_NAMES = {
     "ipow": "pow",
     "rmatmul": "matmul",
 }
-# Names of calls that say less than autograd's name, which is "select" for `x[0]` and "slice" for
-# `x[1:]`.
+# Calls whose names say less than autograd's names. For example, autograd calls `x[0]` "select" and
+# `x[1:]` "slice", but both are the call "getitem".
 _GENERIC_CALLS = ("", "getitem", "get", "apply", "wrapper", "fn", "to", "type")
 
 
 @lru_cache(maxsize=4096)
 def program_name(operation: str, call: str) -> str:
-    """Return the name by which the program called an operation, or its autograd name.
+    """Return the name that the program used to call an operation, or autograd's name.
 
     >>> program_name("max_pool2d_with_indices", "max_pool2d")
     'max_pool2d'
@@ -255,7 +255,7 @@ def shapes(metas: Sequence[TensorMeta]) -> str:
 
 @lru_cache(maxsize=4096)
 def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
-    """Return all outputs of a node in one line: "f32[2, 4] cpu", "2 outputs, f32[2, 4] cpu".
+    """Return the text of a node's outputs in one line, such as "2 outputs, f32[2, 4] cpu".
 
     Args:
         outputs: outputs of the drawn node.
@@ -276,7 +276,7 @@ def tensors(outputs: Outputs, *others: Outputs, device: bool = True) -> str:
 
 
 def gradient(stats: GradientStats) -> str:
-    """Return a gradient in one line: its elements if they are few, else its norm.
+    """Return the text of a gradient in one line: its elements if there are few, else its norm.
 
     >>> gradient(GradientStats(1.5, 1.5, 0.75, 0.5, values=(1.5, 0.0)))
     'grad [1.5, 0]'
@@ -292,7 +292,7 @@ def gradient(stats: GradientStats) -> str:
 
 
 def is_spoilt(line: str) -> bool:
-    """Return True if a line on a value or a gradient contains NaN or Inf.
+    """Return True if the text of a value or gradient contains NaN or Inf.
 
     >>> is_spoilt("value [1, NaN]"), is_spoilt("grad norm 2, 3 Inf"), is_spoilt("value 2")
     (True, True, False)
@@ -355,7 +355,7 @@ def number(value: object) -> str:
 
 
 def details(node: Node) -> list[str]:
-    """Return the lines of a node's detail fields (`Column(detail=True)`), such as `Node.note`."""
+    """Return a line for each field of a node with `Column(detail=True)`, such as `Node.note`."""
     found: list[str] = []
     for name, column in declared_details(Node):
         value = getattr(node, name)

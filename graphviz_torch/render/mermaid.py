@@ -53,11 +53,11 @@ _SEPARATOR = "\u200b"
 
 @drawing_options
 def to_mermaid(graph: GraphLike, **options: Unpack[DrawingOptions]) -> Text:
-    """Return the graph as the text of a Mermaid flowchart, as detailed as with `draw_graph`.
+    """Return the graph as a Mermaid flowchart, with the same details as `draw_graph`.
 
     Put the text in a Markdown code block of the language `mermaid`. Unless `depth` is given, the
-    flowchart keeps to GitHub's limits of 500 edges and 50,000 characters. With theme="auto" the
-    flowchart sets no colors, so that Mermaid uses those of the page.
+    flowchart does not exceed GitHub's limits of 500 edges and 50,000 characters. With theme="auto",
+    the flowchart sets no colors, so that Mermaid uses those of the page.
 
     Args:
         graph: a graph, a tensor, or a recording, as in `draw_graph`.
@@ -121,8 +121,8 @@ class _Nodes:
         if framed and part.group is not None:
             yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
             totals = wording.repeat_totals(self.drawing, part.group)
-            # The totals are in a node of their own, because a title of several lines would be
-            # covered by other nodes.
+            # The totals are in a node of their own, because other nodes would cover a title of
+            # several lines.
             if totals:
                 yield f't{part.group}["{_text(totals)}"]'
         for child in part.children:
@@ -165,7 +165,7 @@ class _Nodes:
         return f'{_id(key)}{before}"{_text(said)}"{behind}'
 
     def between_ranks(self) -> Iterator[str]:
-        """Yield a box for the collectives that no drawn element shows, if there are any."""
+        """Yield a box with the collectives that no drawn element shows, if there are any."""
         if None in self.drawing.collectives:
             before, behind = _SHAPES["collective"]
             said = [labels.BETWEEN_RANKS, *wording.collective_lines(self.drawing, None)]
@@ -210,7 +210,7 @@ def _edges(drawing: Drawing) -> Iterator[str]:
 
 
 def _stubs(drawing: Drawing, cuts: Container[tuple[End | None, End | None]]) -> Iterator[str]:
-    """Yield boxes for data, and boxes that name the other ends of edges with one drawn end.
+    """Yield boxes for data, and boxes that name the undrawn ends of edges.
 
     Edges that `cuts` contains are left out.
     """

@@ -1,4 +1,4 @@
-"""Define the drawing options in one place: name, type, default and description.
+"""Define the name, type, default and description of each drawing option.
 
 `draw_graph`, `to_dot` and `to_mermaid`, the command line and the app share these options. Type
 checkers read `DrawingOptions`. The decorator `drawing_options` adds the options to the signature
@@ -98,12 +98,12 @@ class DrawingOptions(TypedDict, total=False):
 
 
 class DrawingSettings(DrawingOptions, total=False):
-    """All drawing options, including those that only this package sets.
+    """All drawing options: those of the user, and those that only this package sets.
 
-    An example is `marks`, for the drawing of a `diff`.
+    This package sets, for example, `marks` to draw a `diff`.
     """
 
-    # How to draw parameters: "fold" inside operations, "nodes" as boxes; None depends on the graph.
+    # "fold" draws parameters inside operations, "nodes" as boxes; None chooses by the graph.
     parameters: Parameters | None
     fold: bool | None  # True to draw identical blocks once; None: only if this is needed to fit
     limit: int | None  # maximum number of boxes; None: as many as fit a page

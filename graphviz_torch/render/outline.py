@@ -1,8 +1,8 @@
-"""List the nodes of a graph below the names of their modules; identical blocks appear once.
+"""List the nodes of a graph below the names of their modules, with identical blocks once.
 
-Rows are in the order of forward; a parameter is listed just before its first user. Nodes are
+Rows are in the order of forward. A parameter is listed just before its first user. Nodes are
 grouped as in pictures, but only modules, backward passes and chains get a heading. Function calls
-and runs (groups that only make a picture smaller) get none.
+and runs (groups that only make a picture smaller) get no heading.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class OutlineRow(NamedTuple):
 
 
 def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[OutlineRow], bool]:
-    """Return the rows of the outline, and True if some nodes have no row.
+    """Return (rows of the outline, True if some nodes have no row).
 
     Args:
         graph: the graph.
@@ -68,7 +68,7 @@ def outline(graph: Graph, marks: Mapping[int, Collection[str]]) -> tuple[list[Ou
 def _hidden(tree: Groups, alike: Mapping[int, tuple[int, ...]]) -> set[int]:
     """Return the nodes that get no row.
 
-    These are the nodes of all but the first of identical blocks, and the inner nodes of chains.
+    These are the nodes of identical blocks except the first, and the inner nodes of chains.
     """
     hidden = {node for members in alike.values() for node in _nodes_in(tree, members[1:])}
     for part in tree.groups:
@@ -83,7 +83,7 @@ def _marks_of_hidden(
     hidden: set[int],
     marks: Mapping[int, Collection[str]],
 ) -> list[str]:
-    """Return the marks that only nodes without a row have.
+    """Return the marks of nodes without a row that no node with a row has.
 
     Args:
         tree: the groups.

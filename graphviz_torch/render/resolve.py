@@ -14,7 +14,7 @@ from ..graph import Finding, Graph, Names, Training
 from ..graph.ids import shift_ids
 from ..graph.training.join import Places, one_graph
 
-# Findings to mark: an iterable of findings, "auto" for those that `find` reports, or None for none.
+# Findings to mark: an iterable of findings, "auto" for those that `find` reports, or None.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None
 
 
@@ -41,7 +41,7 @@ def resolve_findings(value: Any, findings: FindingsLike = "auto") -> tuple[Findi
 def _find(value: Any) -> Sequence[Finding]:
     """Return the findings of `value`, except the finding that no backward ran.
 
-    A picture shows this without a finding.
+    A picture without gradients shows this already.
     """
     from ..findings import find  # imported when needed, because the rules take long to load
     from ..findings.rules.silence import FORWARD_ALONE
@@ -92,7 +92,7 @@ def graph_and_marks(
 def _renumber(finding: Finding, moves: dict[int, Places], last: int) -> Finding:
     """Return a finding with the node ids of the joined graph.
 
-    If the finding is on a backward pass that is not drawn, it gets no nodes.
+    A finding about a backward pass that is not drawn gets no nodes.
 
     Args:
         finding: a finding on a recording.

@@ -1,9 +1,10 @@
-"""Define shapes and colors of all drawings, by the role of a node, in light and dark.
+"""Define the shape and the light and dark colors of each role of a node, for all drawings.
 
 Hues follow the palette of Okabe and Ito, which people with the common types of color blindness can
-distinguish; each hue has a pale fill and a strong line. Every role also has its own shape. Each
-color has a name, a light and a dark value. No two names share a light value, so `dark_rules` can
-turn a light drawing dark by replacing values.
+distinguish. Each hue has a pale fill and a strong line. Every role also has its own shape.
+
+Each color has a name, a light value and a dark value. No two colors share a light value, so that
+`dark_rules` can turn a light drawing dark by replacing values.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ SCALE: Final[tuple[tuple[str, str], ...]] = (
     ("#1a5a91", "#8ac3e8"),
     ("#0a3a6e", "#cde6f8"),
 )
-# First index in SCALE of a fill that is so strong that text on it needs the color ON_STRONG.
+# Fills in SCALE are strong from this index on: text on them needs the color ON_STRONG.
 FIRST_STRONG_STEP: Final = 4
 ON_STRONG: Final = ("#fefffe", "#10202e")
 NONFINITE: Final = ("#f3c6de", "#6b1f49")  # fill for NaN and Inf, which are not on the scale
@@ -166,7 +167,7 @@ def role(
 def palette(theme: Theme) -> Mapping[str, str]:
     """Return name -> color value for a theme.
 
-    For "auto" the values are the light ones; the CSS of `dark_rules` replaces them in dark mode.
+    For "auto", the values are the light ones. In dark mode, the CSS of `dark_rules` replaces them.
     """
     return MappingProxyType({name: pick(pair, theme) for name, pair in COLORS.items()})
 

@@ -41,7 +41,7 @@ _MIN_WIDTHS = {"node": 24, "operation": 14, "label": 16, "finding": 24, "output"
 _MIN_WIDTHS |= {"note": 20, "placement": 16, "value": 12, "gradient": 12, "module": 16, "where": 14}
 _PATHS = ("label", "module", "where")  # columns in which a long text is cut at its beginning
 _HEADED = ("scope", "module_class")  # fields without a column if headings show them
-_OPTIONAL_COUNTS = ("transfer", "collective")  # the summary mentions these only if there are any
+_OPTIONAL_COUNTS = ("transfer", "collective")  # the first line mentions these only if there are any
 _MAX_CELL = 64  # characters
 _MAX_MODULES = 20
 
@@ -50,8 +50,8 @@ def to_text(graph: GraphLike, *, findings: FindingsLike = "auto", wide: bool = F
     """Return the graph as text: nodes in topological order, below the names of their modules.
 
     Lines fit the terminal, or 80 characters without a terminal. Identical blocks are listed once.
-    Empty columns are left out, and so are columns that do not fit, which the last line names. Names
-    are escaped as in Python literals.
+    Empty columns are left out. So are columns that do not fit; the last line names them. Names are
+    escaped as in Python literals.
 
     Args:
         graph: a graph, a tensor or a recording, as in `draw_graph`.
@@ -178,7 +178,7 @@ def _columns(
     Args:
         graph: the graph.
         marks: node id -> findings to write at the node.
-        headed: True if headings name the modules. Then columns for modules are left out.
+        headed: True if headings name the modules, so that columns for modules are left out.
     """
     inputs, device = graph.inputs(), _device(graph)
     columns: dict[str, Callable[[Node], str]] = {"id": lambda node: str(node.id)}
@@ -208,9 +208,9 @@ def _columns(
 
 
 def _flag_nonfinite(line: str) -> str:
-    """Return a line on a value or gradient without its first word.
+    """Return the text of a value or gradient without its first word.
 
-    If the line contains NaN or Inf, an error sign replaces the first word.
+    If the text contains NaN or Inf, an error sign replaces the first word.
     """
     text = line.partition(" ")[2]
     return f"{SEVERITY_SIGNS['error']} {text}" if labels.is_spoilt(line) else text

@@ -17,17 +17,17 @@ from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import describe_collectives
 from .style import role
 
-_MAX_DATA_INPUTS = 8  # maximum number of elements at which data is written; the first ones are used
-# Operation of a layer -> (autograd's name of the saved layer input, input_nr of that input).
+_MAX_DATA_INPUTS = 8  # data is written at this many elements at most, the first ones
+# Operation of a layer -> (autograd's name of the saved input of the layer, its input_nr).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _CALL_NUMBER = re.compile(r"#\d+(?=\.|$)")  # "#2" in "cell#2.fc", the second call of "cell"
 _MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
-_MAX_NOTED_COPIES = 3  # maximum number of the program's lines with copies in the note of a picture
+_MAX_NOTED_COPIES = 3  # maximum number of lines with copies in a picture's note
 _MAX_PATH = 60  # maximum length of a module's path in a hint, in characters
 
 
 def transfer_lines(graph: Graph) -> dict[int, list[str]]:
-    """Return node id -> lines on its copies, for nodes that copy between devices in forward."""
+    """Return node id -> texts about copies, for nodes that copy between devices in forward."""
     found: dict[int, list[Transfer]] = {}
     for transfer in graph.transfers:
         if transfer.node is not None and transfer.phase == "forward":
@@ -36,9 +36,9 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
 
 
 def other_copies(graph: Graph) -> str:
-    """Return a sentence on the copies that no node and no box of data shows; "" without any.
+    """Return a sentence about copies that no node and no box of data shows; "" if there are none.
 
-    Copies that backward makes are left out.
+    Copies in backward are left out.
     """
     shown = {number for each in graph.untracked for number in each.copies}
     lines: dict[tuple[str, str, str], list[Transfer]] = {}
@@ -56,7 +56,7 @@ def other_copies(graph: Graph) -> str:
 
 
 def notes(drawing: Drawing, cuts: int = 0) -> list[str]:
-    """Return sentences on everything that the drawing leaves out."""
+    """Return sentences about everything that the drawing leaves out."""
     return [text for text in (other_copies(drawing.graph), omissions(drawing, cuts)) if text]
 
 
@@ -73,7 +73,7 @@ def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
 def senders(drawing: Drawing) -> set[int]:
     """Return the nodes to draw as collectives.
 
-    These nodes have at least one collective that sends something other than parameters.
+    These nodes have at least one collective that sends something else than parameters.
     """
     found = set()
     for key, some in drawing.collectives.items():
@@ -85,7 +85,7 @@ def senders(drawing: Drawing) -> set[int]:
 def node_names(drawing: Drawing, node: Node) -> list[str]:
     """Return the names to write above a node's operation.
 
-    They are the node's label and, if no other node of its module is drawn, the module's title.
+    These are the node's label and, if no other node of its module is drawn, the module's title.
     """
     output = drawing.outputs.get(node.id, node.id)
     label = node.label or drawing.graph.nodes[output].label
@@ -155,18 +155,18 @@ def _outputs(drawing: Drawing, node: int) -> dict[labels.Outputs, None]:
         return {outputs_of(shown.get(node, node)): None}
     outputs = [outputs_of(shown.get(i, i)) for i in alike]
     if len({len(meta.shape) for metas in outputs for meta in metas if meta}) > 1:
-        # Some of these nodes are followed by a view with another number of dimensions, so the
-        # shapes before the views are used.
+        # After some of these nodes, a view changes the number of dimensions, so the shapes before
+        # the views are used.
         outputs = [outputs_of(i) for i in alike]
-    # Most outputs are the same object, so equal ids are removed before outputs are compared.
+    # Most outputs are one object, so they are compared by `id` first.
     return dict.fromkeys({id(each): each for each in outputs}.values())
 
 
 def operation_of_node(drawing: Drawing, node: Node) -> str:
     """Return the text of a node's operation, with distinguishing attributes.
 
-    If the node represents several steps of a loop, the constant 0 is left out, which only the first
-    step of a sum adds.
+    If the node represents several steps of a loop, the text omits a constant 0, which only the
+    first step of a sum adds.
     """
     alone = len(drawing.represented_nodes(node.id)) < 2
     attributes = [each for each in node.attributes if alone or each not in ADDED_ZERO]
@@ -177,8 +177,8 @@ def operation_of_node(drawing: Drawing, node: Node) -> str:
 def small_values(drawing: Drawing, node: Node) -> list[str]:
     """Return a line with the values of a node's outputs.
 
-    Return [] if the values are many and finite, or if the node represents several nodes, whose
-    values differ.
+    Return [] if there are many values and all are finite, or if the node represents several nodes,
+    which have different values.
     """
     if not node.values or len(drawing.represented_nodes(node.id)) > 1:
         return []
@@ -213,9 +213,9 @@ def gradients(drawing: Drawing, node: Node) -> list[str]:
 
 
 def inner_leaf(drawing: Drawing, folded: int) -> tuple[Node, str]:
-    """Return a leaf that is written inside an operation, and the text after the leaf's name.
+    """Return (leaf that is written inside an operation, text after the leaf's name).
 
-    The text consists of the number of users (if the leaf has many), the leaf's shapes, and the new
+    The text contains the number of users (if the leaf has many), the leaf's shapes, and the new
     dtype (if a cast follows the leaf).
 
     Args:
@@ -245,8 +245,9 @@ def written_inside(drawing: Drawing, node: Node, folded: int) -> str:
 def inner_leaves(drawing: Drawing, node: Node) -> list[int]:
     """Return the ids of the leaves to write inside an operation.
 
-    If there are views or casts between a leaf and the operation, the id of the last view or cast is
-    returned instead. With detail="short", parameters of the operation's own module are left out.
+    If views or casts are between a leaf and the operation, the result contains the id of the last
+    one instead of the leaf's id. With detail="short", parameters of the operation's own module are
+    left out.
     """
     folded = [edge.source for edge in drawing.inner.inside.get(node.id, ())]
     if not folded or drawing.options["detail"] != "short":
@@ -265,7 +266,7 @@ def _is_from_other_module(node: Node, leaf: Node) -> bool:
 
 
 def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[list[str], list[str]]:
-    """Return the names and the small text of a fused node."""
+    """Return (lines with the names of a fused node, lines of small text)."""
     assert drawing.groups is not None
     node = drawing.graph.nodes[unit.node]
     names = [node.label] if node.label not in ("", drawing.title(number)) else []
@@ -299,7 +300,7 @@ def _frozen_line(drawing: Drawing, module: str) -> list[str]:
 
 
 def data_inputs(drawing: Drawing) -> dict[int, list[str]]:
-    """Return key of a drawn element -> texts on the data that enters the element.
+    """Return key of a drawn element -> texts about the data that enters the element.
 
     Data are inputs and results that need no gradient, for which autograd has no nodes. Their shapes
     are taken from the tensors that operations saved for backward.
@@ -367,8 +368,8 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
 def group_details(drawing: Drawing, number: int) -> list[str]:
     """Return the lines of small text in the box of a closed group.
 
-    They are the outputs of the group, the names of results inside, its collectives and, unless
-    detail="short", totals over its nodes.
+    These are the outputs of the group, the names of results inside, the collectives and, unless
+    detail="short", totals over the nodes.
     """
     handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
     contents = drawing.contents[number]
@@ -400,14 +401,14 @@ def untracked_call(drawing: Drawing, number: int) -> Untracked | None:
 
 
 def _group_output_line(drawing: Drawing, number: int) -> list[str]:
-    """Return a line with the tensors that leave a closed group, or [] if none are known."""
+    """Return a line about the tensors that leave a closed group, in a list; [] if none is known."""
     metas = drawing.group_outputs.get(~number, {})
     shapes = [labels.shape(meta) for meta in metas]
     return [listing(shapes, _MAX_NAMES)] if shapes else []
 
 
 def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
-    """Return a line with the names of inputs and results in a closed group.
+    """Return a list with a line of names of inputs and results in a closed group.
 
     The names of the graph's outputs come first.
     """
@@ -422,7 +423,8 @@ def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
 def repeat_totals(drawing: Drawing, number: int) -> list[str]:
     """Return the lines of small text below the title of an open group.
 
-    They are its collectives and, if it is drawn for several identical groups, totals over these.
+    These are the group's collectives and, if it is drawn in place of several identical groups,
+    totals over all of them.
     """
     said = collective_lines(drawing, ~number)
     if number not in drawing.contents or drawing.options["detail"] == "short":
@@ -452,7 +454,7 @@ def _count_noun(number: int, noun: str) -> str:
 
 
 def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
-    """Return the text on an edge; None if the box of the edge's source contains it already."""
+    """Return the text of an edge; None if the box of the edge's source contains it already."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
     several = line.source >= 0 and len(drawing.outputs_of(line.edge.source)) > 1
     if line.source < 0 and line.times == 1 and not shows_output(drawing, line.source):
@@ -551,7 +553,7 @@ def _path_to_open(drawing: Drawing, number: int) -> str:
 
 
 def omissions(drawing: Drawing, cuts: int = 0) -> str:
-    """Return a sentence on everything that the drawing leaves out; "" if it shows everything."""
+    """Return a sentence about everything that the drawing leaves out; "" if it shows everything."""
     count = len(drawing.graph.nodes)
     if not count:
         return "this graph has no nodes"

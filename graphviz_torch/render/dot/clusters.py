@@ -91,8 +91,8 @@ def _write(
             sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
         lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrap_name(title).split("\n")]
-        # SPACE makes a line of the title higher, because edges behind the title are hidden by a
-        # rim around its text.
+        # The rim around a title's text hides edges behind it. SPACE makes a line of the title
+        # higher, so that the rim covers the whole line.
         for text in small:
             color = colors["collective_line" if text in sent else "muted"]
             lines.append(markup.small(markup.escape(text), color) + markup.SPACE)

@@ -12,7 +12,7 @@ from . import markup
 from .data import end_id
 from .markup import dot_id
 
-MAX_CUTS: Final = 40  # more lines would cover the drawing and slow down the layout
+MAX_CUTS: Final = 40  # more would cover the drawing and slow down the layout
 
 
 class CutLines(NamedTuple):
@@ -42,7 +42,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
         text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
-        # The text has the rank of the drawn side: in another rank, it would push nodes aside.
+        # The text has the rank of the drawn side. In another rank, it would push nodes aside.
         lines.stubs.append(
             (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
         )

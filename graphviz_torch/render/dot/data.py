@@ -69,7 +69,7 @@ def _untracked_lines(drawing: Drawing, links: Set[tuple[End, End]]) -> list[str]
             continue
         data = isinstance(source, Stub) and source.is_data
         line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5' if data else "style=dashed"
-        # A call without a node is close to its users, and far from its data.
+        # A call without a node is placed close to its users rather than to its data.
         line += "" if data or not isinstance(source, Stub) else " weight=2"
         lines.append(f"\t{end_id(source)} -> {end_id(target)} [{line}]")
     return lines

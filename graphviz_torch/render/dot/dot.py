@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 _FONT = "DejaVu Sans,Verdana,sans-serif"
-# In a larger drawing, `dot` runs fewer iterations than by default, so that the layout ends in time.
+# In a drawing with more nodes, `dot` runs fewer iterations, so that the layout ends in time.
 _MIN_NODES_BOUNDED = 600
-# `dot` narrows a drawing to this width in inches, as far as boxes permit, and scales a wider one.
+# `dot` narrows a drawing to this width in inches, if the boxes permit, and scales a wider drawing.
 _PAGE = ' ratio=compress size="10.5,1000"'
 
 
@@ -62,7 +62,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     lines = nodes.lines()
     cuts = cut_lines(drawing)
     for key, stub in (*stub_lines(drawing), *cuts.stubs):
-        lines[key] += f"\n{stub}"  # written with its node, so that the stub is in the same cluster
+        lines[key] += f"\n{stub}"  # written with its node, to be in the same cluster
     body = [*sibling_lines(drawing), *cluster_lines(drawing, nodes.copies, lines)]
     body += nodes.between_ranks()
     edges = [*edge_lines(drawing), *stacking_lines(drawing)]
@@ -96,7 +96,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
 
 @lru_cache
 def _head(direction: Direction, theme: Theme) -> str:
-    """Return the DOT text before the nodes, with "{}" where a drawing adds graph attributes."""
+    """Return the DOT text before the nodes, with "{}" as a placeholder for graph attributes."""
     form, colors = NODE_SHAPES["operation"], palette(theme)
     font = f'fontname="{_FONT}"'
     return (

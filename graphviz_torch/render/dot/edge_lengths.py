@@ -1,9 +1,9 @@
-"""Compute minimum lengths of edges, which keep consecutive modules in one column.
+"""Compute minimum lengths of edges, so that consecutive modules are in one column.
 
 If parameters are drawn as nodes, a module begins with operations on its parameters, such as the
-transpose of a weight, several ranks above the operation that uses the result. Clusters cannot
-overlap, so Graphviz would place the module to the side of the previous module. A longer edge into
-the module makes space above it instead.
+transpose of a weight. These are several ranks above the operation that uses the result. Clusters
+cannot overlap, so Graphviz would place the module beside the previous module. A longer edge into
+the module makes space above the module instead.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..drawing.drawing import Drawing
 def min_lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
     """Return (source, target) -> minimum number of ranks, for edges that need more than one."""
     if drawing.groups is None or drawing.inner.inside:
-        # Parameters are written inside operations, so few modules begin with operations on
+        # If parameters are written inside operations, few modules begin with operations on
         # parameters.
         return {}
     home = drawing.tree.homes

@@ -1,6 +1,6 @@
 """Write edges as DOT.
 
-A long edge is not drawn. Instead, a stub at each end (a short dashed edge to a text) names the
+Instead of a long edge, a stub is drawn at each end: a short dashed edge to a text that names the
 other end.
 """
 
@@ -40,7 +40,7 @@ def edge_lines(drawing: Drawing) -> list[str]:
 
 
 def stacking_lines(drawing: Drawing) -> list[str]:
-    """Return invisible edges that place the backward passes of a wide graph below each other."""
+    """Return invisible edges that arrange the backward passes of a wide graph vertically."""
     if not drawing.segments_stacked:
         return []
     parts: dict[int, list[int]] = {}
@@ -86,6 +86,6 @@ def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
             called = f"{arrow} {wording.stub_text(drawing, others)}"
             text = markup.small(markup.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
-            # The stub has the rank of its node: in another rank, it would push a module aside.
+            # The stub has the rank of its node. In another rank, it would push a module aside.
             both = key in drawing.named_sources and key in drawing.named_targets
             yield key, f"\t{stub}" if both else f"\t{{rank=same {dot_id(key)} {stub}}}"

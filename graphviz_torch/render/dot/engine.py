@@ -23,9 +23,9 @@ _LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")
 def main() -> None:
     """Read DOT text from stdin, and write the drawing to stdout."""
     format = sys.argv[1]
-    # AGraph.draw frees the layout before it returns the drawing, which can crash: in pygraphviz
-    # 2.0.4 every second drawing of a ResNet-50 did. Therefore nothing is freed before the process
-    # exits.
+    # AGraph.draw frees the layout before it returns the drawing, which can crash the process: every
+    # second drawing of a ResNet-50 did, with pygraphviz 2.0.4. Therefore nothing is freed before
+    # the process exits.
     graph = AGraph(string=sys.stdin.buffer.read().decode())
     context = _layout(graph, b"dot")
     if format in _LAYERED_FORMATS and next(_frames(graph), None):
@@ -68,7 +68,7 @@ def _frames(graph: AGraph) -> Iterator[AGraph]:
 
 
 def _titles_above_edges(placed: AGraph) -> None:
-    """Replace each cluster's title by a node, so that no edge crosses the title.
+    """Replace the title of each cluster with a node, so that no edge crosses the title.
 
     Graphviz draws clusters and their titles before edges, and nodes after edges.
     """

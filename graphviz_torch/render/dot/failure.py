@@ -1,4 +1,4 @@
-"""Draw the operation whose exception ended a recording, and which therefore has no node."""
+"""Draw the operation that raised the exception that ended a recording. It has no node."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """Lay out DOT text with Graphviz, in a child process with a timeout and with fixed fonts.
 
-The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. Graphviz
-never runs in this process, because it holds the GIL and its layout cannot be stopped. Without
+The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. Without
 pygraphviz, the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides
-both.
+both. Graphviz never runs in this process, because it holds the GIL, and a layout cannot be stopped.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _OWN = Path(__file__).with_name("engine.py")
 
 
 class LayoutError(RuntimeError):
-    """Raised if Graphviz is missing or fails; the message names the reason.
+    """Raised if Graphviz is missing or fails. The message contains the reason.
 
     The DOT text of the picture (`Picture.source`) can still be read and saved.
     """
@@ -67,7 +66,7 @@ def layout(dot: str, format: str = "svg", *, timeout: float = 10.0) -> bytes:
             input=dot.encode(),
             capture_output=True,
             env=environment,
-            # Older fontconfig resolves "." in fonts.conf to the working folder and searches it.
+            # Old versions of fontconfig search the working folder if fonts.conf contains ".".
             cwd=fonts,
             timeout=timeout,
         )

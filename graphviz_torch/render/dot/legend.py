@@ -60,7 +60,7 @@ def legend(
 
 
 def _lines(message: str, most: int) -> str:
-    """Wrap a message to `most` characters per line, or to half as many wide (CJK) characters."""
+    """Wrap a message to `most` characters per line. A wide (CJK) character counts as two."""
     wide = any(east_asian_width(letter) in "WF" for letter in message)
     lines = wrap(message, most // (1 + wide), max_lines=_MAX_LINES, placeholder=" …")
     return '<BR ALIGN="LEFT"/>'.join(map(markup.escape, lines)) + (
@@ -119,7 +119,7 @@ def _scale(shading: Shading, theme: Theme) -> str:
 def _cells(
     swatches: list[tuple[str, str, str, int]], colors: Mapping[str, str]
 ) -> tuple[str, float]:
-    """Return the table cells of some colors, and the cells' approximate width in points.
+    """Return the table cells that explain colors, and the cells' approximate width in points.
 
     Args:
         swatches: (fill, color of the outline, meaning, number of outlines) of each color. An
@@ -142,7 +142,7 @@ def _cell_width(text: str) -> float:
 
 
 def _table(cells: str, width: float) -> str:
-    # The table has a fixed size, because a wider row of the legend would stretch its cells.
+    # The table has a fixed size. Otherwise a wider row of the legend would stretch its cells.
     attributes = 'ALIGN="LEFT" BORDER="0" CELLBORDER="0" CELLSPACING="3" CELLPADDING="1"'
     size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="20"'
     return f"<TABLE {attributes} {size}><TR>{cells}</TR></TABLE>"

@@ -20,7 +20,7 @@ _OUTLINE_STYLES = {"removed": "dashed", "changed": "dotted"}
 
 
 class Nodes:
-    """Writer of the nodes of one drawing. It collects the roles of these nodes in `roles`."""
+    """A writer for the nodes of one drawing. `roles` collects the roles of these nodes."""
 
     def __init__(self, drawing: Drawing) -> None:
         self.drawing = drawing
@@ -52,8 +52,8 @@ class Nodes:
         unset = tuple([Node._field_defaults[name] for name in names])
         with_details = [i for i in drawing.nodes if read(nodes[i]) != unset]
         special.update([i for i in with_details if any(map(is_recorded, read(nodes[i])))])
-        # Cached labels of operations that show only name and shape. The cache compares outputs by
-        # identity: hashing them is slow, and equal outputs are mostly one object.
+        # Cached labels of operations that show only name and shape. Outputs are compared by
+        # identity, because hashing is slow, and equal outputs are mostly one object.
         usual: dict[tuple[str, int, tuple[str, ...], str], str] = {}
         result: dict[int, str] = {}
         for i in drawing.nodes:
@@ -76,7 +76,7 @@ class Nodes:
         return result
 
     def between_ranks(self) -> list[str]:
-        """Return the DOT line of a box for the collectives that no drawn element shows.
+        """Return the DOT line of a box with the collectives that no drawn element shows.
 
         Return [] if there are no such collectives.
         """
@@ -125,7 +125,7 @@ class Nodes:
         return lines
 
     def _fill_and_outline(self, key: int, kind: Role) -> str:
-        """Return the DOT attributes for the fill that `color_by` sets and for a marked outline."""
+        """Return the DOT attributes of a box's fill (by `color_by`) and outline (if marked)."""
         attributes = ""
         shading, marks = self.drawing.shading, self.drawing.highlights
         if key in shading.fills:
@@ -233,7 +233,7 @@ def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
 
 @lru_cache
 def _attributes(kind: Role, theme: Theme) -> str:
-    """Return the DOT attributes by which nodes of a role differ from operations."""
+    """Return the DOT attributes of a role's nodes that differ from those of operations."""
     if kind == "operation":
         return ""
     form, usual, colors = NODE_SHAPES[kind], NODE_SHAPES["operation"], palette(theme)

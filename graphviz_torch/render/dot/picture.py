@@ -1,4 +1,4 @@
-"""`Picture`: the result of every function that draws; a notebook shows it, `.render()` writes it.
+"""Define `Picture`, the result of every function that draws, for notebooks and files.
 
 The picture of a graph is DOT text, which is laid out within a time limit. A chart or a gradient
 flow diagram is SVG text.
@@ -23,11 +23,10 @@ from ..style import Theme
 from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
 from .svg import finish
 
-# Fraction of the remaining time that a layout gets. If it does not suffice, a coarser picture is
-# laid out in the rest.
+# Fraction of the remaining time that a layout gets. After it, a coarser picture is laid out in the
+# rest of the time.
 _SHARE_PER_TRY = 0.5
-# (drawing options, part of the warning) of the coarser pictures, in the order in which they are
-# tried.
+# (drawing options, text for the warning) of the coarser pictures to try, in this order.
 _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
     ({"depth": None, "detail": "short"}, "fits a page"),
     ({"depth": None, "detail": "short", "limit": 6}, "has about 6 boxes"),
@@ -35,7 +34,7 @@ _COARSER: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 
 
 class Picture(graphviz.Digraph):  # type: ignore[misc]
-    """A picture: a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
+    """A picture. It is a `graphviz.Digraph` that needs no `dot` on the PATH and has a time limit.
 
     The picture of a graph has the Graph in `graph` and DOT text in `source`. If the layout takes
     too long, a coarser picture is drawn instead, and `source` becomes its DOT text. For a chart or
@@ -111,8 +110,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
     def attr(self, kw: str | None = None, _attributes: Any = None, **attrs: str) -> None:
         """Set default attributes of the drawing, or of all its nodes or edges.
 
-        If a node, edge or line was added to the picture before, the attributes apply only to later
-        additions, as in graphviz.
+        As in graphviz, the attributes apply only to later additions if a node, edge or line was
+        added to the picture before.
 
         Args:
             kw: "graph", "node" or "edge"; None for "graph".
@@ -247,7 +246,7 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
 
     @property
     def unflatten(self) -> Any:
-        """Raise AttributeError, because the result of `unflatten` would not be a `Picture`."""
+        """Raise AttributeError: the result of graphviz's `unflatten` would not be a `Picture`."""
         raise AttributeError("a Picture has no unflatten: draw a graph with other options instead.")
 
     def _check_format(self, format: str) -> None:
@@ -270,8 +269,8 @@ class Picture(graphviz.Digraph):  # type: ignore[misc]
             for kw in ("graph", "node", "edge")
             if (attributes := getattr(self, f"{kw}_attr"))
         ]
-        # The last default attributes in `source` are those of edges. The picture's own defaults
-        # are inserted after them, and override them.
+        # The default attributes of edges are the last in `source`. The picture's own defaults are
+        # inserted after these, so that they override all defaults.
         end = source.index("\n", source.index("\n\tedge [") + 1) + 1
         close = source.rindex("}")
         added = [line if line.endswith("\n") else f"{line}\n" for line in self.body]

@@ -1,8 +1,9 @@
 """Keep modules that run side by side, such as the replicas of a model, in execution order.
 
-Graphviz orders them as few edges cross, which several orders may satisfy, and it ignores edges
-between two clusters of one rank. Therefore a row of invisible points, in the rank above, has an
-invisible edge to each module: only the order of the points has no crossing.
+Graphviz chooses an order with few crossing edges. Often, several orders are equally good, and
+Graphviz ignores edges between two clusters of one rank. Therefore a row of invisible points is
+added in the rank above, each with an invisible edge to a module. Only if the modules have the order
+of the points, no two of these edges cross.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _INVISIBLE = "[style=invis]"
 
 
 def sibling_lines(drawing: Drawing) -> list[str]:
-    """Return invisible points and edges above modules of one class that run side by side.
+    """Return the invisible points and edges above modules of one class that run side by side.
 
-    The lines are to be written first, because Graphviz begins with the order of the text.
+    These lines must be written first, because Graphviz starts from the order in the text.
     """
     rows = _rows(drawing)
     if not rows:
@@ -59,7 +60,7 @@ def _rows(drawing: Drawing) -> list[list[list[int]]]:
             continue
         keys = inside.get(part.group, []) if isinstance(part, Open) else [~part.group]
         if keys:
-            one = groups[part.group]  # not `like`, since replicas are on different devices
+            one = groups[part.group]  # not `like`, because replicas are on different devices
             shared = home, one.module_class, one.span[1] - one.span[0]
             rows.setdefault(shared, []).append(sorted(keys, key=drawing.place))
     found = [sorted(row, key=lambda keys: drawing.place(keys[0])) for row in rows.values()]

@@ -16,7 +16,7 @@ class ParameterFlow(NamedTuple):
 
 
 class FlowNode(NamedTuple):
-    """A node of the diagram: a module, or another operation at which links meet or end."""
+    """A node of the diagram: a module, or another operation where links meet or end."""
 
     name: str  # "" for an unnamed operation that only joins links
     kind: str  # class of the module, or operation
@@ -29,7 +29,7 @@ class FlowNode(NamedTuple):
 
     @property
     def state(self) -> State:
-        """State of the node's parameters; if one learns nothing, "learns_nothing"."""
+        """State of the node's parameters: "learns_nothing" if any of them learns nothing."""
         states = {each.state for each in self.parameters}
         return next((s for s in ("learns_nothing", "learns", "frozen") if s in states), "")
 

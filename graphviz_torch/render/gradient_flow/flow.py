@@ -63,10 +63,11 @@ def draw_flow(graph: GraphLike, after: GraphLike | None = None) -> Picture:
     """Return the gradient flow of a step, with the data at the top and the loss below.
 
     A node is a module, at the deepest level of modules that fits the picture. Operations outside of
-    modules belong to the module before them. The number at a module, and the width of its shape,
-    are the gradient norm of the module's output. A link is a result that one node passes to
-    another. Its width, on a logarithmic scale, is the norm of the result's gradient, summed over
-    all users of the result.
+    modules belong to the module before them. The number at a module, and the width of the module's
+    shape, show the gradient norm of the module's output.
+
+    A link is a result that one node passes to another. The width of a link shows, on a logarithmic
+    scale, the norm of the result's gradient, summed over all users of the result.
 
     The colors of a node and of its parameters show whether they learn, are frozen, or learn
     nothing. A parameter learns nothing if no gradient arrived, if the gradient's norm was below
@@ -141,7 +142,7 @@ class _Panel:
         self.pitch: float = min(
             _MAX_LANE_PITCH, _LANES_WIDTH / columns**0.5 / max(1, self.lanes - 1)
         )
-        # Factor by which links are narrower if there are many lanes.
+        # Factor that makes links narrower if there are many lanes.
         self.slim: float = min(1.0, (self.pitch - 2) / MAX_WIDTH)
         self.text = LEFT_MARGIN + MAX_WIDTH + self.pitch * (self.lanes - 1) + _NORM_WIDTH + 16
         whole = sum(row.height for row in self.rows)
@@ -158,7 +159,7 @@ class _Panel:
             self.height = max(self.height, y)
 
     def svg(self, left: float, title: str) -> Iterator[str]:
-        """Yield the SVG of the panel: first the heading and the links, then the rows."""
+        """Yield the SVG of the panel: heading and links first, then rows."""
         diagram = self.diagram
         yield f'<g transform="translate({left:.0f} 0)">'
         color = "transfer_line" if diagram.learns_nothing else "ink"
@@ -226,7 +227,7 @@ class _Panel:
             return
         yield self._ribbon(x0, y0, x1, y1, link, after)
         if start == end and link.norm and self._link_width(link.norm) > 12 and y1 - y0 > 24:
-            y = (y0 + y1) / 2 + 2  # an arrow in the direction in which the gradient flows
+            y = (y0 + y1) / 2 + 2  # an arrow in the direction of the gradient
             yield (
                 f'<path d="M{x0 - 4:.1f} {y:.1f}l4 -4l4 4" fill="none" '
                 f'stroke="{COLORS["background"][0]}" stroke-width="1.6"/>'
@@ -332,7 +333,7 @@ class _Panel:
 def _rows(diagram: FlowDiagram) -> tuple[list[_Row], dict[tuple[int, int], FlowLink]]:
     """Return the rows of a diagram, and (row, row) -> link.
 
-    A cut's row comes just before the node that used the detached tensor.
+    The row of a cut is just before the row of the node that used the detached tensor.
     """
     before: dict[int, list[FlowCut]] = {}
     for cut in diagram.cuts:

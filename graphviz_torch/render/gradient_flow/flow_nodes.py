@@ -1,8 +1,8 @@
 """Group the elements of a drawing into the nodes of a flow diagram.
 
 A node is a module, at a level of modules that fits the picture. An operation outside of modules
-belongs to the previous node if it uses results of that node only. If it uses results of several
-nodes, it becomes a node itself, at which links meet.
+belongs to the previous node if the operation uses results of only this node. If the operation uses
+results of several nodes, it is a node itself, at which links meet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..drawing.tree import Open
 from ..groups.groups import Group
 
 _READABLE_COUNTS: Final = range(8, 67)  # numbers of nodes that are easy to read
-MAX_NODES: Final = 110  # maximum number of nodes, if no level of modules has a readable number
+MAX_NODES: Final = 110  # maximum number of nodes if no level has a readable count
 _DEPTHS = (6, 5, 4, 3, 2, 1)
 _CALL = re.compile(r"#\d+")  # call number of a module that is called several times
 
@@ -45,7 +45,7 @@ class FlowNodes:
 
     @property
     def max_nesting(self) -> int:
-        """Depth of the deepest open group; the groups of backward passes are not counted."""
+        """Depth of the deepest open group. Groups of backward passes are not counted."""
         groups, parts = self.drawing.groups, self.drawing.tree.parts
         if groups is None:
             return 0
@@ -74,7 +74,7 @@ class FlowNodes:
         return home
 
     def join_calls(self) -> None:
-        """Merge all calls of a module into one node, and likewise equal operations elsewhere."""
+        """Merge all calls of a module into one node; outside of modules, merge equal operations."""
         first: dict[str, int] = {}
         moved: dict[int, int] = {}
         for key in dict.fromkeys(self.home.values()):
@@ -83,9 +83,9 @@ class FlowNodes:
         self.home = {key: moved[place] for key, place in self.home.items()}
 
     def _kind(self, key: int) -> str:
-        """Return text that is equal for elements to merge outside of modules.
+        """Return a key for merging elements outside of modules: those with equal keys are merged.
 
-        The text is the operation of a node, or the key of a group.
+        The key is the operation of a node, or the key of a group as text.
         """
         return self.drawing.graph.nodes[key].title if key >= 0 else str(key)
 
@@ -139,7 +139,7 @@ def flow_nodes_of(graph: Graph, findings: tuple[Finding, ...]) -> FlowNodes:
     tried: list[FlowNodes] = []
     for depth in _DEPTHS:
         if tried and depth >= tried[-1].max_nesting:
-            continue  # this depth opens the same groups as the one before
+            continue  # this depth opens the same groups as the previous one
         tried.append(_at_depth(graph, findings, depth))
         if len(tried[-1]) in _READABLE_COUNTS:
             return tried[-1]

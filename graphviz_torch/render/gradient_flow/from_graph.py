@@ -18,7 +18,7 @@ from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode, ParameterFlow
 from .flow_nodes import FlowNodes, flow_nodes_of, strip_call_number
 from .learning import gradient_norm, sentence_of, state_of, states_of
 
-# Apostrophes at the end of a module's path, if an earlier backward pass has the same module.
+# Matches apostrophes at the end of a module's path, which an earlier backward pass also has.
 _REPEAT_MARK: Final = re.compile(r"'+(?=[.#]|$)")
 _MAX_CUTS = 12
 _MAX_UNREACHED = 8  # maximum number of nodes for parameters that are not in the graph
@@ -57,7 +57,7 @@ def flow_diagram(graph: Graph, findings: tuple[Finding, ...]) -> FlowDiagram:
         leaves = flow_nodes.leaves_module(source, line.source, line.target)
         if source != target or leaves:
             closed = drawing.contents[~line.target].nodes if line.target < 0 else (line.target,)
-            # True if no gradient arrives over this edge, because all paths from its end are cut
+            # True if no gradient arrives over this edge, because all paths from its target are cut
             dry = reached.isdisjoint(closed)
             flow = (
                 _NO_GRADIENT if dry else _gradient_of(graph, line.edge.source, line.edge.output_nr)
@@ -131,7 +131,7 @@ def _segment_title(flow_nodes: FlowNodes, key: int) -> str:
 def _parameter_flows(
     flow_nodes: FlowNodes,
 ) -> tuple[dict[int, list[ParameterFlow]], tuple[FlowNode, ...]]:
-    """Return flow node -> parameters drawn beside it, and new nodes for parameters without one."""
+    """Return (flow node -> parameters drawn beside it, new nodes for all other parameters)."""
     found: dict[int, list[ParameterFlow]] = defaultdict(list)
     home = flow_nodes.home
     firsts = reversed(dict.fromkeys(home.values()))
@@ -154,7 +154,8 @@ def _parameter_flows(
 def _unreached_nodes(parameters: Mapping[str, list[ParameterFlow]]) -> tuple[FlowNode, ...]:
     """Return nodes for the modules that have parameters but are not in the graph.
 
-    If there are too many modules, their paths are shortened, and modules with equal paths merged.
+    If there are too many modules, their paths are shortened, and modules with equal shortened paths
+    share a node.
 
     Args:
         parameters: path of a module -> its parameters.

@@ -25,8 +25,9 @@ LEARN_NOTHING: Final = frozenset(  # ids of rules that explain why a parameter l
 def state_of(parameter: Parameter, graph: Graph) -> State:
     """Return whether a parameter learns, is frozen, or learns nothing.
 
-    A parameter learns if it is in an optimizer and its gradient norm is at least
-    `MIN_LEARNING_NORM`. A smaller gradient changes no float32 weight of usual magnitude.
+    A parameter learns if it is in an optimizer, and if its gradient norm is at least
+    `MIN_LEARNING_NORM`. With a smaller gradient, a step does not change a float32 weight of usual
+    size.
     """
     if not parameter.requires_grad:
         return "frozen"
@@ -56,7 +57,7 @@ def gradient_norm(parameter: Parameter, graph: Graph) -> float | None:
 
 
 def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
-    """Return the title of a flow diagram: how many parameters learn nothing, and where or which."""
+    """Return the title of a flow diagram: the number of parameters that learn nothing, and why."""
     states = states_of(graph)
     parameters = [name for name, state in states.items() if state != "frozen"]
     names = [name for name in parameters if states[name] == "learns_nothing"]
@@ -76,7 +77,8 @@ def sentence_of(graph: Graph, findings: Iterable[Finding]) -> str:
 def _explains(finding: Finding, names: set[str], graph: Graph) -> bool:
     """Return True if a finding explains why one of the parameters `names` learns nothing.
 
-    Such a finding lists the parameter's node, or its message names a parameter without a node.
+    Such a finding lists the parameter's node. For a parameter without a node, the finding's message
+    contains the parameter's name.
     """
     if finding.rule not in LEARN_NOTHING:
         return False

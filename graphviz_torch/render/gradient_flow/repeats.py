@@ -1,9 +1,12 @@
-"""Draw identical blocks of a flow diagram once: of twelve layers, the first.
+"""Draw identical blocks of a flow diagram once, such as the first of twelve layers.
 
-Each row of the drawn block names the gradients of the first and the last block. Blocks are drawn
-separately if they have only one row, if a cut is at one of them, if some of their parameters learn
-and the corresponding ones do not, or if their gradients differ by a factor of more than
-`_MAX_RATIO`.
+Each row of the drawn block shows the gradient norms of the first and the last block. Blocks are
+drawn separately in these cases:
+
+- The blocks have only one row.
+- A cut is at one of the blocks.
+- A parameter of one block learns, and the corresponding parameter of another does not.
+- The gradients differ by a factor of more than `_MAX_RATIO`.
 """
 
 from __future__ import annotations
@@ -17,11 +20,11 @@ from .diagram import FlowDiagram, FlowLink, FlowNode
 _MAX_RATIO: Final = 100.0  # maximum ratio of the gradient norms at corresponding rows
 _NUMBER: Final = re.compile(r"\d+")
 
-_Kind = tuple[object, ...]  # a key that is equal for rows that may be drawn as one
+_Kind = tuple[object, ...]  # key of a row; rows with equal keys may be drawn as one
 
 
 def fold_blocks(diagram: FlowDiagram) -> FlowDiagram:
-    """Return the diagram with identical consecutive blocks drawn once."""
+    """Replace consecutive identical blocks with the first one, and return the new diagram."""
     nodes = diagram.nodes
     cut = {end for each in diagram.cuts for end in (each.source, each.target)}
     kinds = [(at,) if at in cut else _kind(node) for at, node in enumerate(nodes)]
@@ -65,7 +68,7 @@ def _kind(node: FlowNode) -> _Kind:
 def _longest_repeat(
     nodes: Sequence[FlowNode], kinds: Sequence[_Kind], links: set[tuple[int, int]], at: int
 ) -> tuple[int, int]:
-    """Return the number of rows of the block that begins at row `at`, and how often it occurs.
+    """Return (number of rows of the block that begins at row `at`, number of its repetitions).
 
     Return (1, 1) if no repeated block begins there.
     """
@@ -94,7 +97,7 @@ def _follows(
 
     Args:
         nodes: the nodes of the diagram, one per row.
-        kinds: for each row, a key that is equal for rows that may be drawn as one.
+        kinds: a key for each row. Rows with equal keys may be drawn as one.
         links: (row of the source, row of the user) of each link.
         first: first row of the first block.
         other: first row of the block to compare.
@@ -134,7 +137,7 @@ def _are_near(one: float | None, other: float | None) -> bool:
 
 
 def _numbers_apart(first: str, last: str) -> tuple[re.Match[str], int] | None:
-    """Return the number in which two paths differ.
+    """Find the number in which two paths differ.
 
     Returns:
         The match in `first`, and the number in `last`; None unless exactly one number differs.

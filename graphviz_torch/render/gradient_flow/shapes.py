@@ -69,7 +69,7 @@ def cut_mark(x: float, y: float, cut: FlowCut, text: float, max_width: float) ->
 
 
 def node_mark(x: float, y: float, width: float, place: FlowNode) -> str:
-    """Return the shape of a node, hollow if one of its parameters learns nothing."""
+    """Return the shape of a node, which is hollow if one of its parameters learns nothing."""
     high = 12.0
     box = f'x="{x - width / 2:.1f}" y="{y - high / 2:.1f}" width="{width:.1f}" height="{high:.0f}"'
     paper = COLORS["background"][0]
@@ -136,7 +136,7 @@ def legend(scale: Scale, slim: float, height: float) -> Iterator[str]:
 
     Args:
         scale: the scale of the links.
-        slim: factor by which the links of the panels are narrower.
+        slim: factor that makes the links of the panels narrower.
         height: height of the picture, in pixels.
     """
     y = height - 66

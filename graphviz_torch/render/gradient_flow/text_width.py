@@ -1,4 +1,4 @@
-"""Measure the width of text, from the advance widths of DejaVu Sans, the widest common font.
+"""Measure the width of text with the letter widths of DejaVu Sans, the widest common font.
 
 Pictures without a layout engine need these widths, so that texts do not overlap. Helvetica, Arial
 and Liberation Sans are narrower.
@@ -112,7 +112,7 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 def fit_text(
     text: str, max_width: float, size: float, *, bold: bool = False, end: bool = False
 ) -> str:
-    """Return the text, or a part of it with "…" if it is wider than `max_width` pixels.
+    """Return the text, shortened with "…" if it is wider than `max_width` pixels.
 
     Args:
         text: the text.

@@ -1,8 +1,8 @@
 """Choose the routes of links, which run in parallel vertical lanes, as in `git log --graph`.
 
-Each node has its own row. The link of a node's result runs down in a lane to the result's last
-user. If the result has several users, the first user is in that lane, and the link continues below
-the first user in another lane.
+Each node has its own row. The link of a node's result runs down in a lane to the last user of the
+result. If there are several users, the first user is in this lane, and the link continues below the
+first user in another lane.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def tracks(rows: int, links: Iterable[tuple[int, int]]) -> tuple[list[int], list
         if lane is None:
             lane = _free(live.values())
         for source, other in live.items():
-            if other == lane:  # the link passes this row, on its way to a later user
+            if other == lane:  # the link passes this row, and continues to a later user
                 live[source] = _free([*live.values(), lane], lane)
         places.append(lane)
         if uses.get(row):

@@ -1,11 +1,13 @@
 """Count the floating-point operations (FLOPs) of each node, by the formulas of PyTorch.
 
-The formulas are those of `torch.utils.flop_counter` (2.13), in which a multiply-add counts as two.
-Only matrix products, convolutions and attention are counted. Attention is counted as if nothing
-were masked, also on the CPU, where PyTorch's counter omits attention. In backward, operations that
-a checkpoint recomputes are counted too. Operations whose results need no gradient are not counted,
-because they have no node. FLOPs are unknown inside a custom Function, a compiled region, a
-reentrant checkpoint, or a recurrent layer that is one node.
+The formulas are those of `torch.utils.flop_counter` (2.13), in which a multiply-add counts as two
+operations. Only matrix products, convolutions and attention are counted. Attention is counted as if
+nothing were masked, also on the CPU, where PyTorch's counter omits it. The backward count includes
+operations that a checkpoint recomputes.
+
+Operations whose results need no gradient are not counted, because they have no node. FLOPs are
+unknown inside a custom Function, a compiled region, a reentrant checkpoint, or a recurrent layer
+that is one node.
 
 FLOPs are computed from operations and shapes alone, so a graph from a file gives the same numbers.
 """
@@ -19,7 +21,7 @@ from ...graph import Edge, Graph, Node
 
 Shape = tuple[int, ...]
 
-# Matrix product -> (input_nr, autograd's name of the saved tensor) of its two factors.
+# Matrix product -> (input_nr, autograd's name of the saved tensor) of both factors.
 _PRODUCTS = {
     "mm": ((0, "self"), (1, "mat2")),
     "bmm": ((0, "self"), (1, "mat2")),
@@ -36,7 +38,7 @@ class Flops(NamedTuple):
 
     forward: int | None
     backward: int | None
-    # True if backward also recomputes the node, but the number of times is unknown
+    # True if backward also recomputes the node, but it is unknown how often
     more: bool = False
 
 
@@ -63,7 +65,7 @@ def flops(graph: Graph) -> list[Flops]:
 
 
 def _with_reruns(node: Node, once: Flops) -> Flops:
-    """Return the FLOPs of a node with the recomputations by a checkpoint added to backward.
+    """Add a checkpoint's recomputations of a node to the FLOPs of the node's backward.
 
     Args:
         node: the node.

@@ -17,13 +17,13 @@ from ..labels import count
 from .summary_rows import MAX_UNFOLDED, SummaryRow, summary_rows
 from .sums import ModuleSummary, in_order, sums_by_module
 
-_MAX_MODULES = 400  # by default, fewer levels are shown if the table would have more modules
+_MAX_MODULES = 400  # the table shows fewer levels of modules if it would have more rows
 _MIN_NAME_WIDTH = 24  # minimum width of the column of names, in characters
 
 
 @dataclass(frozen=True, repr=False)
 class Summary:
-    """The result of `summary`, which prints as a table; a notebook shows the table.
+    """The result of `summary`, which `print` and notebooks show as a table.
 
     >>> import torch
     >>> from graphviz_torch import record, summary
@@ -39,7 +39,7 @@ class Summary:
     """
 
     # The modules in the order of forward, each before its submodules. If the model computes
-    # something outside of its submodules, the first is the model itself, with the path "".
+    # something outside of its submodules, the model itself is the first, with the path "".
     modules: tuple[ModuleSummary, ...]
     total: ModuleSummary
     depth: int  # deepest level in `modules`
@@ -48,9 +48,9 @@ class Summary:
     def rows(self) -> list[dict[str, Any]]:
         """Return a dict for each module, and a last dict for the total.
 
-        `pandas.DataFrame(summary.rows())` makes a data frame. The value of "output" is text, such
-        as "f32[8, 128] cpu"; other values are numbers, text or None. The last fields are those that
-        plugins recorded for modules (`recorded_columns`).
+        `pandas.DataFrame(summary.rows())` creates a data frame. The value of "output" is text, such
+        as "f32[8, 128] cpu"; other values are numbers, text or None. The last fields are those of
+        `recorded_columns`, which plugins recorded for modules.
         """
         rows = [asdict(row) for row in (*self.modules, self.total)]
         for row, each in zip(rows, (*self.modules, self.total), strict=True):
@@ -65,7 +65,7 @@ class Summary:
         return columns_in(ModuleRow, [row.row for row in self.modules] or [self.total.row])
 
     def to_text(self, *, wide: bool = False) -> str:
-        """Return the table, whose lines fit the terminal, or 80 characters without a terminal.
+        """Return the table as text. Lines fit the terminal, or 80 characters without a terminal.
 
         Args:
             wide: True to show everything. Otherwise columns that do not fit are left out, and if
@@ -149,12 +149,13 @@ class Summary:
 def summary(graph: GraphLike, *, depth: int | None = None) -> Summary:
     """Return a table of the modules: FLOPs, parameters, bytes kept for backward, gradients.
 
-    The columns are: the module with its class and number of calls; the shape of the output; the
-    number of parameters, and of trainable ones if some are frozen; the FLOPs of forward and of
-    backward, by the formulas of PyTorch; the bytes kept for backward; the gradient norm, and its
-    ratio to the norm of the weights; the time in backward; the bytes sent to other ranks. Empty
-    columns are left out. FLOPs are computed from operations and shapes alone, so that they are
-    known for a graph from a file too, and without torch.
+    The columns are the module with its class and number of calls, the shape of the output, the
+    number of (trainable) parameters, the FLOPs of forward and backward by PyTorch's formulas, the
+    bytes saved for backward, the gradient norm and its ratio to the norm of the weights, the time
+    in backward, and the bytes sent to other ranks. Empty columns are left out.
+
+    FLOPs are computed from operations and shapes, so a graph from a file has them, too, even
+    without torch.
 
     Args:
         graph: a Graph, a recording, or any argument of `trace`, such as a tensor.
@@ -226,11 +227,11 @@ class _Cells(NamedTuple):
     """A column of the table, as functions that write its cells."""
 
     text: Callable[[ModuleSummary], str]
-    # Returns the number by which modules that share a row are ordered, to write a range of texts.
+    # Function that returns the number by which the modules of a row are sorted, to write a range.
     measure: Callable[[ModuleSummary], float | None] = lambda row: None
 
     def cell(self, rows: tuple[ModuleSummary, ...]) -> str:
-        """Return the cell for modules that share a row: their common text, or a range of texts."""
+        """Return the cell of modules that share a row: their common text, or a range of texts."""
         ends = [(x, i) for i, row in enumerate(rows) if (x := self.measure(row)) is not None]
         if not ends or len({self.text(row) for row in rows}) == 1:
             return self.text(rows[0])

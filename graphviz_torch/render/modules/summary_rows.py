@@ -49,7 +49,7 @@ class _Tree:
         self.known: dict[str, int] = {}  # path -> id of the module's structure
 
     def lines(self, levels: list[list[str]], indent: int) -> Iterator[SummaryRow]:
-        """Yield the rows for the children of a module, and below each row those for its children.
+        """Yield the rows of a module's children, each followed by the rows of its own children.
 
         Args:
             levels: for each of several identical parents, the paths of its children. Corresponding

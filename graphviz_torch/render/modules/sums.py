@@ -14,7 +14,7 @@ from .flops import Flops, flops
 
 @dataclass(frozen=True, slots=True)
 class ModuleSummary:
-    """Values of one module, submodules included; None for values that were not recorded."""
+    """Values of one module and its submodules. A value that was not recorded is None."""
 
     module: str  # path; "" for the total, and for the model itself
     module_class: str
@@ -26,10 +26,10 @@ class ModuleSummary:
     flops_backward: int
     flops_unknown: int  # number of nodes with unknown FLOPs, which the sums do not include
     saved_bytes: int | None  # bytes saved for backward
-    gradient_norm: float | None  # norm over all parameters, without the loss scale
+    gradient_norm: float | None  # norm over all parameters, divided by the loss scale
     gradient_ratio: float | None  # gradient_norm divided by the norm of the parameters
     seconds: float | None  # time in backward
-    row: ModuleRow  # further recorded values; those that are summed include submodules
+    row: ModuleRow  # other recorded values; sums include submodules
     sent_bytes: int | None = None  # bytes sent to other ranks; None if nothing was sent
     partial: int = 0  # number of parameters whose gradient is known for the local shard only
 
@@ -41,7 +41,7 @@ class ModuleSummary:
 
 @dataclass(slots=True)
 class Sums:
-    """The sums over the nodes of a module and its submodules that were added so far."""
+    """The sums over all nodes of a module and its submodules that were added so far."""
 
     first: float = math.inf  # position of the module's first operation in the order of forward
     last: Node | None = None  # the last node whose output leaves the module
@@ -109,8 +109,8 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
     """Return the sums of each module, and the sums of the model itself.
 
     Returns:
-        Module path -> sums, with the total over the graph at "". Then the sums of the model, which
-        are empty unless it computes something outside of its submodules.
+        (module path -> sums, sums of the model itself). The path "" has the total of the graph. The
+        sums of the model are empty unless it computes something outside of its submodules.
     """
     found: dict[str, Sums] = {"": Sums()}
     root = Sums()
@@ -119,8 +119,8 @@ def sums_by_module(graph: Graph) -> tuple[dict[str, Sums], Sums]:
     leaving = _output_depths(graph)
     backwards = any(node.order is not None for node in graph.nodes)
     for node, operations in zip(graph.nodes, flops(graph), strict=True):
-        # The order of forward is the reverse of the order in which backward ran. Without a recorded
-        # backward, the order of the ids is used.
+        # The order of forward is the reverse of the order in which backward ran the nodes. Without
+        # a recorded backward, it is the order of the ids.
         moment = node.id if node.order is None else -node.order if backwards else node.id
         kinds, scopes = node.module_class.split("/"), node.scope.split(".")
         if root.kind and not node.leaf and (node.module or node.module_class):
@@ -184,7 +184,7 @@ def _add_recorded(graph: Graph, found: dict[str, Sums], root: Sums) -> None:
 
 
 def _in_checkpoints(graph: Graph) -> set[str]:
-    """Return the modules of the nodes whose results are read inside a reentrant checkpoint.
+    """Return the modules of the nodes whose results a reentrant checkpoint reads.
 
     The operations inside the checkpoint have no nodes.
     """
@@ -195,7 +195,7 @@ def _in_checkpoints(graph: Graph) -> set[str]:
 def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
     """Yield (parameter, path of its module) for all parameters.
 
-    Without recorded parameters, use the nodes of parameters.
+    If no parameters were recorded, yield those that have a node.
     """
     if graph.parameters:
         for parameter in graph.parameters:
@@ -209,8 +209,8 @@ def _parameters(graph: Graph) -> Iterator[tuple[Parameter, str]]:
 def _output_depths(graph: Graph) -> list[int]:
     """Return, for each node, the depth of the outermost module that returns the node's output.
 
-    The depth is one more than that of the innermost module that contains the node and all its
-    users. It is 0 if the model itself returns the output.
+    This is the depth of the innermost module that contains the node and all its users, plus one. It
+    is 0 if the model itself returns the output.
     """
     paths = [node.module.split(".") if node.module else [] for node in graph.nodes]
     inside = [bool(node.module or node.module_class) for node in graph.nodes]

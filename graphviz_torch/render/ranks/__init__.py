@@ -1,1 +1,1 @@
-"""Communication between ranks, as tables and as a chart of the time in collectives."""
+"""Show communication between ranks: tables, and a chart of the time in collectives."""

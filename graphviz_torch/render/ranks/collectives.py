@@ -11,7 +11,8 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, count_text
 from .. import labels
 
-# maximum number of lines in a box; for more lines, collectives that differ only in size are summed
+# maximum number of lines in a box; if there are more, collectives that differ only in size share
+# one
 _MAX_LINES = 4
 _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 
@@ -19,8 +20,7 @@ _PEERS = {"send": " to rank {}", "recv": " from rank {}"}
 def collectives(graph: GraphLike) -> list[Collective]:
     """Return the collectives of a graph in program order.
 
-    Each has its source line and module. A traced graph has no collectives, because `trace` runs
-    none.
+    Each collective has its source line and module. A graph from `trace` has no collectives.
 
     Args:
         graph: a graph or a recording of this rank.
@@ -34,7 +34,7 @@ def collectives(graph: GraphLike) -> list[Collective]:
 
 
 def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
-    """Return distinct collectives with their counts. The node of a collective is ignored.
+    """Return (collective, count) for collectives that are equal except for their node.
 
     >>> one = Collective("all_reduce", 8, "float32", 2)
     >>> [(each.kind, times) for each, times in merge_equal([one, replace(one, node=3)])]
@@ -44,7 +44,7 @@ def merge_equal(sent: Iterable[Collective]) -> list[tuple[Collective, int]]:
 
 
 def describe_collectives(sent: Iterable[Collective]) -> list[str]:
-    """Return lines of text on the collectives of a box; equal collectives share a line.
+    """Return lines of text about the collectives of a box. Equal collectives share a line.
 
     >>> one = Collective("all_gather", 4096, "bfloat16", 8, group="dp", phase="forward")
     >>> describe_collectives([one, replace(one, phase="backward")])
@@ -64,7 +64,7 @@ def describe_collectives(sent: Iterable[Collective]) -> list[str]:
 
 
 def _line(some: list[Collective]) -> str:
-    """Return a line on collectives of one kind and group.
+    """Return a line about collectives of one kind and group.
 
     If their sizes differ, the line contains the total.
     """

@@ -1,7 +1,7 @@
-"""Show which rank waits for which, as a timeline in SVG and as sentences: `rank_chart`.
+"""Show which rank waits for which: as an SVG timeline, and as sentences.
 
-Ranks have no common clock, so their rows are aligned at the end of the first collective that they
-share. Bars show the time in collectives. Between two bars, a rank computes or does anything else.
+Ranks have no common clock, so their rows are aligned at the end of the first common collective.
+Bars show the time in collectives. Between two bars, a rank does something else, such as computing.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def rank_rows(collectives: Sequence[Collective], width: int, lines: Sequence[str
 
 
 def wait_lines(collectives: Iterable[Collective]) -> list[str]:
-    """Return sentences on which ranks waited for which, longest wait first.
+    """Return sentences about ranks that waited for other ranks, longest wait first.
 
     Waits of less than a millisecond are left out.
 

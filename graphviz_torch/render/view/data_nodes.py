@@ -10,7 +10,7 @@ from ...graph import Edge, Graph, Node, Transfer
 from ..data_boxes import copies_by_data
 from ..groups.groups import Groups
 
-DATA, UNTRACKED = "data", "untracked"  # values of `Node.leaf` for data, and for calls without node
+DATA, UNTRACKED = "data", "untracked"  # values of `Node.leaf` for data and for untracked calls
 _MAX_ITEMS = 200
 
 
@@ -22,8 +22,8 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
         hosts: node id -> the node whose box shows it. The edges of new nodes lead to that node.
 
     Returns:
-        The graph, in which the new nodes come last, and new node id -> position in the order of
-        ids, just before its first user.
+        (graph with the new nodes at the end, id of a new node -> position among the ids, just
+        before the first user of the node).
     """
     rows = graph.untracked
     if not rows or graph.failure is not None:
@@ -84,7 +84,7 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
 
 
 def _with_items(graph: Graph, ids: Mapping[int, int]) -> tuple[Transfer, ...]:
-    """Return the transfers, in which a copy of data has the data's new node.
+    """Return the transfers. A copy of data gets the new node of the data.
 
     Args:
         graph: the graph.

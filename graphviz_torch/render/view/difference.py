@@ -12,7 +12,7 @@ _MAX_EDGES_NAMED = 2  # maximum number of edges named in a line
 
 
 class FieldChange(Protocol):
-    """Interface of a difference in one field, between two matched nodes of two graphs."""
+    """Interface of a difference in one field between two matched nodes."""
 
     @property
     def b(self) -> int:
@@ -51,7 +51,7 @@ class Difference(Protocol):
         """Title such as "From MLP to Detached layer"."""
 
     def union(self) -> Graph:
-        """Return one graph: the nodes of `b`, and between them the nodes that only `a` has."""
+        """Return a graph with the nodes of `b` and, between them, the nodes that only `a` has."""
 
     def marks(self) -> Mapping[int, Any]:
         """Return id of a node in `union()` -> "added", "removed" or "changed"."""
@@ -86,10 +86,10 @@ def difference(diff: Difference, union: Graph) -> dict[str, Any]:
 
 
 def difference_line(diff: Difference) -> str:
-    """Return the line that a picture of a diff has below it.
+    """Return the line below the picture of a diff.
 
-    It contains the direction, and the edges between common nodes that only one graph has. All other
-    differences are visible in the picture.
+    The line contains the direction, and edges between common nodes that only one graph has. The
+    picture shows all other differences.
     """
     edges = list(_edges(diff))
     listed = f" Edges: {'; '.join(first_items(edges, _MAX_EDGES_NAMED))}." if edges else ""

@@ -1,16 +1,21 @@
 """Encode a graph as the compressed base64 text that the view reads.
 
-The text is base64 of gzip of: the length of the header (4 bytes, little-endian), the header (JSON,
-UTF-8), and the columns one after the other. A column contains one number per row (a node, an edge,
-a group, a gradient) as byte planes: first the lowest byte of every row's number, then the next
-byte. Repeated values (texts, tensors, saved tensors) are in the header once, and a column contains
-their position there. If a node's label begins with the path of the node's module, the header has
-the rest of the label, in a list. If a node's scope is equal to that path, it is left out.
+The text is compressed by gzip and encoded as base64. The uncompressed bytes are:
 
-Measured numbers have a relative error of at most 1/16,000, or 1/2,000,000 in a small graph, so that
-all four digits that the view shows are right. Times have a relative error of at most 1/1,000. In
-this way a large graph takes less than 16 bytes per node. In a large graph, the elements of a
-gradient are included only if they are few.
+- the length of the header (4 bytes, little-endian);
+- the header (JSON, UTF-8);
+- the columns, one after the other.
+
+A column contains one number for each row (a node, an edge, a group or a gradient) as byte planes:
+first the lowest byte of every row's number, then the next byte. Repeated values (texts, tensors,
+saved tensors) are stored once in the header, and a column contains their positions there. If a
+node's label begins with the path of the node's module, the header contains only the rest of the
+label, in a list. A node's scope is left out if it is equal to this path.
+
+The view shows four digits of a number. Measured numbers are therefore stored with a relative error
+of at most 1/16,000 (1/2,000,000 in a small graph), and times with at most 1/1,000. With this
+encoding, a large graph takes less than 16 bytes per node. In a large graph, the elements of a
+gradient are included only if there are few.
 """
 
 from __future__ import annotations
@@ -48,8 +53,8 @@ from .title import title_of
 
 _LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")
-# In a larger graph, the view itself chooses the groups to open at first, by a cheaper rule than
-# that of still pictures.
+# In a larger graph, the view itself chooses the groups that are open at first, which is faster than
+# the choice for still pictures.
 _MAX_NODES_AS_STILL = 2_000
 _FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
 _MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradients are included
@@ -57,7 +62,7 @@ _MAX_NODES_FINE = 500  # in a larger graph, numbers have _COARSE instead of _FIN
 _PANEL = 300  # width of the chart of ranks, in pixels
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
 _TEXTS = ("name", "operation", "module", "where", "note")
-# Fields of Node that have no column of their own: the column of attributes contains them as text.
+# Fields of Node without a column of their own. The column of attributes contains them as text.
 _BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
@@ -175,7 +180,7 @@ def view_payload(
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
-    """Add a column of `Node.influence` for each graph that has such values.
+    """Add a column with `Node.influence` for each graph that has such values.
 
     Args:
         lanes: name -> graph; the graphs differ only in `Node.influence`.
@@ -196,7 +201,7 @@ def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) ->
 
 
 def _ranks(graph: Graph) -> dict[str, Any] | None:
-    """Return a chart of the time that ranks spent in collectives, and sentences on the waits.
+    """Return a chart of the time that ranks spent in collectives, and sentences about waiting.
 
     The chart is the data URL of an SVG. Return None if the times of fewer than two ranks were
     recorded.
@@ -235,7 +240,7 @@ def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
 def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
     """Return the text of each operation, with its distinguishing attributes.
 
-    If a call created only one operation, the operation gets the name of the call.
+    An operation gets the name of its call if the call created no other operation.
 
     Args:
         nodes: the nodes.
@@ -319,8 +324,8 @@ def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...
 
 
 def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
-    # If another node counts the storage, that node is encoded as a distance. Identical blocks have
-    # equal distances, so that their rows are stored once.
+    # If the storage is counted at another node, the distance to this node is stored. Distances are
+    # equal in identical blocks, whose rows are therefore stored once.
     return tuple(
         [
             (
@@ -379,8 +384,9 @@ def _values(values: Iterable[Any]) -> list[float | str]:
 def _single_boxes(boxes: Drawing) -> set[int]:
     """Return the groups that the view draws as a single operation until the user opens them.
 
-    These are the fused groups, and all modules and calls in which only one node has a box. The
-    other nodes, such as the `t` of a linear layer, are written inside that box or drawn as an edge.
+    These are the fused groups, and all modules and calls in which only one node has a box. Other
+    nodes of such a group, such as the `t` of a linear layer, are written inside this box or drawn
+    as an edge.
     """
     groups, folded, nodes = boxes.groups, boxes.inner.folded, boxes.graph.nodes
     assert groups is not None

@@ -14,11 +14,11 @@ class Table:
         self._at: dict[Hashable, int] = {}
 
     def position(self, row: Hashable) -> int:
-        """Return the position of a row; a new row is added to the table."""
+        """Return the position of a row, which is added if the table does not contain it."""
         return self._at.setdefault(row, len(self._at))
 
     def positions(self, rows: Sequence[Hashable]) -> list[int]:
-        """Return the position of each row; new rows are added to the table."""
+        """Return the position of each row. New rows are added to the table."""
         for row in dict.fromkeys(rows):
             self.position(row)
         return list(map(self._at.__getitem__, rows))
@@ -67,9 +67,9 @@ class Columns:
         self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
 
     def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
-        """Add a column for repeated values, and return the table of distinct values.
+        """Add a column for values that repeat, and return the list of distinct values.
 
-        The column contains the position of each row's value in the table.
+        The column contains the position of each row's value in this list.
         """
         table = Table()
         table.position("")
