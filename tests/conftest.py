@@ -1,4 +1,4 @@
-"""What every test shares: no test may leave a hook, a mode or a changed default behind."""
+"""Fixtures of all tests. No test may leave a hook, a mode or a changed default behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every example runs as it stands, in an empty folder."""
+"""Run each example unchanged in an empty folder."""
 
 from __future__ import annotations
 

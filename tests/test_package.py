@@ -1,4 +1,4 @@
-"""What is published: the wheel and the source distribution, built here and looked into."""
+"""Build the wheel and the source distribution, and check their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The public names: what is there, what each loads, and that a saved graph needs no torch."""
+"""Test the public names: which exist, what each imports, and that saved graphs need no torch."""
 
 from __future__ import annotations
 

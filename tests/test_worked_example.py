@@ -1,4 +1,4 @@
-"""The worked example, y = mean((x + 2)**2 + 3), down the whole road, against autograd itself."""
+"""Test the example y = mean((x + 2)**2 + 3) from trace to picture, against autograd."""
 
 from __future__ import annotations
 

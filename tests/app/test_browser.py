@@ -1,4 +1,4 @@
-"""The app in a browser: one screen, all pages, both themes, many visitors, hostile files."""
+"""Test the app in a browser: all pages, both themes, several visitors, hostile files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The app's small language, against autograd itself and against hostile texts."""
+"""Compare the app's expressions with autograd, and pass hostile texts to their parser."""
 
 from __future__ import annotations
 

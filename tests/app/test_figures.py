@@ -1,4 +1,4 @@
-"""What the pages draw from values: the timeline, names that are hostile, numbers with units."""
+"""Test what pages draw from values: timelines, hostile names, numbers with units."""
 
 from __future__ import annotations
 

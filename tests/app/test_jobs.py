@@ -1,4 +1,4 @@
-"""Work in a process of its own: results, reports, limits, stops, crashes."""
+"""Test jobs in child processes: results, progress, limits, stops and crashes."""
 
 from __future__ import annotations
 

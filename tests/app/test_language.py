@@ -1,4 +1,4 @@
-"""The lesson in Chinese: the switch, the link, and no English sentence left on the page."""
+"""Test the lesson in Chinese: the switch, the link, and that no English sentence is left."""
 
 from __future__ import annotations
 

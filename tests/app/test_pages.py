@@ -1,4 +1,4 @@
-"""Every page, run headless: what it shows at first, and what its controls do."""
+"""Test each page without a browser: its first state, and the effect of its controls."""
 
 from __future__ import annotations
 

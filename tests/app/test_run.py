@@ -1,4 +1,4 @@
-"""The page Run backward without a browser, and the job behind it, against autograd itself."""
+"""Compare the page Run backward, and the job that it starts, with autograd."""
 
 from __future__ import annotations
 

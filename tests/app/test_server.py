@@ -1,4 +1,4 @@
-"""What every answer of the app's server says to the browser."""
+"""Test the HTTP headers of all answers of the app's server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broken checkpoint ends in a ValueError that says what is wrong."""
+"""Test that a broken checkpoint raises a ValueError that says what is wrong."""
 
 from __future__ import annotations
 

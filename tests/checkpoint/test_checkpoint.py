@@ -1,4 +1,4 @@
-"""Checkpoints: what comes back, what does not fit, what is refused, and whether it is the same."""
+"""Test checkpoints: loaded values, entries that do not fit, refused files, comparisons."""
 
 from __future__ import annotations
 

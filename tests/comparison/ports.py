@@ -1,6 +1,6 @@
 """Ports of models of transformers, written by hand, with the same weights and one fault each.
 
-The line that has a fault says so in a comment: `# fault: epsilon`.
+The faulty line ends with a comment that names the fault: `# fault: epsilon`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ranks send in another number or size is a difference; the same in both is none."""
+"""Test that `diff` reports collectives whose number or size differs, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences of two graphs, held against edits that the test itself made."""
+"""Compare the reported differences of two graphs with edits that the test made."""
 
 from __future__ import annotations
 

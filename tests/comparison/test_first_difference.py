@@ -1,4 +1,4 @@
-"""Where two runs part: ports beside their originals, and small programs with one thing changed."""
+"""Test where two runs first differ: ports and originals, and small programs with one change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of models with known answers: every change that was made is named, and nothing else."""
+"""Test that each change between a pair of models is reported, and nothing else."""
 
 from __future__ import annotations
 

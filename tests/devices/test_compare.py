@@ -1,4 +1,4 @@
-"""What a device is worth: the arithmetic of break-even, what is timed, and what never is."""
+"""Test the comparison of devices: the break-even size, what is timed, and what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nn.DataParallel and placement by hand on simulated devices: nodes, values, divided batches."""
+"""Test nn.DataParallel and manual placement on simulated devices."""
 
 from __future__ import annotations
 

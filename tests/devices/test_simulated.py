@@ -1,4 +1,4 @@
-"""The simulated accelerator against the CPU: same values, a device of its own, nothing left."""
+"""Compare the simulated accelerator with the CPU: equal values, own devices, no leftovers."""
 
 from __future__ import annotations
 

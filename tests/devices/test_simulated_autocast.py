@@ -1,4 +1,4 @@
-"""`torch.autocast("cuda")` on simulated devices: PyTorch's lists, its dtypes, its losses."""
+"""Compare autocast on simulated devices with PyTorch's lists, dtypes and losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is written for CUDA, on simulated devices: what it finds, and what is undone."""
+"""Run programs for CUDA on simulated devices, and check that all patches are undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files, data loaders, other processes and indices: what scripts do around a device."""
+"""Test files, data loaders, child processes and indices on simulated devices."""
 
 from __future__ import annotations
 

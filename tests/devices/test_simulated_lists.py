@@ -1,4 +1,4 @@
-"""Operators over lists of tensors on simulated devices, against the same on the CPU."""
+"""Compare operators on lists of tensors on simulated devices with the same on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as people train them, on the simulated accelerator against the CPU."""
+"""Compare trainings on the simulated accelerator with the same trainings on the CPU."""
 
 from __future__ import annotations
 

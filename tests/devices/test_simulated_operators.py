@@ -1,4 +1,4 @@
-"""Every operator that PyTorch lists, on the simulated accelerator against the CPU."""
+"""Compare each operator that PyTorch lists on the simulated accelerator with the CPU."""
 
 from __future__ import annotations
 

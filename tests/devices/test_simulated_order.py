@@ -1,4 +1,4 @@
-"""Simulations that end in another order, in another thread, or by the collector."""
+"""Test simulations that end out of order, in another thread, or by garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything moved at once: what is shared stays shared, what can't move is named."""
+"""Test that `to_device` moves everything, keeps shared memory, and names what it cannot move."""
 
 from __future__ import annotations
 

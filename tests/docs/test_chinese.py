@@ -1,4 +1,4 @@
-"""The Chinese pages keep step with the English ones, and each page leads to its translation."""
+"""Compare the Chinese pages with the English ones, and check the links between translations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation builds without a warning, and every block of Python in it runs."""
+"""Build the documentation without warnings, and run each block of Python in it."""
 
 from __future__ import annotations
 

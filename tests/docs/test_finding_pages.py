@@ -1,4 +1,4 @@
-"""The pages of findings are the docstrings of the rules, each with the report of its example."""
+"""Compare the pages of findings with the rules' docstrings, and run their examples."""
 
 from __future__ import annotations
 

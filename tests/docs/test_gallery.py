@@ -1,4 +1,4 @@
-"""The gallery: every well-known model is on its page, and fits a page."""
+"""Test that the gallery shows each well-known model in a picture that fits a page."""
 
 from __future__ import annotations
 

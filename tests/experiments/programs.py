@@ -1,4 +1,4 @@
-"""Small programs, faulty ones and their near misses, by the experiment that tells them apart."""
+"""Small programs for each experiment: faulty ones, and similar ones without a fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch twice: which losses are sums over the samples, and where."""
+"""Test the experiment that repeats the batch: it finds losses that are sums over samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eager for compiled: which compilers compute something else, and at which operation."""
+"""Test the experiment that runs a compiled model eagerly, and compares the operations."""
 
 from __future__ import annotations
 

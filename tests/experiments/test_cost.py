@@ -1,4 +1,4 @@
-"""How often an experiment computes a model: its cost, counted by a kernel of the model's own."""
+"""Count how often each experiment computes a model, with a kernel of the model's own."""
 
 from __future__ import annotations
 

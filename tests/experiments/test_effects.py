@@ -1,4 +1,4 @@
-"""What a forward does besides computing: dropped, refused, put back, or nothing is concluded."""
+"""Test side effects of a forward in experiments: discarded, refused or undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No experiment finds anything in healthy trainings: those of the corpus of findings."""
+"""Test that no experiment reports anything in healthy trainings of the corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs in another memory order: which programs read elements in the order of memory."""
+"""Test the experiment that changes the memory order of inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Later positions: which models see the tokens that they are to predict."""
+"""Test the experiment that changes later positions: models that see tokens to predict."""
 
 from __future__ import annotations
 

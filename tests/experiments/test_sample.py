@@ -1,4 +1,4 @@
-"""Another sample: which programs let samples meet, and at which operation."""
+"""Test the experiment that changes another sample: programs that mix samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another seed: what is random in eval mode that should not be."""
+"""Test the experiment that changes the seed: randomness in eval mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Afterwards the program is as before: on the models of the tests."""
+"""Test that an experiment leaves the program as it was, for the models of the tests."""
 
 from __future__ import annotations
 

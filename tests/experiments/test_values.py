@@ -1,4 +1,4 @@
-"""Inputs, float64, influence: what each tells of small programs."""
+"""Test the experiments with other inputs, with float64, and on influence."""
 
 from __future__ import annotations
 

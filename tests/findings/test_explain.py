@@ -1,4 +1,4 @@
-"""The way of a gradient, beside the gradients that autograd itself keeps."""
+"""Compare `explain` with the gradients that autograd computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each rule on the smallest graph that triggers it, and on the nearest one that must not."""
+"""Test each rule on the smallest graph that triggers it, and on a similar one that does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings on losses that were given what they do not take, read from live graphs."""
+"""Test findings on losses with unsuitable inputs, in recorded programs."""
 
 from __future__ import annotations
 

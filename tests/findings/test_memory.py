@@ -1,4 +1,4 @@
-"""Findings on memory and history that several graphs of a recording decide."""
+"""Test findings on memory that need several graphs of a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short programs with a mistake: the rule that knows it names its line, its words and a way out."""
+"""Test that each short program with a mistake gets the expected rule, line, words and advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finding speaks of the user's line and of names that fit, once for all blocks, as others do."""
+"""Test the wording of findings: the user's line, suitable names, one finding for all blocks."""
 
 from __future__ import annotations
 

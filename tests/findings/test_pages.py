@@ -1,4 +1,4 @@
-"""Each rule's page: its example reports the rule at its line, the repaired program nothing."""
+"""Test each rule's page: its example triggers the rule, the repaired program nothing."""
 
 from __future__ import annotations
 

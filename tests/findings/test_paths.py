@@ -1,4 +1,4 @@
-"""Findings on gradient paths, on recordings of models with common mistakes."""
+"""Test findings on gradient paths in recordings of models with common mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of programs of many processes, on gloo: each is named, and its repair takes it away."""
+"""Test that mistakes of several processes over gloo are found, and are gone once repaired."""
 
 from __future__ import annotations
 

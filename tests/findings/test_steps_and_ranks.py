@@ -1,4 +1,4 @@
-"""What only the graphs of several steps, or of several ranks, tell together."""
+"""Test rules that compare the graphs of several steps or ranks."""
 
 from __future__ import annotations
 

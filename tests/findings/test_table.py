@@ -1,4 +1,4 @@
-"""What `find` returns, as text, as HTML, and over several steps."""
+"""Test the result of `find` as text, as HTML, and over several steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of copies between devices, on graphs with copies that differ in one thing."""
+"""Test the rules on copies between devices, on graphs whose copies differ in one property."""
 
 from __future__ import annotations
 

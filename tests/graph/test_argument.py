@@ -1,4 +1,4 @@
-"""What may be given where a graph is needed: each public function takes all of it."""
+"""Test that each public function accepts everything that can be converted to a graph."""
 
 from __future__ import annotations
 

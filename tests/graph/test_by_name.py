@@ -1,4 +1,4 @@
-"""The fields of nodes and edges are read by name: a new field then moves no other."""
+"""Test that fields of nodes and edges are read by name, so that fields can be added."""
 
 from __future__ import annotations
 

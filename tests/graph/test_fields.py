@@ -1,7 +1,7 @@
-"""Each field of Node and ModuleRow, and who shows it: a new one fails here until it has a row.
+"""Test which outputs show each field of Node and ModuleRow; a new field needs a row here.
 
-A cross says that another value of the field makes another drawing, text, file or difference. The
-answer comes from doing so, not from the code.
+A cross in the table means that another value of the field changes this drawing, text, file or
+difference. The test changes the value to check this.
 """
 
 from __future__ import annotations

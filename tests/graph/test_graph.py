@@ -1,4 +1,4 @@
-"""A Graph as a value: what it prints, what it refuses."""
+"""Test the class Graph: what it prints, and which values it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files made to break what reads them: refused with the column and the reason, or drawn."""
+"""Test files that were made to break their reader: each is refused with a reason, or drawn."""
 
 from __future__ import annotations
 

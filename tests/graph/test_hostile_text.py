@@ -1,4 +1,4 @@
-"""One graph whose every text would drive a terminal, through every public function and command."""
+"""Pass a graph with terminal control characters in all texts to all functions and commands."""
 
 from __future__ import annotations
 

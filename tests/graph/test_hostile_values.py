@@ -1,4 +1,4 @@
-"""Any value of a file replaced by an extreme one: the file is refused, or every door shows it."""
+"""Replace each value of a file by an extreme one: the file is refused, or can be shown."""
 
 from __future__ import annotations
 

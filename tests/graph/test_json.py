@@ -1,4 +1,4 @@
-"""A saved graph loads as it was, and a file that is no graph is refused with a reason."""
+"""Test that a saved graph loads unchanged, and that other files are refused with a reason."""
 
 from __future__ import annotations
 

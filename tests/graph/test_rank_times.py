@@ -1,4 +1,4 @@
-"""Who waits for whom, from times that were planted."""
+"""Test which rank waits for which, with known times."""
 
 from __future__ import annotations
 

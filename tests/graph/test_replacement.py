@@ -1,4 +1,4 @@
-"""Files are whole, old or new: on a full disk, after a kill, with many writers, without rights."""
+"""Test that files are replaced as a whole: full disk, kill, many writers, missing rights."""
 
 from __future__ import annotations
 

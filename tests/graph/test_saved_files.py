@@ -1,4 +1,4 @@
-"""Graphs that were saved load, and `find` says of them what it said then."""
+"""Test that graphs saved by earlier versions load, with the findings of that time."""
 
 from __future__ import annotations
 

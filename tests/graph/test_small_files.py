@@ -1,4 +1,4 @@
-"""A small file that holds much is refused before what it holds is built."""
+"""Test that a small file with a huge content is refused before the content is built."""
 
 from __future__ import annotations
 

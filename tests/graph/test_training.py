@@ -1,4 +1,4 @@
-"""The recorded steps of a run in one value and one file."""
+"""Test the recorded steps of a run as one value and in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers as text, held against the table that the view's TypeScript is held against too."""
+"""Compare numbers as text with the table that also tests the view's TypeScript."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training script, and how scripts are run bare and under `graphviz-torch run`."""
+"""A training script, and functions that run scripts with and without `graphviz-torch run`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Scripts of trainings with a mistake that several steps show, and healthy ones.
+"""Training scripts with a mistake that only several steps show, and healthy ones.
 
-Each mistake was reported by somebody, and has its repair beside it.
+Each mistake was reported in public. The table also contains its repair.
 """
 
 from __future__ import annotations

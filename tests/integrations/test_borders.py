@@ -1,4 +1,4 @@
-"""Where the steps of a script end: each program has as many as its author would count."""
+"""Test where the steps of a script end: each has as many steps as its author would count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line, as a shell sees it: what is printed, what is written, the exit code."""
+"""Test the command line as a shell uses it: output, files, exit codes."""
 
 from __future__ import annotations
 

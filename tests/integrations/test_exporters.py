@@ -1,4 +1,4 @@
-"""Files for other tools, each read back by the tool it is for."""
+"""Test files for other tools by reading each with the tool for which it is written."""
 
 from __future__ import annotations
 

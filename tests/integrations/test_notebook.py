@@ -1,4 +1,4 @@
-"""`%load_ext graphviz_torch` and `%%record`, through IPython's own shell."""
+"""Test `%load_ext graphviz_torch` and `%%record` in IPython's own shell."""
 
 from __future__ import annotations
 

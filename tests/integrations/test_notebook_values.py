@@ -1,4 +1,4 @@
-"""What a notebook shows of each value that a public function returns, as IPython formats it."""
+"""Test how IPython shows each value that a public function returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run is one recording: over several steps it tells what `record` around the script tells."""
+"""Compare the findings of `run` over several steps with those of `record` around the script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for each other: said while they wait, or when the wait ends in an error."""
+"""Test the messages on ranks that wait for each other, and on errors that end the wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphviz-torch rehearse`: an unchanged script as a rank of many."""
+"""Test `graphviz-torch rehearse`, which runs an unchanged script as one rank of many."""
 
 from __future__ import annotations
 

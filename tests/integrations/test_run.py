@@ -1,4 +1,4 @@
-"""`graphviz-torch run`: a script behaves as without, and then what is wrong is said."""
+"""Test that `graphviz-torch run` does not change a script, and prints its findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`graphviz-torch run`: however a script ends, it ends as without, and loses nothing finished."""
+"""Test that `graphviz-torch run` keeps all finished steps, however a script ends."""
 
 from __future__ import annotations
 

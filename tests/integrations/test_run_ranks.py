@@ -1,4 +1,4 @@
-"""`run` under torchrun: one file and one report for all ranks."""
+"""Test `run` under torchrun: one file and one report for all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Assertions for tests of models, and the pytest plugin."""
+"""Test the assertions for tests of models, and the pytest plugin."""
 
 from __future__ import annotations
 

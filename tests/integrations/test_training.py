@@ -1,4 +1,4 @@
-"""Steps of a training, recorded by one line or a callback of the real trainers."""
+"""Test recorded training steps, by one line of code or by a callback of real trainers."""
 
 from __future__ import annotations
 

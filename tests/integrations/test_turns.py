@@ -1,6 +1,6 @@
-"""Trainings that are right as they are: nothing is said of what another step sees to.
+"""Test that nothing is reported of healthy trainings whose steps train different parts.
 
-Each is what public programs of its kind do, with smaller layers and data that is drawn.
+Each training follows public programs of its kind, with smaller layers and random data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients that ranks divide, put together: equal to what PyTorch gathers."""
+"""Compare merged gradients of all ranks with those that PyTorch gathers."""
 
 from __future__ import annotations
 

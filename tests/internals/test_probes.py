@@ -1,4 +1,4 @@
-"""Numbers computed now and read later: unseen by the user's modes, and the numbers themselves."""
+"""Test numbers that are computed at once and read later, hidden from the user's modes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wraps a module changes none of its names."""
+"""Test that a wrapper does not change the names of the wrapped module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain arguments of the user's calls are attributes of the nodes that the calls made."""
+"""Test that plain arguments of calls become attributes of the nodes that the calls created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint keeps, and what it runs again: saved_tensors_hooks and FlopCounterMode tell."""
+"""Compare recorded checkpoints with saved_tensors_hooks and FlopCounterMode."""
 
 from __future__ import annotations
 

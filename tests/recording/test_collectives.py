@@ -1,4 +1,4 @@
-"""What ranks send: every collective as often as PyTorch counts it, with line, module and owner."""
+"""Compare recorded collectives with PyTorch's own counts, and test their lines and modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""record() around what torch.compile made: nothing raises, and no value changes."""
+"""Test record() around compiled models: no exception is raised, and no value changes."""
 
 from __future__ import annotations
 

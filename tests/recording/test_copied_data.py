@@ -1,4 +1,4 @@
-"""Copies of data between devices: each belongs to the step and to the box of the data it made."""
+"""Test to which step, and to which data, each copy of data between devices belongs."""
 
 from __future__ import annotations
 

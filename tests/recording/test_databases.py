@@ -1,12 +1,16 @@
-"""PyTorch's own test programs, those installed with it, end inside a recording as they do bare.
+"""Run the programs of PyTorch's test databases recorded and bare, and compare the results.
 
-They are the databases that its tests are made of, so each seam is met that those meet. Of each the
-first sample runs, and is drawn again for the second run: of every operator that can be
-differentiated, with plain tensors; of every third, with wrapper subclasses and with DTensors; of
-every custom operator, custom Function and module, the last with all of its hooks; of every
-optimizer each set of options; and every function that a class can replace. Compared are results,
-gradients, errors, and what the program's own hooks saw. tests/bench/pytorch_suite.py runs the tests
-themselves.
+PyTorch's own tests are made from these databases. Of each entry, the first sample runs twice with
+equal values: once bare, once recorded. The programs are:
+
+- every differentiable operator with plain tensors; every third one with wrapper subclasses and
+  DTensors
+- every custom operator, every custom Function, and every module with all of its hooks
+- every optimizer with each set of options
+- every function that a class can override
+
+Compared are results, gradients, errors, and what the program's own hooks saw.
+tests/bench/pytorch_suite.py runs PyTorch's tests themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One recording for each step tells of a missing zero_grad what one of the whole run tells."""
+"""Compare a recording of each step with a recording of the whole run: a missing zero_grad."""
 
 from __future__ import annotations
 

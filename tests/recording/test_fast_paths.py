@@ -1,4 +1,4 @@
-"""PyTorch's one-kernel attention runs inside a recording as outside it, and its cuts are told."""
+"""Test that PyTorch's fast attention runs inside a recording, and that its cuts are recorded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""What is kept and done for a call does not grow with the calls before it.
+"""Test that the cost and memory of a recorded call do not grow with the number of calls.
 
-Counted, not timed: calls of functions while recording, in Python and in C, and the memory that
-Python has at the most.
+Function calls in Python and C, and Python's peak memory, are counted instead of time.
 """
 
 from __future__ import annotations

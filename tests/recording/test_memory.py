@@ -1,4 +1,4 @@
-"""What nodes keep for backward, held against what saved_tensors_hooks sees."""
+"""Compare the recorded saved tensors with those that saved_tensors_hooks sees."""
 
 from __future__ import annotations
 

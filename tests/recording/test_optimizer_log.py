@@ -1,4 +1,4 @@
-"""One record for each optimizer: what a step began with, by rows made by hand."""
+"""Test the records of optimizers: what each step began with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations of copies, matched to made-up traces; test_cuda_copies.py has the profiler's own."""
+"""Test durations of copies with made-up traces; test_cuda_copies.py uses the profiler."""
 
 from __future__ import annotations
 

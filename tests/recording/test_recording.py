@@ -1,4 +1,4 @@
-"""record(): the worked example end to end, and what a recording must never disturb."""
+"""Test record(): the worked example, and what a recording must not disturb."""
 
 from __future__ import annotations
 

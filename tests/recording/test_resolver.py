@@ -1,4 +1,4 @@
-"""Records of a run become values of one graph, by records and answers made by hand."""
+"""Test that records of a run become values of one graph, with records made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The values of small results, beside the program's own prints."""
+"""Compare the recorded values of small results with what the program prints."""
 
 from __future__ import annotations
 

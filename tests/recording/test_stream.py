@@ -1,4 +1,4 @@
-"""The stream of a recording: each listener is told what it asked for, whoever else listens."""
+"""Test that each listener gets the events that it requests, whatever other listeners request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of every kind of tensor end as they do bare, are shown, saved and loaded."""
+"""Test recordings of programs with each kind of tensor: run, drawn, saved and loaded."""
 
 from __future__ import annotations
 

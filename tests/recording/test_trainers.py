@@ -1,4 +1,4 @@
-"""Whoever runs the training step, the findings are the plain loop's: rules, lines and names."""
+"""Compare the findings of several trainers with those of a plain training loop."""
 
 from __future__ import annotations
 

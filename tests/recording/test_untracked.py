@@ -1,4 +1,4 @@
-"""Data and calls without an autograd node, beside forward hooks and the tensors themselves."""
+"""Test recorded data, and calls without a node, against forward hooks and the tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints of results, held against NumPy's sums of the same tensors."""
+"""Compare fingerprints of results with NumPy's sums of the same tensors."""
 
 from __future__ import annotations
 

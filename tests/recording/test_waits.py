@@ -1,4 +1,4 @@
-"""What waits for collectives, and how often each line begins one."""
+"""Test waits for collectives, and how often each line starts one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How long a rehearsal of Llama 3 70B's shape takes, and how much memory: docs/rehearsal.md.
+"""Measure the time and memory of rehearsing Llama 3 70B, for docs/rehearsal.md.
 
     python -m tests.rehearsal.bench_rehearse [--layers 80]
 
-Each row is the command in a process of its own: what the whole process took, and its peak.
+Each row is one command in a process of its own: the time of the whole process, and its peak memory.
 """
 
 from __future__ import annotations

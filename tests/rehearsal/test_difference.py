@@ -1,4 +1,4 @@
-"""Where two rehearsals differ: the figures are those of the reports, or counted by hand."""
+"""Compare two rehearsals: the figures are those of their reports, or counted by hand."""
 
 from __future__ import annotations
 

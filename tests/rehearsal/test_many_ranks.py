@@ -1,4 +1,4 @@
-"""On a thousand ranks: each has the piece that fully_shard cuts, and its share of Llama."""
+"""Test rehearsals of a thousand ranks: the shards of fully_shard, and the memory of Llama."""
 
 from __future__ import annotations
 

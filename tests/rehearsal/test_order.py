@@ -1,4 +1,4 @@
-"""Ranks of a rehearsal that do not ask for the same are told, with both lines."""
+"""Test that ranks with different collectives are reported, with both lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan takes what the script takes that has it written down; the command joins those that fit."""
+"""Compare the cost of a plan with that of a script which contains the plan's changes."""
 
 from __future__ import annotations
 

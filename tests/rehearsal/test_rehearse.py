@@ -1,4 +1,4 @@
-"""What a rehearsal tells of one rank, against bytes counted by hand, and that it leaves nothing."""
+"""Compare the report of one rank with bytes counted by hand, and check that nothing is left."""
 
 from __future__ import annotations
 

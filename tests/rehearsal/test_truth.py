@@ -1,4 +1,4 @@
-"""A rehearsal against real ranks, counted without graphviz_torch: equal to the byte."""
+"""Compare a rehearsal with real ranks, counted without graphviz_torch: equal to the byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that a rehearsal does not compute: what needs none, what asks, and by which line."""
+"""Test reads of values that a rehearsal does not compute, and which lines need a value."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""What a rehearsal tells against what real ranks have and send: the table of docs/rehearsal.md.
+"""Compare rehearsals with the memory and messages of real ranks, for docs/rehearsal.md.
 
     python -m tests.rehearsal.truth [2 4] [FSDP2 ...]
-    python -m tests.rehearsal.truth cells     of combinations, on four ranks, and as "cuda" as well
-    python -m tests.rehearsal.truth every     of all combinations there are
-    python -m tests.rehearsal.truth gpu [CELL]   of combinations, beside one rank on a GPU
+    python -m tests.rehearsal.truth cells     combinations on four ranks, also with "cuda" devices
+    python -m tests.rehearsal.truth every     all combinations
+    python -m tests.rehearsal.truth gpu [CELL]   combinations, compared with one rank on a GPU
 
-"=" is equal to the byte. Each training is run on gloo, and its second step is counted without
-graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice: on gloo, which
-copies what it reduces and scatters, and lets go of tensors when its threads have, so that it
-differs from run to run; and with a group that sends nothing.
+"=" means equal to the byte. Each training runs over gloo, and its second step is counted without
+graphviz_torch (`tests/support/processes/trainings.py`). The peak is counted twice. Over gloo it
+differs from run to run, because gloo copies tensors that it reduces or scatters, and its threads
+release tensors late. The second count uses a group that sends nothing.
 """
 
 from __future__ import annotations

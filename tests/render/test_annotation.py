@@ -1,4 +1,4 @@
-"""Source with what each line made, held against the shapes that the program computes."""
+"""Compare the source annotated with results with the shapes that the program computes."""
 
 from __future__ import annotations
 

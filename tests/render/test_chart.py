@@ -1,4 +1,4 @@
-"""Charts of measured times."""
+"""Test charts of measured times."""
 
 from __future__ import annotations
 

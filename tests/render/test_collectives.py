@@ -1,4 +1,4 @@
-"""Every collective of a graph stands once in a picture: at its node, its module, or by itself."""
+"""Test that a picture shows each collective once: at its node, at its module, or separately."""
 
 from __future__ import annotations
 

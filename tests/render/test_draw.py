@@ -1,4 +1,4 @@
-"""`draw_graph`: what it accepts, what it returns, what it leaves as it was."""
+"""Test `draw_graph`: what it accepts and returns, and that it changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The still picture of two graphs: what differs is told by a box, a word, a line and a colour."""
+"""Test the picture of two graphs: each difference has a box, a word, a line and a color."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page and the payload, read with nothing but the standard library."""
+"""Test the page and its data, read with the standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`to_mermaid`, read by a small grammar of its own: every line is one of the few that it may be."""
+"""Test `to_mermaid` with a small grammar of the lines that it may write."""
 
 from __future__ import annotations
 

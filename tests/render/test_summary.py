@@ -1,4 +1,4 @@
-"""summary(): FLOPs beside PyTorch's own counter, the other figures beside the model's own."""
+"""Compare the FLOPs of summary() with PyTorch's counter, and other figures with the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text of a graph, whole, beside files that a person has read."""
+"""Compare the text of graphs with files that a person has checked."""
 
 from __future__ import annotations
 

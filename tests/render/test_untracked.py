@@ -1,4 +1,4 @@
-"""Data and calls without a node in pictures: by hand, so that the drawing is known."""
+"""Test pictures of data and of calls without a node, on graphs made by hand."""
 
 from __future__ import annotations
 

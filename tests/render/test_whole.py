@@ -1,4 +1,4 @@
-"""A recording as one graph: which graphs are in it, under which titles, and that every id moves."""
+"""Test a recording as one graph: which graphs it contains, their titles, and all shifted ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TensorBoard itself, in a real browser: what files that read back equal can't show."""
+"""Test TensorBoard in a real browser, for faults that written files alone do not show."""
 
 from __future__ import annotations
 

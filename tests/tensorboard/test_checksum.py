@@ -1,4 +1,4 @@
-"""The checksum of a record, against TensorBoard's own and against published values."""
+"""Compare the checksum of a record with TensorBoard's own and with published values."""
 
 from __future__ import annotations
 

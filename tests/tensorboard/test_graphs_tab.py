@@ -1,4 +1,4 @@
-"""The check of written graphs finds each trap of the Graphs tab, by the name of the lost node."""
+"""Test that the check of written graphs detects each known fault of the Graphs tab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tab, through TensorBoard's own server and data provider."""
+"""Test the Autograd tab through TensorBoard's own server and data provider."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients and transfers over steps: what TensorBoard's own readers make of them."""
+"""Test gradients and transfers over steps with TensorBoard's own readers."""
 
 from __future__ import annotations
 

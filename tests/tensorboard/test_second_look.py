@@ -1,4 +1,4 @@
-"""watch(): what made a loss or a gradient NaN is named before the optimizer spreads it."""
+"""Test that watch() names the cause of a NaN before the optimizer spreads it."""
 
 from __future__ import annotations
 

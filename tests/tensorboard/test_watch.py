@@ -1,4 +1,4 @@
-"""watch(): gradient norms of a training, held against the gradients themselves."""
+"""Compare the gradient norms that watch() writes with the gradients."""
 
 from __future__ import annotations
 

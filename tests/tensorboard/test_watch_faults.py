@@ -1,4 +1,4 @@
-"""watch(): faults that come late and change no number at once."""
+"""Test that watch() reports faults that occur late and change no number at once."""
 
 from __future__ import annotations
 

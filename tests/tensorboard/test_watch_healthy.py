@@ -1,4 +1,4 @@
-"""watch() is silent in healthy trainings of many kinds, and changes nothing in them."""
+"""Test that watch() reports nothing in healthy trainings, and changes nothing in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""watch() in Lightning: the whole `training_step` is had again, and nothing of it counts twice."""
+"""Test watch() in Lightning: the `training_step` runs again, and nothing counts twice."""
 
 from __future__ import annotations
 

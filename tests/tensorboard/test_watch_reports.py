@@ -1,4 +1,4 @@
-"""watch(): faults that come late in a training are told with their step; healthy ones are not."""
+"""Test that watch() reports late faults with their step, and nothing in healthy trainings."""
 
 from __future__ import annotations
 

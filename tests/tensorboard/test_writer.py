@@ -1,4 +1,4 @@
-"""Graphs for TensorBoard: what is written reads back equal, and keeps every node and edge."""
+"""Test that graphs written for TensorBoard read back with every node and edge."""
 
 from __future__ import annotations
 

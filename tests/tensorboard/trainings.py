@@ -1,4 +1,4 @@
-"""What the trainings that watch() looks at share: a model, its data, its loss."""
+"""The model, the data and the loss of the trainings that test watch()."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several processes under torchrun on the CPU: graphs gathered, ranks compared, nobody hangs."""
+"""Test processes under torchrun on the CPU: gathered graphs, compared ranks, no deadlock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shapes of real models, from transformers' configurations with random weights."""
+"""Test the graphs of real models, from transformers' configurations with random weights."""
 
 from __future__ import annotations
 

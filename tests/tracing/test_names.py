@@ -1,4 +1,4 @@
-"""Tensors are called what the caller calls them."""
+"""Test that tensors have the names of the caller's variables."""
 
 from __future__ import annotations
 

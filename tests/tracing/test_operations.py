@@ -1,4 +1,4 @@
-"""Operations of every nature are read as autograd notes them."""
+"""Test operations of each kind: their nodes are read as autograd stores them."""
 
 from __future__ import annotations
 

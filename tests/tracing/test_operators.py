@@ -1,4 +1,4 @@
-"""Every operator that PyTorch lists as differentiable, and the shapes of real models."""
+"""Test each operator that PyTorch lists as differentiable."""
 
 from __future__ import annotations
 

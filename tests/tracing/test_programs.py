@@ -1,4 +1,4 @@
-"""Programs that were written down, by torch.export, torch.fx, dynamo and AOTAutograd, as graphs."""
+"""Test graphs of programs from torch.export, torch.fx, Dynamo and AOTAutograd."""
 
 from __future__ import annotations
 

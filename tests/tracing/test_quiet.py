@@ -1,4 +1,4 @@
-"""Reading a graph disturbs nothing and leaves nothing behind."""
+"""Test that reading a graph changes nothing and leaves nothing behind."""
 
 from __future__ import annotations
 

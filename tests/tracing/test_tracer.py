@@ -1,4 +1,4 @@
-"""A traced graph is autograd's own: nodes, edges, shapes, dtypes and devices."""
+"""Compare a traced graph with autograd: nodes, edges, shapes, dtypes and devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls and numbers that do not do what they are for, and how they do."""
+"""Programs for advice on calls and numbers without the intended effect."""
 
 from __future__ import annotations
 

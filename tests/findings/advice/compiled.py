@@ -1,4 +1,4 @@
-"""What compiled regions cannot hold, and the same programs without it."""
+"""Programs for advice on code that compiled regions cannot contain."""
 
 from __future__ import annotations
 

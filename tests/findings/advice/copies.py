@@ -1,4 +1,4 @@
-"""Copies between devices that are wasted or waited for, and the same programs without them."""
+"""Programs for advice on copies between devices that are unused, or that the program waits for."""
 
 from __future__ import annotations
 

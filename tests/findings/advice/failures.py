@@ -1,4 +1,4 @@
-"""Programs that raise, or whose loss trains nothing; who follows trains."""
+"""Programs for advice on exceptions, and on losses that train nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cuts and lost gradients: the change that lets the gradient through."""
+"""Programs for advice on cuts and lost gradients."""
 
 from __future__ import annotations
 

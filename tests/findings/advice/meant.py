@@ -1,4 +1,4 @@
-"""What is cut on purpose: a fact, and no advice."""
+"""Programs with intended cuts, whose findings give no advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Advice on second softmaxes, broadcasts, clipping without parameters, Functions, reruns."""
+"""Programs for advice on second softmaxes, broadcasts, clipping, Functions and reruns."""
 
 from __future__ import annotations
 

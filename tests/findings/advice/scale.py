@@ -1,4 +1,4 @@
-"""Advice on means, padding, overwritten weights, modes, signs and what a Function keeps."""
+"""Programs for advice on means, padding, overwritten weights, modes, signs and Functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the optimizer holds, when it is called, and what a loss takes."""
+"""Programs for advice on optimizers, on the order of their calls, and on inputs of losses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values, axes and roles: what a number, a dimension or a target is for."""
+"""Programs for advice on values, axes, and the roles of tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs made by hand, by rule: one that triggers it, and near ones that must not."""
+"""Graphs made by hand for each rule: one that triggers the rule, and similar ones that do not."""
 
 from __future__ import annotations
 

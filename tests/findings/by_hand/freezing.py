@@ -1,4 +1,4 @@
-"""For each rule of freezing and modes: a graph that it names something in, and near misses."""
+"""Graphs that trigger the rules on freezing and modes, and similar ones that do not."""
 
 from __future__ import annotations
 

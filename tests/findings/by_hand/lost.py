@@ -1,4 +1,4 @@
-"""For each rule of dropped gradients: a graph that it names something in, and near misses."""
+"""Graphs that trigger the rules on dropped gradients, and similar ones that do not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""For each rule of what ranks send: graphs that it names something in, and near misses.
+"""Graphs that trigger the rules on what ranks send, and similar ones that do not.
 
-A rule that compares ranks is given a graph of each of two.
+For a rule that compares ranks, the graphs of two ranks are given.
 """
 
 from __future__ import annotations

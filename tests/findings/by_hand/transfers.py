@@ -1,4 +1,4 @@
-"""For each rule of transfers: a graph that it names something in, and near misses."""
+"""Graphs that trigger the rules on transfers, and similar ones that do not."""
 
 from __future__ import annotations
 

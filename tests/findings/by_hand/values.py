@@ -1,4 +1,4 @@
-"""For each rule of values of gradients: a graph that it names something in, and near misses."""
+"""Graphs that trigger the rules on gradient values, and similar ones that do not."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Training bugs that people reported and healthy trainings: how one is written, run and scored.
+"""Reported training bugs and healthy trainings: how a row is written, run and scored.
 
-A row is a small program: it takes `record` and uses it as a user would. `play` fixes the seed.
+A row is a small program, which takes `record` and uses it as a user would. `play` sets the seed.
 
-A reported bug tells the thread in which it was reported, its true cause in one sentence, and the
-words by which one recognises that a finding names it. In its source, the line to be named ends with
-`# cause`. Where two lines can rightly be named (what was made wrongly, and where it is used), both
-end so. A program that takes `repaired` is, with it, what the thread made of it: a near miss.
+A reported bug has the address of its thread, its true cause in one sentence, and words that a
+finding about the cause contains. In its source, the expected line ends with `# cause`. If two lines
+are right (where a value was computed wrongly, and where it is used), both end with this comment.
+Called with `repaired=True`, the program contains the repair from the thread and has no mistake.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The small models and the batches that most healthy trainings take."""
+"""The small models and batches that most healthy trainings use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of `cases`, full: each file of rows enters its own."""
+"""The complete tables of `cases`: each file of rows adds its own."""
 
 from __future__ import annotations
 

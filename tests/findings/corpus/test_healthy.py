@@ -1,4 +1,4 @@
-"""Models with nothing wrong have no findings above a note: a false alarm is worse than silence."""
+"""Test that healthy trainings have no errors and no warnings."""
 
 from __future__ import annotations
 

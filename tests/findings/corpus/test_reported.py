@@ -1,4 +1,4 @@
-"""Bugs that people reported are named with cause and line, and healthy trainings are left alone."""
+"""Test that reported bugs are found with cause and line, and healthy trainings have no findings."""
 
 from __future__ import annotations
 

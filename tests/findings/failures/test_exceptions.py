@@ -1,4 +1,4 @@
-"""The commonest exceptions of a training step: what the note says, and that following it helps."""
+"""Test the notes on the most frequent exceptions of a training step, and follow their advice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings on a backward that failed in a custom Function, in a hook, or was not to blame."""
+"""Test findings on a backward that failed in a custom Function or in a hook."""
 
 from __future__ import annotations
 

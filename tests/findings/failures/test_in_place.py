@@ -1,6 +1,6 @@
-"""Findings on a backward that failed for a change in place: the node, and the line to blame.
+"""Test findings on a backward that failed because of an in-place change: its node and line.
 
-Each program marks its lines; what PyTorch raises is the first witness, the marks the second.
+Two sources give the expected line: the exception that PyTorch raises, and comments in the program.
 """
 
 from __future__ import annotations

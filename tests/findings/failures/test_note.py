@@ -1,4 +1,4 @@
-"""The note that an exception carries out of a recording."""
+"""Test the note that a recording adds to an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Axes: a view across them, and views, shifts and softmaxes that keep what they are for."""
+"""Mistakes with axes in views, shifts and softmaxes, and similar programs without a mistake."""
 
 from __future__ import annotations
 

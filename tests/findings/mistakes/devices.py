@@ -1,4 +1,4 @@
-"""Devices: copies that nobody needs, and operands that lie on different ones."""
+"""Mistakes with devices: superfluous copies, and operands on different devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A backward that failed for a change in place: the node, and the line to blame.
+"""Backwards that fail because of an in-place change, with the expected node and line.
 
-What PyTorch raises is the first witness, the lines that comments name the second.
+Two sources give the expected line: the exception that PyTorch raises, and comments in the program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mistakes whose line is told through a function, a library or a checkpoint between."""
+"""Mistakes inside a function, a library or a checkpoint, with the expected line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call, a batch or a weight is for: near misses of each rule, and variants."""
+"""Mistakes with calls, batches and weights, their variants, and similar programs without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory and history: what keeps most, what crept in, and what keeps earlier steps alive."""
+"""Mistakes with memory: the largest activations, float64, and graphs of earlier steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps of optimizers, schedulers and scalers, right and wrong."""
+"""Right and wrong steps of optimizers, schedulers and scalers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient paths: parameters that a gradient does not reach, and optimizers that hold others."""
+"""Parameters that no gradient reaches, and optimizers that hold other parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Roles: what is a target, a weight or a term, and takes a gradient as if it were to learn."""
+"""Targets, weights and terms that take a gradient although they should not learn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Short programs with a mistake, and what `find` says of each: a row is a decorated program.
+"""Short programs with a mistake, each a decorated function with the expected findings.
 
-In the source of a program, comments at the end of lines name them. The finding is to be at the line
-`# cause`, and to tell every other; "{uses}" in what a row expects is the line `# uses`.
+Comments in a program's source mark lines. The finding must have the line `# cause` as its own, and
+must mention each other marked line. "{uses}" in an expected text stands for the line `# uses`.
 """
 
 from __future__ import annotations

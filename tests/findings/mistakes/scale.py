@@ -1,4 +1,4 @@
-"""Means over the wrong number of values, padding, overwritten weights, and wrong modes."""
+"""Means over a wrong number of values, padding, overwritten weights, and wrong modes."""
 
 from __future__ import annotations
 

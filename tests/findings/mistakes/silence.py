@@ -1,4 +1,4 @@
-"""Trainings in which nothing moves: zero gradients, steps that are undone, forwards for nothing."""
+"""Trainings in which no parameter changes: zero gradients, undone steps, unused forwards."""
 
 from __future__ import annotations
 

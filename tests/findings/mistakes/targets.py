@@ -1,4 +1,4 @@
-"""Targets: what a loss takes, ignores, or is given all alike."""
+"""Targets that a loss does not accept or ignores, or that are all equal."""
 
 from __future__ import annotations
 

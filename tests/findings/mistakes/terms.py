@@ -1,4 +1,4 @@
-"""Terms of a loss without a gradient, and values that are held fixed on purpose."""
+"""Terms of a loss without a gradient, and values that are constant on purpose."""
 
 from __future__ import annotations
 

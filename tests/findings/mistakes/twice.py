@@ -1,6 +1,6 @@
-"""A backward that came to what an earlier one had freed, and by which way.
+"""Backwards that reach a graph which an earlier backward has freed.
 
-What PyTorch raises is the first witness, the lines that comments name the second.
+Two sources give the expected line: the exception that PyTorch raises, and comments in the program.
 """
 
 from __future__ import annotations

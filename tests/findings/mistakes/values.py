@@ -1,4 +1,4 @@
-"""Values of gradients: too small, too large, none, not finite, and of an earlier step."""
+"""Gradients that are too small, too large, missing, not finite, or of an earlier step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of source under a finding: the one that ran, underlined and escaped."""
+"""Test the source line below a finding: the line that ran, underlined and escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules are selected and silenced: in Python, by options, in pyproject.toml and by comments."""
+"""Test selecting and silencing rules: in Python, by options, in pyproject.toml, by comments."""
 
 from __future__ import annotations
 

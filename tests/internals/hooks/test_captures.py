@@ -1,7 +1,7 @@
-"""What is captured as a CUDA graph is not watched: a graph of CUDA is stood in for by a class.
+"""Test that the capture of a CUDA graph is not watched, with a class that simulates the graph.
 
-What runs between its `capture_begin` and `capture_end` is listed by PyTorch's profiler, which sees
-what we compute as well as what the program does.
+PyTorch's profiler lists the operators between `capture_begin` and `capture_end`, both those of the
+program and those of the recording.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watching operators: only where a copy between devices can happen."""
+"""Test the watch on operators, which is active only where copies between devices can happen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches that end in another order, in another thread, or by the collector leave nothing on."""
+"""Test watches that end out of order, in another thread, or by garbage collection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noticing backward: whatever is replaced by others meanwhile, and whoever ends first."""
+"""Test the watch on backward while other code replaces the same functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which line of the program switched gradients off, as a recording knows it at each moment."""
+"""Test which line of the program disabled gradients, at each moment of a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Install with the first, remove with the last: in any order, in any thread, through any Ctrl-C."""
+"""Test that patches are installed by the first and removed by the last watcher, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks put on many nodes at once, beside those of others."""
+"""Test hooks that are added to many nodes at once, in addition to other hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which parameters the optimizers of a process hold, and which batches its loaders give."""
+"""Test which parameters the optimizers of a process hold, and which batches its loaders return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One event for each `zero_grad`, and nothing hidden from anybody who sees accesses to `.grad`."""
+"""Test that each `zero_grad` is one event, and that other modes see its accesses to `.grad`."""
 
 from __future__ import annotations
 

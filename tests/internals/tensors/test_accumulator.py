@@ -1,4 +1,4 @@
-"""The node of a leaf: PyTorch's own, for every kind of leaf, and seen by nobody."""
+"""Test that a leaf's node is PyTorch's own, for each kind of leaf, and that no mode sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checksums of tensors: equal for equal bits, and for no others."""
+"""Test that checksums of tensors are equal for equal bits, and only for those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live objects are found by class, and a thread that builds a tuple meanwhile builds it."""
+"""Test that live objects are found by class, while another thread creates tuples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be read of a tensor: never what has no memory, and else its own numbers."""
+"""Test which values of a tensor may be read, for tensors with and without memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The norms of many tensors at once, against PyTorch's own of each."""
+"""Compare the norms of many tensors, computed together, with PyTorch's norm of each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A region has what eager has: custom Functions, a library's lines, the paths of modules.
+"""Compare compiled regions with eager mode: custom Functions, lines of libraries, module paths.
 
-It does where it is compiled while it is recorded, and where it was compiled before. The answers
-come from the same model, recorded without torch.compile.
+The model is compiled during the recording or before it. The expected values come from the same
+model, recorded without torch.compile.
 """
 
 from __future__ import annotations

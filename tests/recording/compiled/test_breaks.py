@@ -1,6 +1,6 @@
-"""Graph breaks and recompilations are told once, with their line, warm as cold; advice is followed.
+"""Test that each graph break and recompilation is reported once, with its line.
 
-How many graphs there are is counted by the backend that is given them.
+The backend counts the graphs that it compiles.
 """
 
 from __future__ import annotations

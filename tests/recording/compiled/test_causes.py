@@ -1,7 +1,7 @@
-"""What cut the way of a gradient inside a compiled region is named as in the model uncompiled.
+"""Compare the reported cuts inside a compiled region with those of the uncompiled model.
 
-Each row is the forward of a model; the answer is what `find` says of it without torch.compile, and
-the line that ends with "# cause".
+Each row is the forward of a model. The expected findings are those of the model without
+torch.compile, at the line that ends with "# cause".
 """
 
 from __future__ import annotations

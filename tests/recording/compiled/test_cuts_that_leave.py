@@ -1,7 +1,7 @@
-"""What a compiled region cut off and gives to the program is followed there, as uncompiled.
+"""Test cuts inside a compiled region whose results the program uses outside.
 
-Each row is a function that is compiled and gives a cut result; the answer is what `find` says of it
-without torch.compile, and the line that ends with "# cause".
+Each row is a compiled function that returns the result of a cut. The expected findings are those of
+the function without torch.compile, at the line that ends with "# cause".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A recording with compiled="eager" says of a model compiled long before what it says uncompiled.
+"""Compare recordings of a compiled model with compiled="eager" with the uncompiled model.
 
-The answers come from the same model without torch.compile, and from dynamo's own counts.
+The expected values come from the same model without torch.compile, and from Dynamo's own counts.
 """
 
 from __future__ import annotations

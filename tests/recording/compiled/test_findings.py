@@ -1,7 +1,7 @@
-"""What `find` says of a compiled model is what it says uncompiled, or is not untrue.
+"""Compare the findings of a compiled model with those of the uncompiled model.
 
-Each model was compiled before its recording. The answers come from the same model without
-torch.compile.
+Each model was compiled before its recording. The expected findings are those of the same model
+without torch.compile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a compiled region does inside is shown, as a recording of the same model without it does.
+"""Compare the operations inside a compiled region with those of the eager model.
 
-The answers come from the eager model: its nodes, their lines and modules.
+The expected nodes, lines and modules are those of the eager model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A compiled step of an optimizer has the numbers, the code and the findings that it should have.
+"""Test recordings of compiled optimizer steps: values, compiled code and findings.
 
-Each row is what a program does with an optimizer, most of them with a mistake. The answers are what
-`find` says where Python runs the step, and what the parameters are without a recording.
+Each row is a use of an optimizer, most of them with a mistake. The expected findings are those of
+steps without torch.compile, and the expected parameters are those without a recording.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A recording makes torch.compile compile nothing, and break no graph, that it would not without.
+"""Test that a recording causes no compilation and no graph break.
 
-The answer is dynamo's own count of the same steps without a recording. Python's collector stays off
-meanwhile: it comes when it likes, and dynamo compiles the finalizers that it calls in a region.
+Dynamo's own counts are compared with those of the same steps without a recording. The garbage
+collector is disabled, because Dynamo compiles finalizers that run inside a region.
 """
 
 from __future__ import annotations

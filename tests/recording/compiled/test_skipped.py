@@ -1,6 +1,6 @@
-"""What torch.compile skips, and Python runs, is recorded as uncompiled, and said.
+"""Test functions that torch.compile skips: they are recorded as uncompiled code, and reported.
 
-The answers come from the same model without torch.compile, and from dynamo's own counts.
+The expected values come from the same model without torch.compile, and from Dynamo's own counts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A region that was compiled before the recording is traced once more, and nothing notices it.
+"""Test regions that were compiled before the recording, and are traced again for it.
 
-The answers come from the same steps uncompiled, or without a recording.
+The expected values come from the same steps without torch.compile or without a recording.
 """
 
 from __future__ import annotations

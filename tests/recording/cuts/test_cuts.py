@@ -1,4 +1,4 @@
-"""Where the way of a gradient was cut, and what a failing operation was given."""
+"""Test where gradients are cut, and the operands of operations that raise."""
 
 from __future__ import annotations
 

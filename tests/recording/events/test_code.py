@@ -1,4 +1,4 @@
-"""What the compiled code of a program tells of its text."""
+"""Test what is read from the compiled code of a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of clipping and clearing gradients, and of optimizers that step."""
+"""Test the events about clipping and clearing gradients, and about optimizer steps."""
 
 from __future__ import annotations
 

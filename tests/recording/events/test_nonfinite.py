@@ -1,4 +1,4 @@
-"""The first NaN or Inf of a forward is found on every device, and nothing waits for one."""
+"""Test that the first NaN or Inf of a forward is found on each device, without waiting for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What took part in a failing operation goes by what the user's code calls it."""
+"""Test that operands of a failed operation have the names that the user's code gives them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durations from events, with made-up ones; test_gradients.py has CUDA's own."""
+"""Test durations with simulated CUDA events; test_gradients.py uses real ones."""
 
 from __future__ import annotations
 

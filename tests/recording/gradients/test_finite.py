@@ -1,4 +1,4 @@
-"""record(gradients="finite"): which gradient and which result was the first that is not finite."""
+"""Test record(gradients="finite"): the first gradient and result that are not finite."""
 
 from __future__ import annotations
 

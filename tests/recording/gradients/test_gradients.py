@@ -1,4 +1,4 @@
-"""The gradient at every node, held against torch.autograd.grad at that very tensor."""
+"""Compare the gradient at each node with that of torch.autograd.grad for the same tensor."""
 
 from __future__ import annotations
 

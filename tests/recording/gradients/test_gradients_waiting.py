@@ -1,4 +1,4 @@
-"""Gradients that wait to be described: left alone, and looked at again before they are read."""
+"""Test queued gradients, which are checked for changes before they are read."""
 
 from __future__ import annotations
 

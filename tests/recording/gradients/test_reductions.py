@@ -1,4 +1,4 @@
-"""Statistics of gradients of all sizes, against NumPy's in double precision."""
+"""Compare statistics of gradients of all sizes with those of NumPy in double precision."""
 
 from __future__ import annotations
 

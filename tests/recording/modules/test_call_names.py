@@ -1,4 +1,4 @@
-"""The calls that made nodes, under the names that the program's own text has."""
+"""Compare the names of recorded calls with those in the program's source."""
 
 from __future__ import annotations
 

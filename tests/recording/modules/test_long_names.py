@@ -1,4 +1,4 @@
-"""Modules whose names or depth no drawing can show: cut, said once, and saved."""
+"""Test module paths that are too long for a drawing: they are shortened, noted and saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ModuleColumns by module: the mode of each, and what other listeners give."""
+"""Test the columns of modules: the mode of each, and the values of other listeners."""
 
 from __future__ import annotations
 

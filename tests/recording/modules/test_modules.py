@@ -1,4 +1,4 @@
-"""Module, scope and source line of each node, held against what the models do."""
+"""Test the module, scope and source line of each node of several models."""
 
 from __future__ import annotations
 

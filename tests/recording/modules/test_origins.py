@@ -1,4 +1,4 @@
-"""Which module call and which line made a node: numbers in, names out."""
+"""Test which module call and which line created a node, given sequence numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A variable names each model where the calling code holds several."""
+"""Test that models are named after variables if the calling code has several."""
 
 from __future__ import annotations
 

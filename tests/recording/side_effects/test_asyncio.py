@@ -1,4 +1,4 @@
-"""Tasks that record in turns in one thread: each sees what is its own."""
+"""Test asyncio tasks that record alternately in one thread: each records its own calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An interrupt at any line that a recording runs: it arrives, and nothing stays."""
+"""Test an interrupt at each line that a recording runs: it is raised, and no hook stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that run without a recording run inside one, and end the same."""
+"""Test that programs have the same results inside a recording as without one."""
 
 from __future__ import annotations
 

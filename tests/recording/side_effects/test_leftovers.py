@@ -1,4 +1,4 @@
-"""What a recording beside others leaves in the process: nothing, and the values as they were."""
+"""Test that nested recordings leave nothing in the process, and change no value."""
 
 from __future__ import annotations
 

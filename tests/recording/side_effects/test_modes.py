@@ -1,4 +1,4 @@
-"""A user's function mode and dispatch mode see the program's calls, each once, and none of ours."""
+"""Test that a user's modes see each call of the program once, and no call of the recording."""
 
 from __future__ import annotations
 

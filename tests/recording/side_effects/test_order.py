@@ -1,4 +1,4 @@
-"""Recordings that overlap: each ends for itself, in whatever order and wherever it ends."""
+"""Test overlapping recordings that end in any order and in any thread."""
 
 from __future__ import annotations
 

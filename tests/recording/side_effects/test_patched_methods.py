@@ -1,4 +1,4 @@
-"""A program that counts the calls of a tensor's methods counts the same inside a recording."""
+"""Test that a program that counts calls of tensor methods gets the same counts when recorded."""
 
 from __future__ import annotations
 

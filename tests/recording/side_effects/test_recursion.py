@@ -1,4 +1,4 @@
-"""A program that nearly reaches the recursion limit runs recorded and watched as it runs bare."""
+"""Test recorded programs that nearly reach the recursion limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording that is over, be it by an exception, keeps no tensor and no node: at once."""
+"""Test that a recording keeps no tensor and no node after its end, also after an exception."""
 
 from __future__ import annotations
 

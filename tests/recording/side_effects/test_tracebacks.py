@@ -1,4 +1,4 @@
-"""Warnings and tracebacks read as without a recording."""
+"""Test that warnings and tracebacks are the same as without a recording."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others watch of a program, and make of it, is the same inside a recording."""
+"""Test that other tools that observe a program see the same inside a recording."""
 
 from __future__ import annotations
 

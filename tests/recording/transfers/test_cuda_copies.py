@@ -1,8 +1,8 @@
-"""Copies as recorded, held against the profiler's own memcpy events, on a GPU.
+"""Compare recorded copies with the profiler's memcpy events on a GPU.
 
-`python -m pytest tests/recording/transfers/test_cuda_copies.py -s` prints for every way to move a
-tensor the kind, the bytes and the memory of each copy, as recorded and as the profiler saw them.
-They must be the same.
+`python -m pytest tests/recording/transfers/test_cuda_copies.py -s` prints for each way to move a
+tensor the kind, bytes and memory of each copy, both as recorded and as profiled. They must be
+equal.
 """
 
 from __future__ import annotations

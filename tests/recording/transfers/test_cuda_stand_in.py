@@ -1,8 +1,8 @@
-"""Recording on CUDA without a GPU: PyTorch's own engine and streams on a stand-in for the runtime.
+"""Test recording on CUDA without a GPU: PyTorch's engine runs on a simulated CUDA runtime.
 
-`cuda_stand_in.c` has two devices and writes down what it is asked for: that is the witness. Its
-kernels compute nothing, so no value is looked at. It needs a CUDA build of torch, a C compiler and
-no GPU; each test runs a child that has it loaded:
+`cuda_stand_in.c` simulates two devices and logs all calls, which the tests compare with the
+recording. Its kernels compute nothing, so no values are compared. The tests need a CUDA build of
+torch and a C compiler, but no GPU. Each test starts a child process that loads the library:
 `python tests/recording/transfers/test_cuda_stand_in.py NAME`.
 """
 

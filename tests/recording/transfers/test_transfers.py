@@ -1,4 +1,4 @@
-"""Copies between devices, on the simulated accelerator; on CUDA they are held to the profiler."""
+"""Test recorded copies on the simulated accelerator; on CUDA, compare them with the profiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DOT text: read back as Graphviz and an XML parser read it."""
+"""Test DOT text by reading it back with Graphviz and an XML parser."""
 
 from __future__ import annotations
 

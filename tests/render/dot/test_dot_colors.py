@@ -1,4 +1,4 @@
-"""What `color_by` fills, and the scale that tells what a fill means."""
+"""Test the colors of `color_by`, and the scale that explains them."""
 
 from __future__ import annotations
 

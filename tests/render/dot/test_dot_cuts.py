@@ -1,4 +1,4 @@
-"""DOT text of what did not come to be: cuts, failures, and gradients that are missing."""
+"""Test how DOT text shows cuts, failures and missing gradients."""
 
 from __future__ import annotations
 

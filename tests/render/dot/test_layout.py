@@ -1,4 +1,4 @@
-"""The child process that draws: formats, limits, and what it says when it cannot."""
+"""Test the child process that runs Graphviz: formats, limits, and errors."""
 
 from __future__ import annotations
 

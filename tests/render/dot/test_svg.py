@@ -1,4 +1,4 @@
-"""The SVG that is given out: what stands above what."""
+"""Test the SVG output: which element is drawn above which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trouble shows without asking: what draws or prints a recording marks what `find` says of it."""
+"""Test that drawings and printed graphs of a recording mark what `find` reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that are drawn as one: figures, links and colours are those of all."""
+"""Test blocks that are drawn as one: the figures, links and colors are those of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups that are drawn as one operation, and loops that are drawn once."""
+"""Test groups that are drawn as one operation, and loops that are drawn once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inner loops of MAML: each step is drawn once, and so are tasks alike."""
+"""Test the inner loops of MAML: equal steps and equal tasks are drawn once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of drawing are stated once: functions and the command line show the same."""
+"""Test that functions and the command line have the same drawing options."""
 
 from __future__ import annotations
 

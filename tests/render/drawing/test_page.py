@@ -1,4 +1,4 @@
-"""A default picture can be read on a page: its size as Graphviz itself says it, on real models."""
+"""Test that the default picture of real models is small enough for a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of the estimated size of a picture, which decides how many groups are open."""
+"""Test the estimated size of a picture, which decides how many groups are open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fills that `color_by` gives, what they say, and their scale."""
+"""Test the fill colors of `color_by`, their explanation and their scale."""
 
 from __future__ import annotations
 

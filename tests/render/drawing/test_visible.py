@@ -1,4 +1,4 @@
-"""What a drawing shows: checked against the graph itself, by slow and obvious counting."""
+"""Compare what a drawing shows with the graph, by slow and simple counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recording is drawn whole: every graph of the step in a frame under its title."""
+"""Test the drawing of a whole recording: each graph in a frame with its title."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gradient as a diagram: its widths, states and sentence against what autograd itself says."""
+"""Compare the widths, states and sentence of the gradient diagram with autograd."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which blocks are folded as alike: those that compute the same, from wherever they read."""
+"""Test which blocks are folded as equal: those with the same computation."""
 
 from __future__ import annotations
 

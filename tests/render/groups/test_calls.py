@@ -1,4 +1,4 @@
-"""The names of several calls of one module."""
+"""Test the names of several calls of one module."""
 
 from __future__ import annotations
 

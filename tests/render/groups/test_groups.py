@@ -1,4 +1,4 @@
-"""The tree of groups: what it promises to every collapsed drawing, checked the slow way."""
+"""Test the tree of groups, whose properties collapsed drawings rely on, by slow checks."""
 
 from __future__ import annotations
 

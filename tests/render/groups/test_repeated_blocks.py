@@ -1,4 +1,4 @@
-"""Groups that are alike lie in a stack behind the first; the tree around them is the same."""
+"""Test that equal groups form a stack, and that the rest of the tree does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view for those who use a keyboard or a screen reader, or need contrast: axe-core's rules."""
+"""Test the view with keyboard, screen reader and high contrast, by the rules of axe-core."""
 
 from __future__ import annotations
 

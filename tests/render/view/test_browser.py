@@ -1,4 +1,4 @@
-"""The view in a real browser: what a user does, and what is then to be seen."""
+"""Test the view in a real browser: actions of a user, and what is visible afterwards."""
 
 from __future__ import annotations
 

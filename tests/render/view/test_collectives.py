@@ -1,4 +1,4 @@
-"""What ranks send, in the view: a card's form and lines, the panel of the graph, node and group."""
+"""Test collectives in the view: their cards, lines and panels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What colours and light tell in the view: roles, gradients, what is next to the selection."""
+"""Test colors and highlights in the view: roles, gradients, neighbors of the selection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the view says of two graphs drawn as one, and of an operation that raised an exception."""
+"""Test how the view shows two graphs drawn as one, and an operation that raised."""
 
 from __future__ import annotations
 

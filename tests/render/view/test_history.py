@@ -1,4 +1,4 @@
-"""Addresses of nodes, back and forward, keys on a fresh page, and where the reader is."""
+"""Test addresses of nodes in the view, back and forward, and keys on a new page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The view as a page: its looks, the pictures it saves, and the places it is shown in."""
+"""Test the view as a page: its appearance, saved pictures, and where it can be embedded."""
 
 from __future__ import annotations
 

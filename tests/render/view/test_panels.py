@@ -1,4 +1,4 @@
-"""Where everything lies in panels of 320 to 3,840 CSS pixels, measured."""
+"""Test the positions of elements in panels of 320 to 3,840 CSS pixels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the view's search finds, counts and leads to."""
+"""Test the results, counts and links of the view's search."""
 
 from __future__ import annotations
 

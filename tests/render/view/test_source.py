@@ -1,4 +1,4 @@
-"""The view's TypeScript: which file imports which."""
+"""Test which files of the view's TypeScript import which."""
 
 from __future__ import annotations
 

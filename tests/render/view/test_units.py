@@ -1,4 +1,4 @@
-"""Numbers as text in the view, held to the table of cases that Python's are held to."""
+"""Compare numbers as text in the view with the table that also tests Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data and calls without a node in the view: behind the nodes, which keep their ids."""
+"""Test data and calls without a node in the view: they follow the nodes, which keep their ids."""
 
 from __future__ import annotations
 

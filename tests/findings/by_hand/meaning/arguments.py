@@ -1,4 +1,4 @@
-"""For each rule of arguments: a graph that triggers it, and near misses."""
+"""Graphs that trigger the rules on arguments, and similar ones that do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For each rule of calls: a graph that it names something in, and near misses."""
+"""Graphs that trigger the rules on calls, and similar ones that do not."""
 
 from __future__ import annotations
 

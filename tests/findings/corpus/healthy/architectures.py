@@ -1,6 +1,6 @@
-"""Trainings with nothing wrong: architectures, optimizers and loops.
+"""Healthy trainings: architectures, optimizers and loops.
 
-Each must have neither errors nor warnings. Most do on purpose what is a mistake elsewhere.
+None of them may have errors or warnings. Most do on purpose what is a mistake in other programs.
 """
 
 from __future__ import annotations

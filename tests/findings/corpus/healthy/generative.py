@@ -1,7 +1,7 @@
-"""Trainings with nothing wrong: several networks, several losses, samples and targets.
+"""Healthy trainings: several networks, several losses, samples and targets.
 
-Each must have neither errors nor warnings: here detach, no_grad, sampling and networks that no
-optimizer of the step holds are what the method is made of.
+None of them may have errors or warnings. Their methods need detach, no_grad, sampling, and networks
+that no optimizer of the step holds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainings with nothing wrong: by reward, from a teacher, and of representations."""
+"""Healthy trainings: by reward, from a teacher, and of representations."""
 
 from __future__ import annotations
 

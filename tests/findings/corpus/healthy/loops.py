@@ -1,4 +1,4 @@
-"""Trainings with nothing wrong: optimizers, schedules and loops."""
+"""Healthy trainings: optimizers, schedules and loops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Trainings with nothing wrong that do on purpose what is a mistake elsewhere.
+"""Healthy trainings that do on purpose what is a mistake in other programs.
 
-Each stands beside a bug in the tables of what was reported: the same operation, used rightly. Each
-must have neither errors nor warnings.
+Each has a counterpart among the reported bugs: the same operation, used by mistake. None of them
+may have errors or warnings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Trainings with nothing wrong, as papers and their code write them.
+"""Healthy trainings as papers and their code write them.
 
-They were written before anyone looked at what `find` says of them.
+They were written before their authors saw the findings of `find`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Trainings with nothing wrong: modules, memory, devices, shapes and losses."""
+"""Healthy trainings: modules, memory, devices, shapes and losses."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Trainings with nothing wrong, as recipes and libraries write them, first loop to last.
+"""Healthy trainings as recipes and libraries write them.
 
-They were written before anyone looked at what `find` says of them.
+They were written before their authors saw the findings of `find`.
 """
 
 from __future__ import annotations

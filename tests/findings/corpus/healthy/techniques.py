@@ -1,4 +1,4 @@
-"""Trainings with nothing wrong: what is frozen, shared, checkpointed, quantized or weighted."""
+"""Healthy trainings: frozen, shared, checkpointed, quantized or weighted parts."""
 
 from __future__ import annotations
 

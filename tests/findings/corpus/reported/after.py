@@ -1,7 +1,7 @@
-"""Bugs reported in public threads, kept apart: who writes rules reads them when the rules are done.
+"""Bugs from public threads that authors of rules may read only once their rules are finished.
 
-They were collected together with those of `before`, by the same searches. What `find` says
-of them tells whether rules found a bug's kind, or only the programs that their writers had seen.
+They were collected together with those of `before`, by the same searches. The share that `find`
+names shows whether the rules detect kinds of bugs, or only the programs that their authors knew.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reported bugs kept apart: what is held, registered, cleared, clipped, frozen, and its mode."""
+"""More bugs like those of `after`: optimizers, registration, clipping, freezing, modes."""
 
 from __future__ import annotations
 

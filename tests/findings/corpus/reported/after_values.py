@@ -1,4 +1,4 @@
-"""Bugs kept apart, like those of `reported_after`: read them when the rules are done."""
+"""More bugs like those of `after`: values, losses and shapes."""
 
 from __future__ import annotations
 

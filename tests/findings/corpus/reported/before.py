@@ -1,4 +1,4 @@
-"""Bugs reported in public threads, collected before the rules of this year were written."""
+"""Bugs from public threads, collected before the rules of this year were written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reported bugs: what the optimizer holds, what is registered, cleared, clipped, frozen."""
+"""More bugs like those of `before`: optimizers, registration, clearing, clipping and freezing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs reported before: shapes, losses, NaN, in-place changes, memory, devices."""
+"""More bugs like those of `before`: shapes, losses, NaN, in-place changes, memory, devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs reported in public threads, written down before anyone looked at the rules that they hit.
+"""Bugs from public threads, written before their authors knew the rules that find them.
 
-They were scored once as they are; then the rules were mended.
+They were scored once. The rules were changed afterwards.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Bugs reported in public threads, written by one who had not looked at them before.
+"""Bugs from public threads, written by an author who had not seen the other sets.
 
-Each one's cause and line were written down before anyone looked at what `find` says of it.
+The cause and line of each were written down before its author saw the findings of `find`.
 """
 
 from __future__ import annotations

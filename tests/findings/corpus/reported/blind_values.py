@@ -1,4 +1,4 @@
-"""Bugs reported in public threads, written before the rules: values, losses, shapes, devices."""
+"""Bugs from public threads, written before the rules: values, losses, shapes, devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs of axes and values that no rule was made for: read them when the rules are done.
+"""Bugs of axes and values for which no rule was written; do not read them while writing rules.
 
-A program with `repaired=True` is what the thread made of it, and has nothing wrong.
+A program with `repaired=True` contains the repair from the thread and has no mistake.
 """
 
 from __future__ import annotations

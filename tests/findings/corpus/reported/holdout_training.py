@@ -1,4 +1,4 @@
-"""Bugs of roles, optimizers and calls that no rule was made for: read them when those are done."""
+"""Bugs of roles, optimizers and calls for which no rule was written; not for authors of rules."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Bugs reported since 2023 in values and graphs, written before any rule that may look at them.
+"""Bugs of values and graphs reported since 2023, written before any rule that may use them.
 
-With those of recent_training.py they are 30. When they were written, `find` named 6, hinted at 3
-and was silent about 21; `run` named 6, hinted at 5 and was silent about 19; both misled in 3.
+Together with recent_training.py they are 30. When they were written, `find` named the cause of 6,
+gave a hint on 3, and reported nothing on 21; `run` named 6, gave a hint on 5, and reported nothing
+on 19. Both reported a wrong cause for 3.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bugs reported since 2023 in loops, optimizers and data, written before any rule of them."""
+"""Bugs of loops, optimizers and data reported since 2023, written before rules on them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bugs of axes and values, written before their rules, which may look at them.
+"""Bugs of axes and values, written before their rules. Authors of rules may read them.
 
-A program with `repaired=True` is what the thread made of it, and has nothing wrong.
+A program with `repaired=True` contains the repair from the thread and has no mistake.
 """
 
 from __future__ import annotations

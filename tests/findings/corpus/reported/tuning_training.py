@@ -1,4 +1,4 @@
-"""Bugs of roles, optimizers and calls, written before their rules, which may look at them."""
+"""Bugs of roles, optimizers and calls, written before their rules, whose authors may read them."""
 
 from __future__ import annotations
 

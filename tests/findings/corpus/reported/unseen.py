@@ -1,6 +1,7 @@
-"""Bugs reported since 2023, kept apart from those who wrote rules until they were scored once.
+"""Bugs reported since 2023 that no author of rules had seen before they were scored.
 
-Of these 17, `find` and `run` named 6, hinted at 2 and were silent about 9; neither misled.
+Of these 17, `find` and `run` named the cause of 6, gave a hint on 2, and reported nothing on 9.
+Neither reported a wrong cause.
 """
 
 from __future__ import annotations
