@@ -119,6 +119,7 @@ class StepRecorder:
         self.first: FirstStep | None = None
         self._recording: Recording | None = None  # the recording of the run
         self._records = False  # whether a step is being recorded
+        self._watches_steps = False  # whether only optimizer steps and batches are observed
         self._step = 0
         self._previous: deque[TrainingStep] = deque(maxlen=_MAX_PREVIOUS)
         self.recorded = 0  # number of recorded steps
@@ -186,6 +187,25 @@ class StepRecorder:
             found = find(step, tuple(self._previous))
             self._previous.append(step)
             self._done(step, found)
+
+    def finish(self) -> None:
+        """Stop recording steps, and observe only optimizer steps and batches until `end_program`.
+
+        Learning rates, schedulers and batches of a whole run are then known.
+        """
+        if self._watches_steps:
+            return
+        if self._recording is not None and self._previous:
+            self._recording.observe_steps_only()
+            self._watches_steps = True
+        else:
+            self.drop()
+
+    def end_program(self) -> None:
+        """Report the calls without effect that are known once the program has ended."""
+        if self._watches_steps and self._recording is not None:
+            self._watches_steps = False
+            self._report_late(self._recording.end_program())
 
     def drop(self) -> None:
         """Close the recording, if there is one, without a report."""
@@ -255,6 +275,8 @@ class LoopSteps(StepRecorder):
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
+            if error is None:
+                self.end_program()
         self.drop()
 
     @property
@@ -279,7 +301,7 @@ class LoopSteps(StepRecorder):
             self.begin(self.step)
         if self.step > self._due.last:
             self._step_ends.rest(last=True)
-            self.drop()
+            self.finish()
 
     def _on_optimizer_step(self, optimizer: torch.optim.Optimizer | None) -> bool:
         """Return whether `StepEnds` has to detect exactly where the next step begins."""

@@ -22,6 +22,7 @@ A listener implements the callbacks of the events that it needs:
     on_copies_timed              the profiler measured these copies (a list of Memcpy)
     on_resume                    recording continues after a pause (Resumed)
     on_release                   references to live nodes must be dropped (None)
+    on_program_end               the program has ended without an exception (None)
 
 A listener changes no value and no mode of the program, keeps no tensor alive, and uses no other
 listener. Data that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An
@@ -142,6 +143,8 @@ class Listener:
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
     # True if `on_operator` is also called on machines without an accelerator.
     everywhere: ClassVar[bool] = False
+    # True if the listener also gets the optimizer steps and batches after the last recorded step.
+    sees_later_steps: ClassVar[bool] = False
     # Additional hooks that this listener needs, by name of the event.
     watches: ClassVar[Watches] = {}
 

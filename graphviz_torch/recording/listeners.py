@@ -26,6 +26,7 @@ from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
 from .events.tokens import TokenUses
 from .events.unread_arguments import UnreadArguments
+from .events.unused_names import UnusedNames
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
@@ -71,6 +72,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     TokenUses,
     Overwrites,
     UnreadArguments,
+    UnusedNames,
     ContextTensors,
     IgnoredResults,
     AverageBuffers,

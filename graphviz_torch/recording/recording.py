@@ -31,7 +31,7 @@ from ..internals.hooks.collectives.watch import CollectiveWatch
 from ..internals.hooks.dispatch import OperatorWatch
 from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch
-from ..internals.hooks.optimizers import StepWatch
+from ..internals.hooks.optimizers import BatchWatch, StepWatch
 from ..internals.hooks.regions import RegionWatch
 from ..internals.tensors.weak import SwapSafeRefs
 from .compiled.regions import Regions
@@ -301,6 +301,27 @@ class Recording:
             session.resume(caller_frame(), optimizer)
             self._install_hooks(session)
 
+    def observe_steps_only(self) -> None:
+        """Observe only optimizer steps and batches from now on, as after the last recorded step.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        self.pause()
+        session = self._open_session()
+        session.drop_detail()
+        self._enter_hooks(_step_hooks_of(session))
+
+    def end_program(self) -> list[Event]:
+        """Return the calls without effect that are known once the program has ended.
+
+        Raises:
+            RuntimeError: outside of the block.
+        """
+        session = self._open_session()
+        session.tell("on_program_end", None)
+        return self.ineffective_calls()
+
     def _keep_first_call(self, session: Session, graphs: list[Graph]) -> None:
         attempt = session.program.remarks.attempt
         for listener in session.listeners if self.first_call is None else ():
@@ -316,6 +337,9 @@ class Recording:
         hooks = _hooks_of(session)
         if self._clock is not None:
             hooks.insert(0, self._clock)
+        self._enter_hooks(hooks)
+
+    def _enter_hooks(self, hooks: list[Any]) -> None:
         for hook in hooks:
             self._hooks.append(hook)  # first, so that it is removed after an interrupt
             hook.__enter__()
@@ -356,6 +380,17 @@ class Recording:
             if self._session is not None:
                 self._session.close()
             self._session = self._model = None
+
+
+def _step_hooks_of(session: Session) -> list[Any]:
+    """Return the hooks that notify a session of optimizer steps and batches only."""
+    callback = session.callback
+    return [
+        SwapSafeRefs(session.release),
+        session.program,
+        StepWatch(callback("on_optimizer_step_start"), callback("on_optimizer_step_end")),
+        BatchWatch(callback("on_batch")),
+    ]
 
 
 def _hooks_of(session: Session) -> list[Any]:

@@ -205,6 +205,15 @@ class Session:
         self._first = sequence_number()
         self.tell("on_resume", Resumed(optimizer))
 
+    def drop_detail(self) -> None:
+        """Close all listeners but those that see the steps after the last recorded one."""
+        self.release()
+        self.program.forget_modules()
+        for listener in self.listeners:
+            if not listener.sees_later_steps:
+                listener.close()
+        self.listeners = tuple([each for each in self.listeners if each.sees_later_steps])
+
     def on_cuda_graph_replay(self) -> None:
         """Handle a CUDA graph replay, which may have changed any tensor.
 

@@ -82,6 +82,11 @@ def never_called(reading: Reading) -> Iterator[Finding]:
             passed_over.append((twins[module], (module, parameters)))
             continue
         name = module or "the model"
+        siblings = [p for p in reading.graph.parameters if p.node is not None]
+        siblings = [p for p in siblings if module_of(p) == module]
+        if siblings and all(module_of(p) == module for p in parameters):
+            yield _unused_items(reading, name, parameters, siblings)
+            continue
         yield finding(
             "warning",
             f"{names_of(parameters)} got no gradient: {name} was never called.",
@@ -99,6 +104,30 @@ def never_called(reading: Reading) -> Iterator[Finding]:
             advice="Do nothing if forward selects some of these modules (experts, dropped "
             f"layers); otherwise call {modules}, too.",
         )
+
+
+def _unused_items(
+    reading: Reading, name: str, unused: list[Parameter], siblings: list[Parameter]
+) -> Finding:
+    """Return the finding about items of an nn.ParameterList that no operation used."""
+    counts = {p.name: len(reading.users[p.node]) for p in siblings if p.node is not None}
+    again = [p for p in siblings if counts[p.name] > min(counts.values())]
+    text = f"{names_of(unused)} got no gradient: no operation used {_them(unused)}"
+    if again:
+        text += f", while {names_of(again)} {'was' if len(again) == 1 else 'were'} used repeatedly"
+    users = [reading.users[p.node] for p in again or siblings if p.node is not None]
+    where = reading.graph.nodes[users[0][0].target].where if users[0] else ""
+    return finding(
+        "warning",
+        f"{text}{at(where)}.",
+        cause="never used",
+        advice=f"Check the index with which {name} is read.",
+        where=where,
+    )
+
+
+def _them(parameters: list[Parameter]) -> str:
+    return "it" if len(parameters) == 1 else "them"
 
 
 @rule("warning", of=(Parameter,))

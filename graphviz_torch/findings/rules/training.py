@@ -183,8 +183,8 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
 @rule("warning", reads="end", of=(GradientClip,))
 def ineffective_clipping(reading: Reading) -> Iterator[Finding]:
     """Gradients were clipped at a time when clipping does not protect the step: after the step,
-    before backward, while they were multiplied by the loss scale, or before the ranks averaged
-    them. A clipping call that got no parameters is also reported.
+    before backward, after each of several backwards, while they were multiplied by the loss scale,
+    or before the ranks averaged them. A clipping call that got no parameters is also reported.
 
     ## Why it matters
 
@@ -275,6 +275,12 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
         "clipped nothing",
         "got no parameters, and so clips nothing: an iterator that was read before is empty",
         "Pass model.parameters(), or keep the parameters in a list: list(filter(...)).",
+    ),
+    "each backward": (
+        "clipped in each micro-batch",
+        "clips the gradients after each of several backwards before one step, so it clips sums "
+        "that it has clipped already, and not the gradient of the whole batch",
+        "Clip once, between the last backward() and optimizer.step().",
     ),
     "before backward": (
         "clipped too early",

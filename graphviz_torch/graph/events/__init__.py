@@ -11,7 +11,7 @@ from typing import Literal
 
 from ..values import Operand
 from .base import Occurrence
-from .ineffective_calls import AnyIneffectiveCall
+from .ineffective_calls import AnyIneffectiveCall, IneffectiveCall
 from .means import AnyMean
 
 # Kinds of code that cause a graph break; "" for any other cause.
@@ -25,6 +25,7 @@ ClipMoment = Literal[
     "while scaled",
     "before the average",
     "no parameters",
+    "each backward",
 ]
 Holder = Literal["list", "dict", "attribute", "forward", "outside", "variable"]
 # Cause of repeated batches:
@@ -33,13 +34,15 @@ Holder = Literal["list", "dict", "attribute", "forward", "outside", "variable"]
 # - "first": each step creates a new iterator, and uses its first batch
 # - "twice": the dataset returns a batch twice in a row
 # - "pass": a shuffled pass over the data repeats the previous pass
-RepeatKind = Literal["workers", "stream", "first", "twice", "pass"]
+# - "persistent": persistent workers keep the dataset as it was when they started
+RepeatKind = Literal["workers", "stream", "first", "twice", "pass", "persistent"]
 # Problem of a loss: its targets are ignored, constant or out of range; its input is out of range;
 # or the activation before the loss cannot return the targets.
 TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable"]
 # Use of padding: a loss counts it, attention attends to it, or an inverted mask hides all other
 # tokens.
 PaddingUse = Literal["targets", "attended", "inverted"]
+NameKind = Literal["variable", "function", "method"]
 Origin = Literal["operation", "input", "parameter"]
 
 
@@ -393,7 +396,7 @@ class RedrawnDropout(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RepeatedBatch(Occurrence):
+class RepeatedBatch(IneffectiveCall):
     """Batches of a DataLoader that are equal to earlier batches."""
 
     what: RepeatKind = "workers"
@@ -401,6 +404,7 @@ class RepeatedBatch(Occurrence):
     among: int = 0  # number of all batches
     workers: int = 0  # number of worker processes
     seeded: str = ""  # line that calls manual_seed, if there is only one
+    attribute: str = ""  # attribute of the dataset that the program changed: "epoch"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -559,6 +563,19 @@ class UnreadArgument(Occurrence):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class UnusedName(Occurrence):
+    """A function or variable of the script that nothing uses.
+
+    `where` is the line of the definition, or of the assignment.
+    """
+
+    kind: NameKind = "variable"
+    name: str = ""
+    owner: str = ""  # variable with an instance of the method's class, or the class's name
+    assigned: str = ""  # line that assigns this variable
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class UnusedSum(Occurrence):
     """A sum of two losses that no backward uses, although a backward uses one of the losses."""
 
@@ -626,6 +643,7 @@ Event = (
     | UnusedGradients
     | UnusedInWrapper
     | UnusedModule
+    | UnusedName
     | UsedPadding
     | UnusedSum
     | WrapperBypass

@@ -68,12 +68,38 @@ class UnusedScheduler(IneffectiveCall):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class NeverSteppedScheduler(IneffectiveCall):
+    """A learning rate scheduler that never stepped, although its optimizer did."""
+
+    scheduler: str = ""
+    optimizer: str = ""
+    steps: int = 0  # number of optimizer steps
+    assigned: str = ""  # line that assigns the scheduler
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RestartedSchedule(IneffectiveCall):
+    """A scheduler at its start, whose optimizer has loaded the state of an earlier training.
+
+    `where` is the line that loads the optimizer's state.
+    """
+
+    scheduler: str = ""
+    optimizer: str = ""
+    assigned: str = ""  # line that assigns the scheduler
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class RecreatedObject(IneffectiveCall):
-    """An optimizer, scheduler or scaler that is re-created for each step and loses its state."""
+    """An optimizer, scheduler or scaler that is re-created and loses its state.
+
+    An optimizer may be re-created for each step or for each epoch; the others are for each step.
+    """
 
     what: RecreatedKind = "optimizer"
     name: str = ""
-    count: int = 0  # number of steps, each with a new object
+    count: int = 0  # number of steps that began with a new object
+    steps: int = 0  # number of all steps, if it is larger
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,6 +168,8 @@ class ZeroLearningRate(IneffectiveCall):
     groups: int = 0  # number of groups of the optimizer
     count: int = 0  # number of steps with such a rate
     steps: int = 0  # number of all optimizer steps
+    scheduler: str = ""  # the only scheduler of the optimizer; "" for none and several
+    scheduled: str = ""  # line that calls the scheduler's `step`
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -179,6 +207,8 @@ AnyIneffectiveCall = (
     | StepWithoutGradients
     | FunctionalDropoutInEval
     | ZeroLearningRate
+    | NeverSteppedScheduler
+    | RestartedSchedule
     | UnusedScheduler
     | RecreatedObject
     | UnneededRetainGraph

@@ -59,6 +59,9 @@ class BatchCame(NamedTuple):
     stream: bool  # True if the data set is an IterableDataset
     shuffles: bool  # True if each pass over the data has another order
     frame: FrameType  # the frame that requested the batch
+    # Attributes of the dataset in this process that are numbers, texts or flags, if persistent
+    # workers have copies of the dataset; {} otherwise.
+    settings: dict[str, Any]
 
 
 class BatchWatch(Watch):
@@ -161,7 +164,16 @@ def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | Non
         left = 0 if stream else len(sampler) - number - 1
     rows = getattr(sampler, "sampler", sampler)  # a BatchSampler contains the sampler of rows
     shuffles = isinstance(rows, RandomSampler)
-    return BatchCame(batch, id(sampler), number, left, workers, stream, shuffles, frame)
+    persistent = getattr(iterator, "_persistent_workers", False)
+    settings = _settings(iterator._dataset) if workers and persistent and number == 0 else {}
+    return BatchCame(batch, id(sampler), number, left, workers, stream, shuffles, frame, settings)
+
+
+def _settings(dataset: Any) -> dict[str, Any]:
+    """Return the attributes of a dataset, and of a dataset inside it, that are plain values."""
+    inner = getattr(dataset, "__dict__", {}).get("dataset")
+    found = getattr(inner, "__dict__", {}) | getattr(dataset, "__dict__", {})
+    return {name: value for name, value in found.items() if type(value) in (bool, int, float, str)}
 
 
 _INSTALLATION: Installation[StepWatch] = Installation(_register, lambda: None)

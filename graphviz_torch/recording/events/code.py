@@ -56,15 +56,39 @@ def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> 
     return found.pop() if len(found) == 1 else None
 
 
+def owners_of_method(codes: Iterable[CodeType], method: str) -> set[str]:
+    """Return the names of the variables and attributes whose method of this name is called."""
+    found: set[str] = set()
+    for code in codes:
+        before = ""
+        for step in dis.get_instructions(code) if method in code.co_names else ():
+            if step.opname in ("LOAD_METHOD", "LOAD_ATTR") and step.argval == method:
+                found.add(before)
+            before = step.argval if step.opname.startswith("LOAD_") else ""
+    return found
+
+
 def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
     """Return the position of the only assignment to an attribute; None if there is not exactly one.
 
     If the first code object assigns to the attribute, the other code objects are ignored.
     """
+    return _find_only_store(codes, attribute, ("STORE_ATTR",))
+
+
+def find_variable(codes: Iterable[CodeType], name: str) -> CodePosition | None:
+    """Return the position of the only assignment to a variable or to an attribute of this name."""
+    return _find_only_store(codes, name, ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "STORE_FAST"))
+
+
+def _find_only_store(
+    codes: Iterable[CodeType], name: str, operations: tuple[str, ...]
+) -> CodePosition | None:
     lines: list[list[CodePosition]] = []
     for code in codes:
-        steps = dis.get_instructions(code) if attribute in code.co_names else ()
-        found = [s for s in steps if s.opname == "STORE_ATTR" and s.argval == attribute]
+        known = name in code.co_names or name in code.co_varnames
+        steps = dis.get_instructions(code) if known else ()
+        found = [s for s in steps if s.opname in operations and s.argval == name]
         lines.append([(code, step.offset) for step in found])
     every = [place for found in lines for place in found]
     chosen = lines[0] if lines and lines[0] else every

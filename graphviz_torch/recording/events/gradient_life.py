@@ -85,6 +85,9 @@ class GradientLife(Listener):
         # The line that first cleared an unused gradient, and True if an optimizer cleared it.
         self._clearing: tuple[CodePosition | None, bool] | None = None
         self._clips: set[ClipMoment] = set()  # kinds of clipping since the last backward or step
+        # id() of a parameter -> number of backwards in this training step before its gradient was
+        # first clipped; parameters whose gradient was used or cleared since are left out.
+        self._clip_times: dict[int, int] = {}
         self._clips_early = False  # True if the program clipped before the first backward
         self._clipped: set[int] = set()  # storage ids of gradients clipped since backward or step
         self._norm_clip: CodePosition | None = None  # the line that called clip_grad_norm_
@@ -189,6 +192,8 @@ class GradientLife(Listener):
             run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
         self._stepping, self._has_run = True, False
         self._stepped |= used
+        for key in used & self._clip_times.keys():
+            del self._clip_times[key]
         self._check_mixed_losses(used, event)
         self._forget_clips()
         self._forget_stepped(used)
@@ -286,6 +291,7 @@ class GradientLife(Listener):
                 run.cleared = True
         self._forget_losses_of(parameter)
         self._fresh.discard(parameter)
+        self._clip_times.pop(parameter, None)
         if not self._fresh:
             self._on_all_used()
 
@@ -330,6 +336,9 @@ class GradientLife(Listener):
             moment = "after the step"
         elif key in self._fresh:  # the gradient comes from a recorded backward
             moment = "while scaled" if self._scaled else "in time"
+            earlier = self._clip_times.setdefault(key, self.events.backwards)
+            if moment == "in time" and self.events.backwards > earlier:
+                moment = "each backward"
             self._clipped.add(storage_id(gradient))
         if moment is not None and moment not in self._clips:  # reported once per kind
             self._clips.add(moment)

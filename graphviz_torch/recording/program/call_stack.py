@@ -123,6 +123,10 @@ class CallStack:
         """Drop references to live nodes."""
         self.ends = []
 
+    def forget_running(self) -> None:
+        """Forget the running modules, because their ends will not be observed."""
+        self._running.clear()
+
     def begin_step(self) -> None:
         """Restart the numbers of outermost calls at 1, after the graph of a backward was read."""
         self._counts = {}

@@ -187,6 +187,15 @@ class Program:
             self.origins.forget(self._began[0])
         self._began.append(sequence_number())
 
+    def forget_modules(self) -> None:
+        """Drop the references to modules, because their calls are no longer observed.
+
+        A hook that is running now, although it was removed, notifies the old key only.
+        """
+        self.key = object()
+        self.stack.forget_running()
+        self.table.clear(self._model)
+
     def resume(self, frame: FrameType | None) -> None:
         """Continue the recording, with the variables of this frame as names of tensors."""
         self.frame = self.stack.frame = frame

@@ -49,12 +49,14 @@ class _Pass:
     before: list[_Hashes] = field(default_factory=list)  # `kept` of the previous pass
     # Number of batches in a row that repeat the previous pass. It is carried over to the next pass.
     equal: int = 0
+    settings: dict[str, Any] = field(default_factory=dict)  # `BatchCame.settings` at the start
 
 
 class Batches(Listener):
     """Listener that reports batches equal to earlier ones."""
 
     needs = ("every_call",)
+    sees_later_steps = True
     watches: ClassVar[Watches] = {"on_batch": BatchWatch}
 
     def __init__(self, program: Program) -> None:
@@ -71,12 +73,18 @@ class Batches(Listener):
             now = self._passes[event.loader] = _Pass(hashes, others)
             if before is not None and event.number == 0:
                 now.before, now.equal = before.kept, before.equal
+                now.settings = before.settings
             while len(self._passes) > _MAX_LOADERS:
                 del self._passes[next(iter(self._passes))]
             if before is not None and before.count == 1 and stepped and hashes == before.first:
                 now.same = before.same + bool(hashes)
         else:
             now = before
+        now.settings = now.settings or event.settings
+        changed = [n for n, v in event.settings.items() if now.settings.get(n, v) != v]
+        if changed:
+            stale = RepeatedBatch(what="persistent", workers=event.workers, attribute=changed[0])
+            self.events.note(stale, self.program.place(event.frame))
         now.count += 1
         now.again += any(not hashes.items().isdisjoint(other.items()) for other in now.others)
         now.others.append(hashes)

@@ -4,9 +4,11 @@ These problems are reported:
 
     a scheduler steps before its optimizer, more often than its optimizer, or past the end of its
         schedule, or its optimizer never steps
-    the program creates a new optimizer, scheduler or scaler for each step
+    the program creates a new optimizer for each step or epoch, or a new scheduler or scaler for
+        each step
     an optimizer steps with a learning rate of 0 or below, or without gradients
     two optimizers share a parameter
+    a scheduler never steps, or starts again although its optimizer has loaded a state
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import FrameType
+from types import CodeType, FrameType
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -32,13 +34,22 @@ from ...graph.events.ineffective_calls import (
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.grad_scaler import stepping_scaler
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
+from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..events.code import codes, find_method_call, is_made_by_call
-from ..listener import BackwardEnded, Listener
+from ..listener import BackwardEnded, Listener, Resumed
 from ..optimizer_log import OptimizerRecord
 from ..program import Program
 from .groups import note_group_problems
-from .schedulers import Schedule, note_schedule_problems, note_unused_schedulers, schedulers
+from .schedulers import (
+    Schedule,
+    note_restarted_schedules,
+    note_schedule_problems,
+    note_schedulers_without_steps,
+    note_unused_schedulers,
+    schedulers,
+    step_of_scheduler,
+)
 
 _MAX_OPTIMIZERS = 64
 _MAX_PARAMETERS = 10_000  # number of parameters whose optimizer is remembered
@@ -63,6 +74,8 @@ class _Optimizer:
     name: str
     place: CodePosition | None
     schedules: list[Schedule]
+    around: list[CodeType]  # code objects of the user's frames around the first step
+    sizes: list[int] = field(default_factory=list)  # number of parameters of each group
     empty: int = 0  # number of steps without any gradient
     rates: list[_Rates] = field(default_factory=list)  # by parameter group
     # For each of the first steps: variable's name -> the scaler that called the step, and
@@ -76,6 +89,7 @@ class _StateCounts:
 
     name: str
     place: CodePosition | None
+    first: Ref | None
     fresh: int = 0  # number of steps that began without optimizer state
     old: int = 0  # number of steps that began with optimizer state
     keeps: bool = False  # True if the optimizer has state after a step
@@ -85,9 +99,12 @@ class OptimizerCalls(Listener):
     """Listener that reports optimizer, scheduler and scaler steps without the intended effect."""
 
     needs = ("every_call",)
+    sees_later_steps = True
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
+        # True if all optimizer steps of the program were observed.
+        self._complete = program.frame is None
         self._optimizers: dict[OptimizerRecord, _Optimizer] = {}
         # Schedulers of other optimizers, which may not have stepped, by id() of the scheduler.
         self._schedules: dict[int, Schedule] = {}
@@ -97,6 +114,22 @@ class OptimizerCalls(Listener):
         self._has_run = False  # True once a backward ran
         # id() of leaves that a backward reached after the last step of the leaf's optimizer.
         self._reached: set[int] = set()
+
+    def on_resume(self, event: Resumed) -> None:
+        self._complete = False
+
+    def on_program_end(self, event: None) -> None:
+        """Report schedulers that have never stepped."""
+        for known in self._optimizers.values():
+            note_schedulers_without_steps(
+                self.events,
+                self.program,
+                known.schedules,
+                known.name,
+                known.record.steps,
+                known.place,
+                known.around,
+            )
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates:
@@ -113,7 +146,15 @@ class OptimizerCalls(Listener):
             return
         if known is None:
             known = self._optimizers[record] = self._met(record, optimizer, event)
+            if self._complete and record.had_state and record.steps == 1:
+                note_restarted_schedules(
+                    self.events, self.program, known.schedules, known.name, known.around
+                )
         groups = optimizer.param_groups
+        known.sizes = [len(group["params"]) for group in groups]
+        for schedule in known.schedules:
+            scheduler = schedule.scheduler()
+            schedule.last = schedule.last if scheduler is None else scheduler.last_epoch
         if record.steps <= _CHECKED_STEPS:
             self._find_scaler_and_schedulers(known, optimizer, event.frame)
         if self._has_run and len(event.args) < 2:  # no closure that computes the gradients later
@@ -148,7 +189,13 @@ class OptimizerCalls(Listener):
         for known in self._optimizers.values():
             for schedule in known.schedules:
                 note_schedule_problems(
-                    self.events, self.program, schedule, known.name, known.record.steps, scaled
+                    self.events,
+                    self.program,
+                    schedule,
+                    known.name,
+                    known.record.steps,
+                    scaled,
+                    known.around,
                 )
             self._check_rates(known)
             self._check_gradients(known)
@@ -159,7 +206,11 @@ class OptimizerCalls(Listener):
 
     def _moments_of(self, optimizer: Optimizer, known: _Optimizer) -> _StateCounts:
         first = next((p for group in optimizer.param_groups for p in group["params"]), None)
-        return self._moments.setdefault(id(first), _StateCounts(known.name, known.place))
+        found = self._moments.get(id(first))
+        if found is None or (found.first is not None and found.first() is not first):
+            ref = None if first is None else Ref(first)
+            found = self._moments[id(first)] = _StateCounts(known.name, known.place, ref)
+        return found
 
     def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
         """Return a new record for an optimizer, and check its groups, at its first step."""
@@ -175,7 +226,8 @@ class OptimizerCalls(Listener):
                 if own or len(self._schedules) < _MAX_OPTIMIZERS:
                     schedule = Schedule.create(scheduler, label)
                     (found if own else self._schedules).setdefault(id(scheduler), schedule)
-        return _Optimizer(record, name, place, list(found.values()))
+        around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
+        return _Optimizer(record, name, place, list(found.values()), around)
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:
         """Yield the variables of the user's frames around a step, innermost frame first."""
@@ -215,9 +267,7 @@ class OptimizerCalls(Listener):
                     self.events.note(made, known.place, count=len(refs))
 
     def _check_rates(self, known: _Optimizer) -> None:
-        steps, rates = known.record.steps, known.rates
-        optimizer = known.record.ref()
-        sizes = [] if optimizer is None else [len(g["params"]) for g in optimizer.param_groups]
+        steps, rates, sizes = known.record.steps, known.rates, known.sizes
         held = [count for count, size in zip(rates, sizes, strict=False) if size]
         if any(count.negative for count in held):
             number = max(count.negative for count in held)
@@ -228,9 +278,10 @@ class OptimizerCalls(Listener):
             idle = ZeroLearningRate(what="all", optimizer=known.name)
             self.events.note(idle, known.place, count=steps, steps=steps)
         elif held and min(count.last for count in held) >= _MIN_STEPS:
-            idle = ZeroLearningRate(what="end", optimizer=known.name)
             number = min(count.last for count in held)
-            self.events.note(idle, known.place, count=number, steps=steps)
+            name, line = self._scheduler_of(known)
+            idle = ZeroLearningRate(what="end", optimizer=known.name, scheduler=name)
+            self.events.note(idle, known.place, count=number, steps=steps, scheduled=line)
         else:
             for i, (count, size) in enumerate(zip(rates, sizes, strict=False)):
                 if size and steps >= _MIN_STEPS and count.idle == steps:
@@ -238,6 +289,14 @@ class OptimizerCalls(Listener):
                         what="group", optimizer=known.name, group=i, groups=len(sizes)
                     )
                     self.events.note(idle, known.place, count=steps, steps=steps)
+
+    def _scheduler_of(self, known: _Optimizer) -> tuple[str, str]:
+        """Return the optimizer's only scheduler, and the line of its step; "" if not known."""
+        if len(known.schedules) != 1:
+            return "", ""
+        schedule = known.schedules[0]
+        place = step_of_scheduler(self.program, schedule, known.around)
+        return schedule.name, self.program.line()(place)
 
     def _check_gradients(self, known: _Optimizer) -> None:
         """Report an optimizer if no parameter had a gradient at any of its steps."""
@@ -269,11 +328,13 @@ class OptimizerCalls(Listener):
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
     def _check_lost_state(self) -> None:
-        """Report an optimizer that is created for each step, and therefore loses its state."""
+        """Report an optimizer that is created again and again, and therefore loses its state."""
         for moments in self._moments.values():
-            if moments.keeps and moments.fresh >= _MIN_STEPS and not moments.old:
+            if moments.keeps and moments.fresh >= _MIN_STEPS:
                 made = RecreatedObject(what="optimizer", name=moments.name)
-                self.events.note(made, moments.place, count=moments.fresh)
+                steps = moments.fresh + moments.old
+                steps = steps if moments.old else 0
+                self.events.note(made, moments.place, count=moments.fresh, steps=steps)
 
 
 class EarlySchedulers(Listener):

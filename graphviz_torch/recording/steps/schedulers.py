@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch
@@ -20,11 +20,14 @@ from torch.optim.lr_scheduler import (
 )
 
 from ...graph.events.ineffective_calls import (
+    NeverSteppedScheduler,
+    RestartedSchedule,
     SchedulerPastEnd,
     SchedulerStepsTooOften,
     UnusedScheduler,
 )
-from ..events.code import codes, find_method_call
+from ...internals.frames import CodePosition
+from ..events.code import codes, find_method_call, find_variable, owners_of_method
 from ..program import Program
 from ..program.events import Events
 
@@ -51,6 +54,8 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
 
 
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
+# A scheduler that has not stepped is reported if its optimizer has stepped this often.
+_MIN_UNSCHEDULED_STEPS = 5
 
 
 @dataclass(slots=True)
@@ -60,6 +65,7 @@ class Schedule:
     scheduler: weakref.ref[LRScheduler]
     name: str
     started: int  # number of the scheduler's steps before it was found
+    last: int = 0  # `last_epoch` at the optimizer's last step
 
     @classmethod
     def create(cls, scheduler: LRScheduler, name: str) -> Schedule:
@@ -74,6 +80,7 @@ def note_schedule_problems(
     optimizer: str,
     optimizer_steps: int,
     scaled: bool,
+    around: Sequence[CodeType],
 ) -> None:
     """Report a scheduler that steps more often than its optimizer, or past its schedule's end.
 
@@ -84,12 +91,13 @@ def note_schedule_problems(
         optimizer: name of the scheduler's optimizer.
         optimizer_steps: number of steps of the optimizer.
         scaled: True if a GradScaler may have skipped steps.
+        around: code objects around the optimizer's step.
     """
     scheduler = schedule.scheduler()
     if scheduler is None:
         return
     steps = _count(scheduler) - schedule.started
-    place = find_method_call(codes(program), "step", schedule.name.rpartition(".")[2])
+    place = step_of_scheduler(program, schedule, around)
     if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
         pace = SchedulerStepsTooOften(scheduler=schedule.name, optimizer=optimizer)
         events.note(pace, place, count=steps, steps=optimizer_steps)
@@ -99,6 +107,79 @@ def note_schedule_problems(
             name = name if each is scheduler else f"CosineAnnealingLR of {name}"
             past = SchedulerPastEnd(scheduler=name, optimizer=optimizer)
             events.note(past, place, count=last, end=int(each.T_max))
+
+
+def step_of_scheduler(
+    program: Program, schedule: Schedule, around: Sequence[CodeType]
+) -> CodePosition | None:
+    """Return the position of the only call of a scheduler's `step`; None if it is not known."""
+    name = schedule.name.rpartition(".")[2]
+    return find_method_call(codes(program, more=around), "step", name)
+
+
+def note_restarted_schedules(
+    events: Events,
+    program: Program,
+    schedules: Sequence[Schedule],
+    optimizer: str,
+    around: Sequence[CodeType],
+) -> None:
+    """Report schedulers at their start, although their optimizer has loaded a state.
+
+    Args:
+        events: receives the events.
+        program: the recorded program, which knows the lines that assign the schedulers.
+        schedules: the schedulers of the optimizer.
+        optimizer: name of the optimizer.
+        around: code objects around the optimizer's step.
+    """
+    for schedule in schedules:
+        scheduler = schedule.scheduler()
+        if scheduler is None or scheduler.last_epoch != 0:
+            continue
+        every = list(codes(program, more=around))
+        place = find_method_call(every, "load_state_dict", optimizer)
+        place = place or find_method_call(every, "load_state_dict")
+        found = RestartedSchedule(scheduler=schedule.name, optimizer=optimizer)
+        assigned = find_variable(every, schedule.name.rpartition(".")[2])
+        events.note(found, place, assigned=program.line()(assigned))
+
+
+def note_schedulers_without_steps(
+    events: Events,
+    program: Program,
+    schedules: Sequence[Schedule],
+    optimizer: str,
+    optimizer_steps: int,
+    place: CodePosition | None,
+    around: Sequence[CodeType],
+) -> None:
+    """Report the scheduler of an optimizer at the end of a program that never called its `step`.
+
+    Args:
+        events: receives the events.
+        program: the recorded program, which knows the line that assigns the scheduler.
+        schedules: the schedulers of the optimizer.
+        optimizer: name of the optimizer.
+        optimizer_steps: number of steps of the optimizer.
+        place: position of the optimizer's step.
+        around: code objects around the optimizer's step.
+    """
+    if optimizer_steps < _MIN_UNSCHEDULED_STEPS or not schedules:
+        return
+    every = list(codes(program, more=around))
+    for schedule in schedules:
+        scheduler = schedule.scheduler()
+        last = schedule.last if scheduler is None else scheduler.last_epoch
+        if last > 0:
+            return  # one of several schedulers may be meant for a later part of the training
+        # A scheduler that was freed may have stepped after the last step of the optimizer.
+        if scheduler is None and owners_of_method(every, "step") - {optimizer, "scaler"}:
+            return
+    name = schedules[0].name
+    assigned = find_variable(every, name.rpartition(".")[2])
+    found = NeverSteppedScheduler(scheduler=name, optimizer=optimizer)
+    events.note(found, place, steps=optimizer_steps, assigned=program.line()(assigned))
 
 
 def note_unused_schedulers(

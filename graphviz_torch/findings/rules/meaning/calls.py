@@ -374,8 +374,8 @@ def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
 @rule("warning", reads="end", of=(RepeatedBatch,))
 def repeated_batch(reading: Reading) -> Iterator[Finding]:
     """A batch is used more than once: the workers of a DataLoader return the same batches, each
-    step takes the first batch of a new iterator, a shuffled pass repeats the previous pass, or all
-    ranks have the same batch.
+    step takes the first batch of a new iterator, a shuffled pass repeats the previous pass,
+    persistent workers ignore a change of the dataset, or all ranks have the same batch.
 
     ## Why it matters
 
@@ -487,6 +487,15 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
             cause = "a new pass for each step"
             advice = "Write for batch in loader, or keep one iter(loader) and create another one "
             advice += "when it is exhausted."
+        elif event.what == "persistent":
+            text = (
+                f"The program changed the attribute {event.attribute} of the dataset after the "
+                f"workers of the DataLoader{at(event.where)} had started: persistent workers keep "
+                "their copies of the dataset, so the change has no effect."
+            )
+            cause = "persistent workers with an old copy of the dataset"
+            advice = "Construct the DataLoader with persistent_workers=False, or store the value "
+            advice += "in shared memory (torch.tensor(0).share_memory_())."
         elif event.what in ("twice", "pass"):
             yield _equal_batches(event)
             continue

@@ -63,7 +63,8 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    An optimizer that is re-created once per epoch is not reported.
+    An optimizer that is re-created once or twice is not reported. One that is re-created for each
+    epoch is reported with severity info, because each epoch may train another task.
 
     ## See also
 
@@ -71,6 +72,17 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
     """
     for event in reading.events(ineffective_calls.RecreatedObject):
         steps = f"{event.name}, which steps{at(event.where)}, was re-created for each of "
+        if event.steps:
+            steps = f"{event.name}, which steps{at(event.where)}, was a new optimizer without "
+            steps += f"state in {event.count} of {event.steps} steps: its moments start at zero "
+            yield finding(
+                "info",
+                f"{steps}each time.",
+                cause="an optimizer that is re-created",
+                advice="Create the optimizer once, before the loop over epochs.",
+                where=event.where,
+            )
+            continue
         if event.what != "optimizer":
             steps = (
                 f"The {event.what} {event.name} of the step{at(event.where)} was re-created for "
@@ -471,8 +483,14 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
             cause="a learning rate below 0" if event.what == "negative" else "a learning rate of 0",
             advice=""
             if event.what == "group"
-            else f"Check the code that sets lr of {event.optimizer}: a schedule may be past its "
-            "end, or count epochs although it is stepped for each batch.",
+            else (
+                f"The scheduler {event.scheduler}, which steps{at(event.scheduled)}, has reached "
+                "the end of its schedule: make the schedule as long as the training, or step the "
+                "scheduler as often as the schedule expects."
+                if event.scheduler
+                else f"Check the code that sets lr of {event.optimizer}: a schedule may be past "
+                "its end, or count epochs although it is stepped for each batch."
+            ),
             where=event.where,
         )
 

@@ -14,12 +14,17 @@ from ...words import at
 @rule(
     "warning",
     reads="end",
-    of=(ineffective_calls.SchedulerStepsTooOften, ineffective_calls.SchedulerPastEnd),
+    of=(
+        ineffective_calls.SchedulerStepsTooOften,
+        ineffective_calls.SchedulerPastEnd,
+        ineffective_calls.NeverSteppedScheduler,
+        ineffective_calls.RestartedSchedule,
+    ),
 )
 def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler is out of step with its optimizer: it steps before the optimizer's
-    first step, it steps more often than the optimizer, its optimizer never steps, or its schedule
-    has ended.
+    first step, it steps more often than the optimizer, it or its optimizer never steps, its
+    schedule has ended, or it starts again after the optimizer has loaded its state.
 
     ## Why it matters
 
@@ -136,7 +141,8 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     A scheduler that steps too rarely is not reported, because stepping once per epoch is as common
-    as stepping once per batch.
+    as stepping once per batch. That a scheduler never steps is known only at the end of a program,
+    so only `graphviz-torch run` reports it, after five steps of the optimizer.
 
     ## See also
 
@@ -152,6 +158,28 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             advice=f"Call {event.scheduler}.step() once for each step of the optimizer, or once "
             "for each epoch.",
             where=event.where,
+        )
+    for still in reading.events(ineffective_calls.NeverSteppedScheduler):
+        yield finding(
+            "warning",
+            f"The scheduler {still.scheduler}{at(still.assigned)} never stepped, while "
+            f"{still.optimizer} stepped {still.steps} times{at(still.where)}: the learning rate "
+            "stayed at its first value.",
+            cause="a scheduler that never steps",
+            advice=f"Call {still.scheduler}.step() after each step of the optimizer, or after each "
+            "epoch.",
+            where=still.where,
+        )
+    for again in reading.events(ineffective_calls.RestartedSchedule):
+        yield finding(
+            "warning",
+            f"{again.optimizer} has loaded the state of an earlier training{at(again.where)}, but "
+            f"its scheduler {again.scheduler}{at(again.assigned)} starts at step 0: the schedule "
+            "of the learning rate begins again, with its warm-up.",
+            cause="a scheduler whose state was not loaded",
+            advice=f"Save {again.scheduler}.state_dict() in the checkpoint, too, and load it after "
+            "the optimizer's state.",
+            where=again.where or again.assigned,
         )
     for end in reading.events(ineffective_calls.SchedulerPastEnd):
         yield finding(

@@ -1,0 +1,214 @@
+"""Find functions that a script never calls, and variables that it never reads.
+
+The source of the script is parsed once; nothing is evaluated. Only names that usually belong to a
+training are reported, such as `update`, `mask` or `aux_loss`, because a script may well contain
+other code that it does not use.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import symtable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any, NamedTuple
+
+from torch.nn import Module
+
+from ...graph import Graph
+from ...graph.events import UnusedName
+from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
+from ...internals.hooks.optimizers import Stepping
+from ..backward import Backward
+from ..listener import Listener
+from ..program import Program
+from ..program.source_lines import place_of
+
+_MAX_SOURCE = 1 << 20  # characters of a file that is parsed
+# Words in the names of functions that a training calls.
+_FUNCTIONS = re.compile(
+    r"(^|_)(loss|update|step|reset|init|freeze|unfreeze|normalize|mask|clip|sync|regulariz\w*|"
+    r"penalty|schedule|warmup|tie)(_|$)"
+)
+# Words in the names of variables that change a loss or an average.
+_VARIABLES = re.compile(
+    r"(^|_)(loss|losses|mask|masks|padding|weights?|lengths?|valid|dones?|terminated|truncated|kl|"
+    r"penalty|advantages?|entropy)(_|$)"
+)
+_SCRIPT = "__main__"
+
+
+class _Found(NamedTuple):
+    """An unused name, with the position of its definition."""
+
+    event: UnusedName
+    place: CodePosition
+    assigned: CodePosition | None = None  # position that assigns the owner
+
+
+class UnusedNames(Listener):
+    """Listener that reports functions and variables of the script that nothing uses."""
+
+    needs = ("every_call",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._found: list[_Found] | None = None
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        """Search the script at its first optimizer step."""
+        if self._found is not None:
+            return
+        self._found = []
+        for frame in user_frames(event.frame.f_back):
+            file = frame.f_code.co_filename
+            if self.program.stack.files[file] == OWN and _is_script(frame):
+                self._found = _unused_names(file, frame.f_globals)
+                return
+
+    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+        line = self.program.line()
+        for found in self._found or ():
+            assigned = line(found.assigned)
+            self.events.note(found.event, found.place, assigned=assigned)
+
+
+def _is_script(frame: FrameType) -> bool:
+    """Return True if the frame's file is the script, and not a cell of a notebook."""
+    name, file = frame.f_globals.get("__name__"), frame.f_code.co_filename
+    return name == _SCRIPT and not notebook_cell(file)
+
+
+def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_Found]:
+    """Return the unused functions and variables of a file.
+
+    Args:
+        file: the source file.
+        variables: the global variables of the file.
+    """
+    source = "".join(linecache.getlines(file))
+    if len(source) > _MAX_SOURCE:
+        return []
+    try:
+        tree, table = ast.parse(source), symtable.symtable(source, file, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    assigned = dict(_assignments(tree, {"": set(variables)}))
+    found = []
+    for event, line in _unused_functions(tree, variables):
+        set_at = assigned.get(event.owner)
+        place = None if set_at is None else place_of(file, set_at)
+        found.append(_Found(event, place_of(file, line), place))
+    for name, line in _assignments(tree, _unread_names(table)):
+        found.append(_Found(UnusedName(kind="variable", name=name), place_of(file, line)))
+    return found
+
+
+def _unused_functions(
+    tree: ast.Module, variables: Mapping[str, Any]
+) -> Iterator[tuple[UnusedName, int]]:
+    """Yield the functions and methods whose name occurs nowhere else in the file."""
+    used = set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Constant) and type(node.value) is str:
+            used.update(node.value.split())  # getattr(model, "update")
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            if _is_unused(node, used):
+                yield UnusedName(kind="function", name=node.name), node.lineno
+        elif isinstance(node, ast.ClassDef):
+            owner = variables.get(node.name)
+            for each in node.body:
+                if not isinstance(each, ast.FunctionDef) or not _is_unused(each, used):
+                    continue
+                # A metaclass may call the methods of its classes.
+                if type(owner) is type and not _inherits(owner, each.name):
+                    name = _instance(owner, variables)
+                    yield UnusedName(kind="method", name=each.name, owner=name), each.lineno
+
+
+def _is_unused(function: ast.FunctionDef, used: set[str]) -> bool:
+    name = function.name
+    return name not in used and not name.startswith("_") and bool(_FUNCTIONS.search(name))
+
+
+def _inherits(owner: type, name: str) -> bool:
+    """Return True if a base class may call the method, which only nn.Module is known not to do."""
+    bases = owner.__mro__[1:-1]
+    others = [base for base in bases if base is not Module]
+    return bool(others) or any(name in vars(base) for base in bases)
+
+
+def _instance(owner: type, variables: Mapping[str, Any]) -> str:
+    """Return the name of a global variable with an instance of a class, or the class's name."""
+    names = (name for name, value in variables.items() if type(value) is owner)
+    return next(names, owner.__name__)
+
+
+def _unread_names(table: symtable.SymbolTable) -> dict[str, set[str]]:
+    """Return the variables that are assigned and never read, by the name of their function.
+
+    The key of the module's own variables is "".
+    """
+    tables = [table]
+    for each in tables:
+        tables += each.get_children()
+    outer = {s.get_name() for t in tables[1:] for s in t.get_symbols() if s.is_global()}
+    found: dict[str, set[str]] = {}
+    for each in tables:
+        if each.get_type() == "class":
+            continue
+        is_module = each is table
+        for symbol in each.get_symbols():
+            name = symbol.get_name()
+            if not symbol.is_assigned() or symbol.is_referenced() or symbol.is_parameter():
+                continue
+            if is_module and name in outer:
+                continue
+            if not is_module and (symbol.is_global() or not symbol.is_local()):
+                continue
+            if any(name in [s.get_name() for s in t.get_symbols()] for t in each.get_children()):
+                continue  # a nested function may read it
+            if _VARIABLES.search(name) and not name.startswith("_"):
+                found.setdefault("" if is_module else each.get_name(), set()).add(name)
+    return found
+
+
+def _assignments(tree: ast.Module, unread: Mapping[str, set[str]]) -> Iterator[tuple[str, int]]:
+    """Yield each unread variable, with the line of the first assignment of a computed value."""
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in unread]
+    scopes: list[tuple[ast.AST, set[str]]] = [(each, unread[each.name]) for each in functions]
+    if "" in unread:
+        scopes.append((tree, unread[""]))
+    for scope, names in scopes:
+        known = set[str]()
+        for node in _statements(scope):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+                for name in _targets(node.targets):
+                    if name in names and name not in known:
+                        known.add(name)
+                        yield name, node.lineno
+
+
+def _statements(scope: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a function or module, without those of functions and classes inside."""
+    rest = list(ast.iter_child_nodes(scope))
+    while rest:
+        node = rest.pop(0)
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
+            rest += ast.iter_child_nodes(node)
+
+
+def _targets(targets: Iterable[ast.expr]) -> Iterator[str]:
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield target.id
+        elif isinstance(target, ast.Tuple):
+            yield from _targets(target.elts)

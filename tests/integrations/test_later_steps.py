@@ -1,0 +1,205 @@
+"""Facts about a whole run that only steps after the last recorded one show."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, SequentialLR, StepLR
+from torch.utils.data import DataLoader, Dataset
+
+from graphviz_torch import Finding
+from graphviz_torch.graph import TrainingStep
+from graphviz_torch.integrations.steps import LoopSteps, due_steps
+from tests.integrations.scripts import recorded
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+
+
+def found_in(program: Callable[[], Any], recorded: int = 3) -> list[Finding]:
+    """Return the findings about a program of which only the first steps are recorded."""
+    found: list[Finding] = []
+
+    def done(step: TrainingStep, findings: list[Finding]) -> None:
+        found.extend(each for each in findings if each not in found)
+
+    steps = LoopSteps(due_steps(every=1, most=recorded), done)
+    program()
+    steps.close()
+    return found
+
+
+def schedule_that_ends() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 4))
+    for _ in range(8):
+        train(model, optimizer)
+        scheduler.step()
+
+
+def scheduler_that_never_steps() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = StepLR(optimizer, 2)
+    train(model, optimizer, steps=6)
+    assert scheduler.last_epoch == 0
+
+
+def scheduler_that_starts_again() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = StepLR(optimizer, 2)
+    for _ in range(5):
+        train(model, optimizer)
+        scheduler.step()
+    state = optimizer.state_dict()
+    resumed = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    resumed_scheduler = StepLR(resumed, 2)
+    resumed.load_state_dict(state)
+    for _ in range(2):
+        train(model, resumed)
+        resumed_scheduler.step()
+
+
+def optimizer_of_each_epoch() -> None:
+    model = nn.Linear(6, 3)
+    for _ in range(4):
+        train(model, Adam(model.parameters()), steps=2)
+
+
+class Numbered(Dataset[torch.Tensor]):
+    """A dataset whose samples depend on the epoch."""
+
+    epoch = 0
+
+    def __init__(self) -> None:
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.arange(6.0) + index + 100 * self.epoch
+
+
+def epochs_of_workers(persistent: bool) -> None:
+    model, data = nn.Linear(6, 3), Numbered()
+    optimizer = SGD(model.parameters(), lr=1e-4)
+    loader = DataLoader(data, 4, num_workers=1, persistent_workers=persistent)
+    for epoch in range(2):
+        data.epoch = epoch
+        for batch in loader:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("program", "rule", "text"),
+    [
+        (schedule_that_ends, "zero-learning-rate", "in the last 4 of 8 steps"),
+        (scheduler_that_never_steps, "scheduler-out-of-step", "never stepped, while optimizer"),
+        (optimizer_of_each_epoch, "recreated-optimizer", "in 4 of 8 steps"),
+        (lambda: epochs_of_workers(True), "repeated-batch", "changed the attribute epoch"),
+    ],
+)
+def test_a_fact_of_a_later_step_is_reported(
+    program: Callable[[], None], rule: str, text: str
+) -> None:
+    found = found_in(program)
+    assert [each.rule for each in found if each.severity != "info" or each.rule == rule] == [rule]
+    assert text in found[-1].message
+
+
+def test_a_scheduler_that_starts_again_is_reported_by_run(tmp_path: Path) -> None:
+    # Only a recording that began before the script knows that the optimizer has not stepped.
+    name = scheduler_that_starts_again.__name__
+    script = tmp_path / "resumed.py"
+    script.write_text(f"from {__name__} import {name}\n{name}()\n")
+    ran = recorded(str(script), folder=Path.cwd())
+    assert "warning[scheduler-out-of-step]: optimizer has loaded the state" in ran.stderr
+
+
+def scheduler_of_a_single_epoch() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    scheduler = StepLR(optimizer, 2)
+    train(model, optimizer, steps=6)
+    scheduler.step()
+
+
+def schedulers_that_take_turns() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    warm, later = StepLR(optimizer, 2), StepLR(optimizer, 3)
+    scheduler: LRScheduler = SequentialLR(optimizer, [warm, later], [20])
+    for _ in range(6):
+        train(model, optimizer)
+        scheduler.step()
+
+
+def scheduler_that_is_loaded() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = StepLR(optimizer, 2)
+    for _ in range(5):
+        train(model, optimizer)
+        scheduler.step()
+    resumed = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    resumed_scheduler = StepLR(resumed, 2)
+    resumed.load_state_dict(optimizer.state_dict())
+    resumed_scheduler.load_state_dict(scheduler.state_dict())
+    for _ in range(2):
+        train(model, resumed)
+        resumed_scheduler.step()
+
+
+def a_new_model_for_each_fold() -> None:
+    for _ in range(4):
+        model = nn.Linear(6, 3)
+        train(model, Adam(model.parameters()), steps=2)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        scheduler_of_a_single_epoch,
+        schedulers_that_take_turns,
+        scheduler_that_is_loaded,
+        a_new_model_for_each_fold,
+        lambda: epochs_of_workers(False),
+    ],
+)
+def test_nothing_is_reported_about_a_healthy_run(program: Callable[[], None]) -> None:
+    assert [each for each in found_in(program) if each.severity != "info"] == []
+    rules = {each.rule for each in found_in(program)}
+    assert rules.isdisjoint({"recreated-optimizer", "scheduler-out-of-step", "repeated-batch"})
+
+
+def test_the_observation_of_later_steps_keeps_nothing_alive() -> None:
+    refs: list[weakref.ref[Any]] = []
+
+    def program() -> None:
+        model = nn.Linear(6, 3)
+        optimizer = Adam(model.parameters())
+        train(model, optimizer, steps=6)
+        refs.extend([weakref.ref(model), weakref.ref(model.weight), weakref.ref(optimizer)])
+
+    steps = LoopSteps(due_steps(every=1, most=3), lambda step, findings: None)
+    program()
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * 3
+    steps.close()
