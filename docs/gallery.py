@@ -19,10 +19,10 @@ DOCS = Path(__file__).parent
 PAGE = """\
 # Gallery
 
-Each picture is drawn by `draw_graph(recording)` without any option, and shows one step. The models
-have small layers and random weights, but the same nodes and edges as the models of full size. A
-click opens the picture in full size, or, on the site, the interactive view of the same step.
-`python -m docs.gallery` draws all pictures.
+Each picture shows one training step, drawn by `draw_graph(recording)` without options. The models
+have small layers and random weights, but the same nodes and edges as the models of full size. On
+the site, a click opens the interactive view of the step; elsewhere, it opens the picture in full
+size. `python -m docs.gallery` draws all pictures.
 
 """
 COLUMNS = 3

@@ -51,8 +51,9 @@ ROOMS = ["tests/graph", "tests/tracing", "tests/recording"]
 
 _HEAD = """# Versions
 
-This table lists the tests that ran with each version of PyTorch and Python, on a machine without a
-GPU. `python -m docs.versions` writes it. If a version was not tested, its line has the reason.
+The table lists the tests that ran with each version of PyTorch and Python, on a machine without a
+GPU. If a version could not be tested, its row contains the reason. `python -m docs.versions` writes
+this page.
 
 | PyTorch | Python | tests of | passed | failed | skipped, with the reason |
 |---|---|---|---|---|---|

@@ -71,10 +71,10 @@ def _measures(ran: list[Row]) -> Iterator[str]:
         ratios = sorted(row["cpu"][1] / row["cpu"][0] for row in ran if row["cpu"][0] > least)
         if len(ratios) > 1:
             tenths = statistics.quantiles(ratios, n=10, method="inclusive")
-            marks = ", ".join(f"{tenths[i]:.2f}" for i in (0, 2, 4, 6, 8))
+            marks = ", ".join(f"{10 * (i + 1)}% of them below {tenths[i]:.2f}" for i in (0, 4, 8))
             yield (
-                f"CPU time of the recorded step divided by that of the bare step, {title} "
-                f"({len(ratios)}): {marks} (deciles 1, 3, 5, 7 and 9)"
+                f"CPU time of the recorded step divided by that of the bare step, for {title} "
+                f"({len(ratios)} models): {marks}"
             )
     more = [row["memory"][1] - row["memory"][0] for row in ran]
     median = statistics.median(more) / 2**20
@@ -95,16 +95,16 @@ def write_page(rows: list[Row]) -> None:
 _HEAD = """# Models that were recorded
 
 One training step of each model ran three times, with random weights and small sizes: twice without
-a recording ("bare"), and once recorded, each in its own process. `python -m tests.bench.foreign
-page RESULTS.jsonl` writes this page.
+a recording (a *bare* step), and once with a recording, each in its own process. `python -m
+tests.bench.foreign page RESULTS.jsonl` writes this page.
 
 A model *passes* if all of these are true:
 
 - Loss, gradients, updated parameters, buffers and random state of the recorded step are bit-equal
-  to those of the bare step. *Not deterministic* means that the two bare steps differ, so that bits
-  are not compared.
-- The nodes and edges are those that an independent walk over `grad_fn` visits, and the gradient
-  norms are those that hooks receive.
+  to those of the bare step. They are not compared for a model that is *not deterministic*, whose
+  two bare steps differ.
+- The recorded nodes and edges are those that an independent walk over `grad_fn` visits, and the
+  gradient norms are those that hooks receive.
 - Each parameter has a gradient, or the recording says why it has none.
 - The saved file loads as the same graph.
 - The still picture, interactive view, TensorBoard graph, text and summary can be made."""
