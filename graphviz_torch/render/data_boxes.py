@@ -15,7 +15,7 @@ from .drawing.tree import Box, Open, common_path
 
 _MAX_BOXES = 24  # maximum number of boxes for data and calls, in program order
 _MAX_CALLS = 6  # more connected function calls on data are drawn as one box
-_MAX_TITLE = 40  # maximum number of characters of a title
+_MAX_TITLE = 40  # maximum number of characters of a name in a title; the end is kept
 _MAX_DATA_BOXES = 4  # with more boxes of data, data that only enters closed groups is left out
 
 _MIN_LISTED = 3  # if more data enters the same elements, it is listed in one box
@@ -212,7 +212,9 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
     if frames and row.kind == "module":  # the frame around the box shows the rest of the path
         title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
-    title = "  ".join([title[-_MAX_TITLE:], *times])
+    names = title.split(" · ")
+    ends = [one if len(one) <= _MAX_TITLE else f"…{one[1 - _MAX_TITLE :]}" for one in names]
+    title = "  ".join([" · ".join(ends), *times])
     return Stub(position, title, (*shapes, *reason), False, frames)
 
 

@@ -175,6 +175,15 @@ def test_a_box_of_many_functions_that_follow_a_cut_has_a_title_in_the_picture() 
     assert title.split(", ")[0] in layout(text, "svg").decode()
 
 
+def test_the_name_and_the_class_of_a_long_title_are_whole_or_begin_with_an_ellipsis() -> None:
+    kind, path = "TextRotaryEmbeddingOfALanguage", "a_module." * 6 + "rotary"
+    for name, shown in (("rotary_embedding", "rotary_embedding"), (path, f"…{path[-39:]}")):
+        row = Untracked("module", name, (F32,), module_class=kind, targets=(1,))
+        nodes = (Node(0, "AddmmBackward0", (F32,)), Node(1, "MulBackward0", (F32,)))
+        graph = Graph(nodes, (Edge(0, 1),), ((1, 0),), untracked=(row,))
+        assert f"{shown} · {kind}" in " ".join(to_mermaid(graph).replace("<br/>", " ").split())
+
+
 def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> None:
     rows = [
         Untracked("function", f"f{i}", (F32,), "frozen", sources=(0,), inputs=(i - 1,) if i else ())

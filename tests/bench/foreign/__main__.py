@@ -3,6 +3,7 @@
     python -m tests.bench.foreign run RESULTS.jsonl SOURCE ...   one line of JSON for each model
     python -m tests.bench.foreign table RESULTS.jsonl            totals, errors, warnings by rule
     python -m tests.bench.foreign page RESULTS.jsonl             docs/models.md
+    python -m tests.bench.foreign gallery FOLDER SOURCE ...      docs/architectures.md
 
 A SOURCE is "transformers", "libraries", or a folder of files that assign `MENAGERIE_ENTRIES`. Each
 model runs in forks of a process that has imported PyTorch, with limits of time and memory. Models
@@ -211,8 +212,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("run", "table", "page"))
-    parser.add_argument("results", type=Path)
+    parser.add_argument("command", choices=("run", "table", "page", "gallery"))
+    parser.add_argument("results", type=Path, help="the file of results, or the gallery's folder")
     parser.add_argument("sources", nargs="*")
     parser.add_argument(
         "--only", action="append", help="run the models whose name contains this text"
@@ -236,6 +237,12 @@ def main() -> None:
     chosen.only = chosen.only or [""]
     if chosen.command == "run":
         run(chosen)
+        return
+    if chosen.command == "gallery":
+        from . import gallery
+
+        preload()
+        gallery.write(chosen.results, entries(chosen.sources), forked)
         return
     from . import report
 

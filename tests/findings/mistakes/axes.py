@@ -470,6 +470,16 @@ def embeddings_normalised_over_the_batch(record: Record) -> None:
         F.cross_entropy(scores, torch.arange(5)).backward()
 
 
+@silent("normalization-axis")
+def normalized_features_of_neighbors(record: Record) -> None:
+    """As in GraphSAGE: the mean over the neighbors is no cosine similarity."""
+    layer, attend = nn.Linear(4, 6), nn.Linear(4, 5)
+    x, adjacency = torch.randn(5, 4), torch.rand(5, 5)
+    with record(nn.ModuleList([layer, attend])):
+        h = F.normalize(layer(x))
+        (adjacency @ h + attend(x).softmax(1) @ h).square().sum().backward()
+
+
 @silent(*AXES)
 def features_correlated_over_the_batch(record: Record) -> None:
     """As of Barlow Twins: normalised over the samples that the product sums over."""

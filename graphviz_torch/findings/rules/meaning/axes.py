@@ -48,6 +48,7 @@ _BETWEEN_PRODUCTS |= {
 }
 _BETWEEN_PRODUCTS |= {"squeeze", "reshape_alias", "t"}
 _WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
+_OF_NORMS = ("clamp_min", "clamp", "expand", "add")  # between a norm and the division by it
 _SOFTMAX = ("softmax", "safe_softmax")  # scaled_dot_product_attention calls safe_softmax
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
 _STEPWISE = ("GRU", "RNN")  # computed step by step, if not by cuDNN or MIOpen
@@ -352,7 +353,10 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
             continue
         over = own[dim % len(own)]
         for product, summed in _products(reading, axes, division):
-            if over and summed and set(over).isdisjoint(summed):
+            if not all(_is_normalized(reading, e.source) for e in reading.inputs[product]):
+                continue
+            # A product with data, such as the weights of neighbors, has one input in the graph.
+            if len(reading.inputs[product]) > 1 and over and set(over).isdisjoint(summed or over):
                 yield finding(
                     "warning",
                     f"The norm{at(node.where)} runs over dimension {dim} of "
@@ -625,6 +629,20 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
                 stack.append(user.id)
 
 
+def _is_normalized(reading: Reading, node: int) -> bool:
+    """Return True if a node is a tensor divided by a norm, or a view of such a tensor."""
+    nodes, inputs = reading.graph.nodes, reading.inputs
+    while nodes[node].operation in _WEIGHTS and inputs[node]:
+        node = inputs[node][0].source
+    stack = [edge.source for edge in inputs[node]] if nodes[node].operation == "div" else []
+    for each in stack:
+        if nodes[each].operation == "linalg_vector_norm":
+            return True
+        if nodes[each].operation in _OF_NORMS:
+            stack += [edge.source for edge in inputs[each]]
+    return False
+
+
 def _division(reading: Reading, norm: int, source: int | None) -> int | None:
     """Return the node that divides a tensor by its own norm; None if none is found.
 
@@ -639,6 +657,6 @@ def _division(reading: Reading, norm: int, source: int | None) -> int | None:
             user = nodes[edge.target]
             if user.operation == "div":
                 return user.id if any(e.source == source for e in reading.inputs[user.id]) else None
-            if user.operation in ("clamp_min", "clamp", "expand", "add"):
+            if user.operation in _OF_NORMS:
                 stack.append(user.id)
     return None

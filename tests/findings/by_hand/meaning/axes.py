@@ -32,9 +32,10 @@ def normed(dim: int) -> Graph:
         *SCORES,
         ("linalg_vector_norm", kept, (2,)),
         ("div", (4, 2, 8), (2, 3)),
-        ("cos", (4, 8, 5), (1,)),
-        ("bmm", (4, 2, 5), (4, 5)),
+        ("transpose", (4, 8, 2), (4,)),
+        ("bmm", (4, 2, 2), (4, 5)),
         linalg_vector_norm=f"dim=({dim},)",
+        transpose="dim0=1, dim1=2",
     )
 
 
