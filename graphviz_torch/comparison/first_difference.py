@@ -105,7 +105,7 @@ class FirstDifference:
 
     @cached_property
     def difference(self) -> GraphDiff:
-        """A diff of both graphs to draw, in which only the node where they diverge is changed."""
+        """A diff for drawing, which marks only the node where the two graphs diverge as changed."""
         found = diff(self.a, self.b, gradient_tolerance=math.inf, titles=self.titles)
         changed: tuple[Change, ...] = ()
         if self.after is not None and self.after not in found.added:

@@ -129,10 +129,10 @@ class ValuePairs:
         return max(self._rounding[node], 0 if other is None else self._other_rounding[other])
 
     def differing_nodes(self) -> list[int]:
-        """Return the nodes from which all results on a path to an output differ, in id order.
+        """Return the nodes whose differing results lead to a differing output, in id order.
 
-        A node is left out if the results computed from its result are equal in the other graph. Its
-        result is then only a step of a different way to compute the same.
+        All results on at least one path from such a node to an output differ. Other nodes with a
+        differing result are only steps of a different way to compute the same.
         """
         found: set[int] = set()
         stack = [node for node, _ in self.own_graph.outputs]

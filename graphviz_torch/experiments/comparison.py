@@ -96,7 +96,7 @@ def keeps(differs: Tensor, count: int, allowed: Collection[int]) -> bool | None:
 
     Args:
         differs: a bool tensor, True where elements differ.
-        count: number of lanes.
+        count: number of lanes (samples or positions).
         allowed: the lanes that may differ.
 
     >>> x = torch.zeros(6, 5, dtype=torch.bool)
@@ -135,7 +135,7 @@ def crosses(differs: Tensor, count: int, allowed: Collection[int]) -> bool:
     Args:
         differs: a bool tensor, True where elements differ. Its last two dimensions are the matrix,
             which has a row and a column for each lane (sample or position).
-        count: number of lanes.
+        count: number of lanes (samples or positions).
         allowed: the lanes that may differ.
     """
     if differs.dim() < 2 or differs.shape[-1] % count or differs.shape[-2] % count:
@@ -227,9 +227,9 @@ class Comparison:
         return differs is not None and keeps(differs, self.count, self.allowed) is True
 
     def origin(self, maker: int) -> tuple[OperatorComparison, list[OperatorComparison]] | None:
-        """Return the first operator upstream of `maker` that mixes lanes, and a list of all.
+        """Find the operators upstream of `maker` that mix lanes (samples or positions).
 
-        Returns None if no operator mixes lanes (samples or positions).
+        Returns (the first of these operators, all of them), or None if there are none.
 
         Args:
             maker: number of the operator where the search starts.
@@ -263,7 +263,7 @@ def row_of(
     Args:
         compared: the operator, with its results in both runs.
         kept, share, change, crossed: `keeps`, `share`, `change` and `crosses` of the result.
-        count: number of lanes.
+        count: number of lanes (samples or positions).
         placed: whether to find the source line that called the operator.
     """
     place, user_place, functions = compared.lines() if placed else (None, None, ())

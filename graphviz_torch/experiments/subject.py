@@ -170,7 +170,7 @@ class Subject:
         return called_at(lines([place[0].co_filename])(place), called)
 
     def line_of_files(self, found: tuple[tuple[str, int], ...]) -> str:
-        """Return a code position as `line` does.
+        """Return the text of a code position, as `line` does, from the frames of a call.
 
         Args:
             found: (file, line number) of each frame, the innermost last.

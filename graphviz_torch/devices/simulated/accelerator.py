@@ -277,7 +277,7 @@ _TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
 
 
 def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return a call with a place for each CUDA device (see `device_names.py`)."""
+    """Return the call after replacing CUDA devices with places (see `device_names.py`)."""
     if func is _CUDA:
         names = ("device", "non_blocking", "memory_format")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}

@@ -51,7 +51,7 @@ def rows() -> list[tuple[Any, str, Callable[..., Any]]]:
 def _maker(
     run: Callable[..., Any], devices: Callable[[Any, Any], Sequence[Any]]
 ) -> Callable[..., Any]:
-    """Return a maker of a function that calls `run` if the devices of its arguments are simulated.
+    """Return the maker of a replacement that calls `run` if the devices of a call are simulated.
 
     Args:
         run: the replacement of the function of `torch._C` with the same name.

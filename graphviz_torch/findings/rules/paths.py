@@ -112,7 +112,7 @@ def _unused_items(
     """Return the finding about items of an nn.ParameterList that no operation used."""
     counts = {p.name: len(reading.users[p.node]) for p in siblings if p.node is not None}
     again = [p for p in siblings if counts[p.name] > min(counts.values())]
-    text = f"{names_of(unused)} got no gradient: no operation used {_them(unused)}"
+    text = f"{names_of(unused)} got no gradient: no operation used {_pronoun(unused)}"
     if again:
         text += f", while {names_of(again)} {'was' if len(again) == 1 else 'were'} used repeatedly"
     users = [reading.users[p.node] for p in again or siblings if p.node is not None]
@@ -126,7 +126,7 @@ def _unused_items(
     )
 
 
-def _them(parameters: list[Parameter]) -> str:
+def _pronoun(parameters: list[Parameter]) -> str:
     return "it" if len(parameters) == 1 else "them"
 
 

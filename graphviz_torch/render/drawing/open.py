@@ -60,7 +60,7 @@ def open_groups(drawing: Drawing) -> Drawing:
 
 
 def _open(drawing: Drawing, opening: _Opening) -> Drawing:
-    """Open groups and add edges; return the drawing and the share of a page that it fills."""
+    """Open groups, add edges, and estimate `Drawing.fill`, the share of a page that is filled."""
     fits = opening.open(drawing.start)
     tree = opening.tree(drawing.start)
     hidden = tree.represented_groups

@@ -47,7 +47,7 @@ def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
-    """Return the nodes that split a tensor and have one used output, as in `x.unbind()[3]`."""
+    """Return nodes that split a tensor into parts, if only one is used, as in `x.unbind()[3]`."""
     dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
     used: dict[int, set[int]] = {}
     for edge in edges if dividing else ():

@@ -271,9 +271,9 @@ class Structure:
 
 
 def row_name(part: Part, outer: Part) -> str:
-    """Return the name by which a module is compared; "" if the part is not a module.
+    """Return a module's name without numbers, for comparisons; "" if the part is not a module.
 
-    Call numbers are removed. Inside a run of consecutive modules, all numbers are removed.
+    Usually only the call number is removed. Inside a run of consecutive modules, all numbers are.
     """
     if part.kind != "module":
         return ""

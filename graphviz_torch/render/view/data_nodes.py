@@ -84,7 +84,7 @@ def with_untracked(graph: Graph, hosts: Sequence[int]) -> tuple[Graph, dict[int,
 
 
 def _with_items(graph: Graph, ids: Mapping[int, int]) -> tuple[Transfer, ...]:
-    """Return the transfers. A copy of data gets the new node of the data.
+    """Return the transfers of a graph, after assigning copies of data to the data's new nodes.
 
     Args:
         graph: the graph.
