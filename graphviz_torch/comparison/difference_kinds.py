@@ -274,7 +274,7 @@ def order_text(a: Fingerprint, b: Fingerprint, node_a: Node, node_b: Node) -> st
 
 
 def scale(a: Fingerprint, b: Fingerprint) -> float | None:
-    """Return the factor by which result `b` is a multiple of result `a`; None if it is none."""
+    """Return the factor between result `a` and its multiple `b`; None if `b` is not a multiple."""
     if (
         not (is_identifying(a) and is_identifying(b))
         or a.elements != b.elements

@@ -19,8 +19,8 @@ _MAX_INPUTS = 3  # number of inputs to change, one forward for each
 _CHANGED = "{} got other values"
 _REACHES = "the output depends on it"
 _MAPPED = "Check the operands of this operation: it maps all of them to one value, as a ReLU may."
-# Functions that saturate: for large arguments, their results are constant. After more training, the
-# arguments may be smaller.
+# Functions that saturate: for large arguments, their results are constant. A result that does not
+# change now may therefore change after more training.
 _SATURATING = ("sigmoid", "tanh", "softmax", "log_softmax")
 _SATURATED = (
     "It is saturated: scale down its input, or lower the learning rate. A softmax over one "

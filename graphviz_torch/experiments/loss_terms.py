@@ -1,4 +1,4 @@
-"""Find the terms of a loss, which are added up, and the divisor of each term in the graph."""
+"""Find the terms that a loss adds up, and the divisor of each term, by reading the graph."""
 
 from __future__ import annotations
 

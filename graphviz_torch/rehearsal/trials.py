@@ -37,7 +37,7 @@ class Trial(NamedTuple):
 
 
 def cost(trial: Trial, plain: Trial) -> tuple[float, int]:
-    """Return (cost of a trial, number of its changes), to sort trials by.
+    """Return the key by which trials are sorted: (cost, number of changes).
 
     The cost is (operations / operations of the unchanged script) + (sent bytes / sent bytes of the
     unchanged script). It is computed for the same amount of data: if a step of the trial processes

@@ -126,7 +126,7 @@ def _chains(rows: Sequence[Untracked], positions: Sequence[int]) -> dict[int, in
 def _limit_boxes(shown: list[int], ends: Sequence[set[tuple[str, int]]]) -> list[int]:
     """Return at most `_MAX_BOXES` of the positions `shown`.
 
-    Entries that a drawn element uses directly are kept first.
+    Entries that a drawn element uses directly take precedence.
 
     Args:
         shown: indices of the entries that would have a box.

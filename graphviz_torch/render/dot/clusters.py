@@ -42,7 +42,7 @@ def cluster_lines(drawing: Drawing, copies: Collection[int], lines: dict[int, st
 
 
 def _regions(drawing: Drawing, copies: Collection[int]) -> dict[int, _Region]:
-    """Return the region of each key; return {} if everything is on one device."""
+    """Return the region (see `_Region`) of each key; {} if everything is on one device."""
     nodes = drawing.graph.nodes
     device = {i: nodes[i].device for i in drawing.nodes if i not in copies and nodes[i].device}
     for number in drawing.boxes:

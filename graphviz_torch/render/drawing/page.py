@@ -169,12 +169,12 @@ _Ends = tuple[int, int]  # (source key, target key)
 
 
 def _edges_by_group(drawing: Drawing) -> tuple[dict[int | None, set[_Ends]], dict[_Ends, set[int]]]:
-    """Return the edges between the children of each group, as pairs of keys.
+    """Return the edges between the direct children of each group, as pairs of keys.
 
     Returns:
-        (group -> edges between its direct children, edge between two groups -> the direct children
-        of the second group at which the edge ends). All edges between the nodes inside two children
-        count as one edge between these children.
+        Two dicts. The first maps a group to the edges between its direct children. All edges
+        between nodes inside two children count as one edge between the children. The second maps an
+        edge between two groups to the direct children of the second group at which the edge ends.
     """
     groups = drawing.groups
     assert groups is not None

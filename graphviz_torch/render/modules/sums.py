@@ -41,7 +41,7 @@ class ModuleSummary:
 
 @dataclass(slots=True)
 class Sums:
-    """The sums over all nodes of a module and its submodules that were added so far."""
+    """Running sums over the nodes of a module and its submodules."""
 
     first: float = math.inf  # position of the module's first operation in the order of forward
     last: Node | None = None  # the last node whose output leaves the module
