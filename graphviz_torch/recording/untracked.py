@@ -30,7 +30,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from math import prod
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
@@ -59,6 +59,7 @@ from ..internals.tensors.pytree import flatten, tensors
 from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
+from ..tracing.nodes import sources_of
 from .cuts.record import leaf_or_maker
 from .listener import GraphValues, Listener, RegionRan
 from .program import Program
@@ -92,11 +93,15 @@ _LOSSES: Final = frozenset(
 _CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
 
 
+_VIEW_NODES: Final = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Transpose", "Permute")
+_MAX_VIEWS = 4  # number of views in front of a call that are followed to their base
+
+
 class _Producer:
     """An entry, or a node of the graph that created a tensor."""
 
     __slots__ = (
-        "copies", "depth", "is_named", "kind", "label", "metas", "module", "number", "place",
+        "copies", "depth", "is_named", "kind", "label", "metas", "module", "numbers", "place",
         "reason", "serial", "sources", "switch",
     )  # fmt: skip
 
@@ -113,7 +118,8 @@ class _Producer:
         self.copies: dict[int, None] = {}  # data numbers of the copies that this data consists of
         self.sources: tuple[_Producer, ...] = ()
         self.depth = 0
-        self.number = -1  # sequence number of the node, for kind "node"
+        # For kind "node": sequence numbers of the node and, if it is a view, of the nodes before.
+        self.numbers: tuple[int, ...] = ()
 
 
 _BUFFER_ENTRY = _Producer("node", -1)
@@ -199,8 +205,12 @@ class UntrackedCalls(Listener):
                         self._use(given, event.start, event.end, "", None)
 
     def on_step_end(self, event: None) -> None:
+        """Forget the calls of the step: a tensor that outlives the step is data of the next."""
         self._uses.clear()
         self._values = SmallValues()
+        for key, known in [*self._known.items()]:
+            if known.entry.kind in ("module", "function"):
+                del self._known[key]
 
     def close(self) -> None:
         self._known = {}
@@ -234,7 +244,7 @@ class UntrackedCalls(Listener):
         classes = self.program.table.classes()
         rows = []
         for entry in entries:
-            cut = [one.number for one in entry.sources if one.kind == "node"]
+            cut = [resolver.nodes(one.numbers)[:1] for one in entry.sources]
             kind: Any = entry.kind
             reason = entry.reason
             if entry.switch is not None:
@@ -249,7 +259,7 @@ class UntrackedCalls(Listener):
                     classes.get(entry.module, "") if kind == "module" else "",
                     resolver.line(entry.place),
                     tuple(dict.fromkeys(places[one] for one in entry.sources if one in places)),
-                    tuple(dict.fromkeys(resolver.nodes(cut))),
+                    tuple(dict.fromkeys(chain.from_iterable(cut))),
                     tuple(targets.get(entry, ())),
                     values.get(entry.serial),
                     tuple(entry.copies),
@@ -403,12 +413,13 @@ class UntrackedCalls(Listener):
         *,
         frozen: bool,
     ) -> _Producer:
-        sources = [
-            entry
-            for one in given
-            if type(one) is not Parameter
-            if (entry := self._source(one, "", frame)) is not None
-        ]
+        sources = []
+        for one in given:
+            source = None if type(one) is Parameter else self._source(one, "", frame)
+            if source is not None:
+                sources.append(source)
+                if source.kind == "node" and one.requires_grad:
+                    source.numbers = _numbers_before(leaf_or_maker(one))
         entry = self._new_entry(kind)
         entry.place = self.program.place(user_frame(frame))
         entry.metas = tuple(map(tensor_meta, made))
@@ -472,7 +483,7 @@ class UntrackedCalls(Listener):
         if isinstance(maker, Tensor):
             return None
         entry = _Producer("node", -1)
-        entry.number = int(maker._sequence_nr())
+        entry.numbers = (int(maker._sequence_nr()),)
         return entry
 
     def _entry_of(self, given: Tensor) -> _Producer | None:
@@ -558,6 +569,21 @@ class UntrackedCalls(Listener):
     def _on_free(self, known: _FollowedTensor) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
+
+
+def _numbers_before(fn: Any) -> tuple[int, ...]:
+    """Return the sequence numbers of a node and, if it is a view, of the nodes before it.
+
+    The graph may lack a view that only a call without a node reads.
+    """
+    found = [int(fn._sequence_nr())]
+    while fn.name().startswith(_VIEW_NODES) and len(found) < _MAX_VIEWS:
+        before = sources_of(fn)
+        if len(before) != 1:
+            break
+        fn = before[0]
+        found.append(int(fn._sequence_nr()))
+    return tuple(found)
 
 
 def _part_text(index: Any) -> str:

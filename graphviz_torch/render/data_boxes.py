@@ -171,10 +171,12 @@ def _drop_inner_data(
     ends: Sequence[set[tuple[str, int]]],
     shown: list[int],
 ) -> list[int]:
-    """Return `shown` without less informative data, if there are many boxes of data.
+    """Return `shown` without less informative data.
 
-    Data that enters only closed groups inside open modules is left out. Such data is often a mask
-    that a library creates for each layer, which is less informative than the inputs of the program.
+    Data without a name that enters only closed groups is left out. If there are many boxes of data,
+    all data that enters only closed groups inside open modules is left out. Such data is often a
+    mask that a library creates for each layer, which is less informative than the inputs of the
+    program.
 
     Args:
         drawing: the drawing.
@@ -182,15 +184,18 @@ def _drop_inner_data(
         ends: for each entry, the drawn elements and entries that use it.
         shown: indices of the entries that would have a box.
     """
-    if sum(rows[i].kind == "data" for i in shown) <= _MAX_DATA_BOXES:
-        return shown
     paths = drawing.tree.paths
-    return [
-        i
-        for i in shown
-        if rows[i].kind != "data"
-        or any(kind != "key" or key >= 0 or not paths[key] for kind, key in ends[i])
-    ]
+    many = sum(rows[i].kind == "data" for i in shown) > _MAX_DATA_BOXES
+
+    def is_kept(i: int) -> bool:
+        row = rows[i]
+        if row.kind != "data" or (row.label and not many):
+            return True
+        return any(
+            kind != "key" or key >= 0 or (row.label and not paths[key]) for kind, key in ends[i]
+        )
+
+    return list(filter(is_kept, shown))
 
 
 def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:

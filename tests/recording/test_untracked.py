@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from graphviz_torch import record
 from graphviz_torch.graph import Graph, Untracked
 from graphviz_torch.graph.json import load
+from graphviz_torch.integrations.training import record_steps
 from tests.support import models
 from tests.support.autograd_reference import check
 
@@ -359,3 +360,32 @@ def test_a_view_under_no_grad_belongs_to_the_node_of_its_base() -> None:
     (row,) = [row for row in graph.untracked if row.label == "multinomial"]
     assert [graph.nodes[node].operation for node in row.sources] == ["softmax"]
     assert [graph.nodes[node].operation for node in row.targets] == ["gather"]
+
+
+def test_a_view_that_no_backward_runs_leads_to_the_node_before_it() -> None:
+    layer = nn.Linear(4, 3)
+    with record(layer) as recording:
+        chances = layer(torch.randn(4)).softmax(-1)
+        rows = chances.reshape(-1, 3)
+        with torch.no_grad():
+            drawn = torch.multinomial(rows, 1)[0]
+        chances.gather(0, drawn).log().sum().backward()
+    graph = recording.graph
+    (row,) = [row for row in graph.untracked if row.label == "multinomial"]
+    assert [graph.nodes[node].operation for node in row.sources] == ["softmax"]
+
+
+def test_a_tensor_of_an_earlier_step_is_data_of_the_next() -> None:
+    query, key = nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)
+    optimizer = torch.optim.SGD(query.parameters(), 0.1)
+    queue = torch.randn(4, 6)
+    with record_steps(query) as steps:
+        for _ in range(3):
+            x = torch.randn(2, 4)
+            (query(x) @ queue).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            queue = torch.cat([queue[:, 2:], key(x).t()], 1)
+    # The queue of the last step was made after the optimizer step before; older ones are data.
+    rows = [(row.kind, row.label) for row in steps.graph.untracked if row.label != "x"]
+    assert rows == [("data", "queue[:, 2:]"), ("module", "key"), ("function", "cat")]

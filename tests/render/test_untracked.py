@@ -275,3 +275,21 @@ def test_a_named_view_of_a_block_that_is_not_drawn_leaves_no_text_at_its_user() 
             values.append(value.exp())
         torch.stack(values).sum().backward()
     assert "from value" not in to_dot(recording)
+
+
+def test_a_detached_result_has_its_shape_in_the_box_of_its_module() -> None:
+    generator = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 2))
+    critic = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
+    with record() as recording:
+        critic(generator(torch.randn(6, 3)).detach()).mean().backward()
+    dot = to_dot(recording, depth=0)
+    (line,) = [line for line in dot.splitlines() if "generator · Sequential" in line]
+    assert "f32[6, 2]" in line
+
+
+def test_data_without_a_name_inside_a_closed_module_is_not_drawn() -> None:
+    layer = nn.utils.spectral_norm(nn.Linear(3, 2))
+    with record() as recording:
+        nn.Sequential(layer, nn.Linear(2, 1))(torch.randn(4, 3)).mean().backward()
+    assert any(not row.label for row in recording.graph.untracked)
+    assert "<B>data</B>" not in to_dot(recording, depth=0)

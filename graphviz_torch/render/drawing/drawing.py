@@ -292,6 +292,11 @@ class Drawing:
                 metas = line.outputs or (self.leaving(line.edge),)
                 known = found.setdefault(line.source, {})
                 known.update({meta: None for meta in metas if meta is not None})
+        for cut in self.graph.cuts:
+            if cut.before is not None and cut.tensor is not None and not nodes[cut.before].leaf:
+                key = self.key(cut.before)
+                if key < 0 and any(self.key(after) != key for after in cut.after):
+                    found.setdefault(key, {}).setdefault(cut.tensor)
         for node, nr in self.graph.outputs:
             key = self.key(node)
             if key < 0:
