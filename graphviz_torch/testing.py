@@ -1,4 +1,4 @@
-"""Assertions for tests of a model, for example that all parameters get gradients.
+"""Provide assertions for tests of a model, for example that all parameters get gradients.
 
 The message of a failed assertion names the parameter, the cause and the source line.
 """

@@ -1,7 +1,8 @@
 """Save, load and compare checkpoints in PyTorch's format, with `weights_only=True`.
 
 Nothing in a file is executed. Before a module is changed, the names, shapes, dtypes and devices in
-the file are compared with those of the module. If strict loading would fail, nothing is changed.
+the file are compared with those of the module. If loading with `strict=True` would fail, the module
+is not changed.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from .safetensors import load_safetensors, save_safetensors
 # Types that `torch.load(weights_only=True)` can read, in addition to tensors and containers.
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 
-# Limits for compressed zip archives, although PyTorch itself does not compress. All files in an
-# archive together may unpack to 16 times the size of the archive, or to 64 MiB if that is more. The
-# pickle file, from which Python objects are created, may unpack to the size of the archive, or to
-# 1 MiB if that is more.
+# Limits for compressed zip archives (PyTorch itself does not compress). All files in an archive
+# together may unpack to 16 times the size of the archive, or to 64 MiB, whichever is more. The
+# pickle file, from which Python objects are created, may unpack to the size of the archive, or to 1
+# MiB, whichever is more.
 _MAX_UNPACKED_RATIO, _ALLOWED_UNPACKED, _ALLOWED_NAMES = 16, 64 << 20, 1 << 20
 
 Into = torch.nn.Module | Mapping[str, Any]
@@ -55,7 +56,7 @@ class CheckpointDiff:
     shapes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()
     dtypes: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # loading converts these tensors
     devices: tuple[tuple[str, TensorMeta, TensorMeta], ...] = ()  # loading copies these tensors
-    optimizers: tuple[str, ...] = ()  # sentences on states of optimizers that do not fit
+    optimizers: tuple[str, ...] = ()  # sentences about optimizer states that do not fit
 
     @property
     def fits(self) -> bool:
@@ -158,7 +159,7 @@ def load_checkpoint(
         OSError: if the file does not exist or cannot be read.
         ValueError: if the file is not a checkpoint, would run code, or unpacks to many times its
             size; if it does not fit and `strict` is True; or if a module or optimizer cannot load
-            its state. Only in this last case may something have been changed.
+            its state. In this last case, other modules or optimizers may have been changed already.
         TypeError: if `into` contains an object that is neither a module nor an optimizer.
         RuntimeError: if the device is not available.
         ImportError: for a ".safetensors" file if the package safetensors is not installed.
@@ -183,7 +184,7 @@ def load_checkpoint(
         report(found)
     if strict and not found.fits:
         raise ValueError(f"{path} does not fit, and nothing was changed:\n{found}")
-    # Optimizers are loaded first, because they may still raise, while modules have been checked.
+    # Optimizers are loaded first: loading them may still fail, while modules have been checked.
     for name, target in sorted(targets.items(), key=lambda pair: _is_module(pair[1])):
         state = value if name == "" else value.get(name)
         try:
@@ -340,7 +341,7 @@ def _read(path: Path, map_location: Any) -> Any:
             # EINVAL means that the file is broken: torch tried to seek to a negative position.
             if isinstance(error, OSError) and error.errno != errno.EINVAL:
                 raise
-            # PyTorch's own message about a missing device is clear, and is not replaced.
+            # PyTorch's own message about a missing device is clear, so it is kept.
             if "deserialize object on" in str(error):
                 raise
             raise ValueError(

@@ -1,9 +1,11 @@
 """Write ".safetensors" files, and read them with the package safetensors.
 
-In this format, tensors cannot share memory. Of tensors with the same memory, such as tied weights,
-one is written, and the file's metadata lists the names of the others. Other views are written as
-copies. A file consists of the length of the header, the header as JSON, and the bytes of the
-tensors; tensors with the widest dtype come first.
+In this format, tensors cannot share memory. Only one of several tensors with the same memory, such
+as tied weights, is written, and the file's metadata lists the names of the others. Other views are
+written as copies.
+
+A file consists of the length of the header, the header as JSON, and the bytes of the tensors, those
+with the widest dtype first.
 """
 
 from __future__ import annotations

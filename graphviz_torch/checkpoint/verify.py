@@ -1,9 +1,9 @@
 """Check that two modules compute the same outputs and gradients, node by node.
 
-Both modules run forward and backward, on the same inputs and with the same random numbers. For each
-node of the graph, its value and the gradient that reached it are compared. Nothing is changed: no
-`.grad`, no buffer, no random state. All values are kept until the end, which takes about twice the
-memory of a training step for each module.
+Both modules run forward and backward, on the same inputs and with the same random numbers. Then the
+values of corresponding nodes and the gradients that reached them are compared. No `.grad`, buffer
+or random state is changed. All values are kept until the end, which takes about twice the memory of
+a training step for each module.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ def _restored_buffers(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _ramp(tensor: torch.Tensor) -> torch.Tensor:
-    # The gradients of the outputs must not be all ones: with these, a softmax has zero gradients.
+    # The gradients of the outputs are not all ones, because the gradient of a softmax would be
+    # zero.
     ramp = torch.arange(tensor.numel(), dtype=torch.float64).mul_(0.7).cos_()
     return ramp.reshape(tensor.shape).to(tensor.device, tensor.dtype)
 
@@ -266,7 +267,7 @@ def _node_text(node: Node) -> str:
 def _distance(a: torch.Tensor | None, b: torch.Tensor | None, allowed: float) -> float:
     """Return the largest absolute difference between two tensors.
 
-    Return 0 if it is at most `allowed`, and inf if the shapes differ.
+    Return 0 if the difference is at most `allowed`, and inf if the shapes differ.
     """
     if a is None or b is None:
         return 0.0 if a is b else math.inf

@@ -5,8 +5,8 @@
    16 |     features = self.encoder(x).detach()
       |                     ^^^^^^^    ^^^^^^
 
-A line is read from a file only if exactly one file matches the name, and if this file was not
-changed since the program ran. Otherwise the finding is printed without a source line.
+A line is read only if exactly one file matches the name, and if this file was not changed after the
+program ran. Otherwise the finding is printed without a source line.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def no_lines(_: str) -> Sequence[str]:
 
 
 class SourceReader:
-    """A reader of source files: it is called with a file name of a finding, and returns the lines.
+    """A reader of source files, which returns the lines of a file for a file name in a finding.
 
     Args:
         folders: folders to search for the file, in this order. Subfolders of the last folder are
             searched as well.
         unchanged_since: time in seconds since the epoch. A file changed later is not read.
-        loaded: True if this process runs the program. Then the files of loaded modules are
-            searched before subfolders.
+        loaded: True if this process runs the program, so that files of loaded modules are searched
+            before subfolders.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ def _line(place: str, lines: Lines) -> str:
 
 
 def _underline(text: str, words: frozenset[str]) -> tuple[str, set[str]]:
-    """Return a row of "^" that underlines words in a source line, and the words that were found."""
+    """Return (row of "^" that underlines words in a source line, the words that were found)."""
     below, names = "", set[str]()
     for match in _WORD.finditer(text.partition("  #")[0]):
         if match[0] in words:

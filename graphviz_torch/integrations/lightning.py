@@ -66,7 +66,7 @@ class AutogradRecorder(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """If this batch is recorded, end its recording and report it."""
+        """End the recording of this batch and report it, if the batch is recorded."""
         self._steps.end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

@@ -62,7 +62,7 @@ def gradient_norms(graph: Graph) -> dict[str, float]:
         whole = parameter.grad is not None and not parameter.grad.extent
         if (
             whole and graph.step.loss_scale is None
-        ):  # with a loss scale, `.grad` may be scaled or not
+        ):  # with a loss scale, `.grad` may already be unscaled
             found = (parameter.grad,)
         for stats in found:
             if stats is not None:

@@ -1,8 +1,8 @@
 """Describe in a sentence where the ranks of a hanging program wait for each other.
 
-Ranks that wait in the same collective are named together. For the other ranks, the sentence says
-where they are, and which collectives they called more or less often than the waiting ranks. The
-ranks diverged at these calls, which may be far from the line at which they wait.
+Ranks that wait in the same collective are named together. For each other rank, the sentence says
+where this rank is, and which collectives it called more or less often than the waiting ranks. The
+ranks diverged at these calls, which may be far from the lines at which they wait.
 
 Point-to-point messages are not compared, because they may differ between ranks. Collectives of a
 group are compared only between ranks of this group.
@@ -24,12 +24,12 @@ _MAX_CALLS = 2  # maximum number of calls mentioned in a clause
 
 # Rank -> its position; None if the rank makes progress.
 Positions = Mapping[int, RankPosition | None]
-# (call, how many more such calls a rank made than the reference rank; negative if fewer)
+# (call, number of such calls by a rank minus the number by the reference rank)
 _Difference = tuple[CollectiveCalls, int]
 
 
 def stall_text(positions: Positions) -> str:
-    """Return a sentence on where ranks wait, and where the other ranks are.
+    """Return a sentence that says where ranks wait, and where the other ranks are.
 
     Return "" if no rank waits for another rank.
     """
@@ -73,7 +73,7 @@ def _reference(at: Mapping[int, RankPosition]) -> int:
 
 
 def _uneven(at: Mapping[int, RankPosition]) -> bool:
-    """Return whether ranks of a process group have begun different numbers of its collectives."""
+    """Return whether the ranks of a process group have begun different numbers of collectives."""
     totals: dict[tuple[int, ...], dict[int, int]] = {}
     for rank, each in at.items():
         for call in each.calls:
@@ -87,7 +87,7 @@ def _uneven(at: Mapping[int, RankPosition]) -> bool:
 
 
 def _clause(rank: int, reference: int, at: Mapping[int, RankPosition]) -> str:
-    """Return a clause on where `rank` is, and on calls that it made more or less often.
+    """Return a clause about the position of `rank`, and about its additional or missing calls.
 
     The number of calls is compared with that of the rank `reference`.
 

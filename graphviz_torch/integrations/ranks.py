@@ -88,7 +88,7 @@ class Ranks:
         self._store.set(self._key(self.rank), zlib.compress(text_of(report).encode(), 1))
 
     def finish(self) -> None:
-        """Announce that this rank sends no more reports."""
+        """Notify rank 0 that this rank sends no more reports."""
         self._store.set(f"{self._key(self.rank)}/end", b"1")
 
     def reports(self, *, seconds: float = 0.0) -> dict[int, RankReport]:
@@ -140,7 +140,7 @@ class Ranks:
 
 
 def merge_steps(steps: Mapping[int, TrainingStep]) -> TrainingStep:
-    """Merge one step of several ranks into one step: the graphs of each backward pass into one.
+    """Merge the same step of several ranks: the graphs of each backward pass become one graph.
 
     If the ranks ran different numbers of backward passes, only the graphs of the last pass of each
     rank are merged.
@@ -183,9 +183,9 @@ def _merge_identical(graphs: Sequence[Graph]) -> Graph:
 def merge_parameters(graphs: Sequence[Graph]) -> tuple[Parameter, ...]:
     """Merge the parameters of identical graphs: norms of shards become norms of whole parameters.
 
-    If several ranks have the same shard, the first of these ranks is used. If a shard is missing,
-    or if the gradient is not reduced over the ranks yet, the numbers of the first rank are kept,
-    and remain marked as those of a shard.
+    If several ranks have the same shard, the values of the first of these ranks are used. If a
+    shard is missing, or if the gradient is not reduced over the ranks yet, the values of the first
+    rank are kept, and remain marked as values of a shard.
     """
     ranks = [{each.name: each for each in graph.parameters} for graph in graphs]
     return tuple(_merge_shards([rank[name] for rank in ranks if name in rank]) for name in ranks[0])
@@ -247,7 +247,7 @@ def merge_findings(reports: Sequence[RankReport]) -> list[Finding]:
         across = find([report.graph for report in ordered])
         skipped = [each for each in across if each.rule == "skipped-step"]
         same = len({report.step.number for report in reports}) == 1
-        # If a rank ended early or skipped a step, other differences between ranks result from that.
+        # If a rank ended early or skipped a step, other differences between ranks are consequences.
         found += across if same and not skipped else skipped
     return found
 

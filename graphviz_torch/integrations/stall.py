@@ -1,10 +1,11 @@
 """Detect ranks that wait for each other, and print a message while they wait.
 
-Each rank counts its collectives. A thread checks twice a second whether the count has changed. If
-the count has not changed, the thread writes this rank's position to torchrun's store once, and
-removes the position when the count changes again. A rank that makes progress writes nothing. After
-some seconds without progress, a rank reads the positions of all ranks. The first rank that finds a
-difference prints a message.
+Each rank counts its collectives, and a thread checks twice a second whether the count has changed.
+If it has not changed, the thread writes this rank's position to torchrun's store, and removes the
+position when the count changes again. A rank that makes progress writes nothing.
+
+After some seconds without progress, a rank reads the positions of all ranks. The first rank that
+finds a difference prints a message.
 
 The thread also runs while the main thread waits in C++, because PyTorch releases the GIL there. No
 signal handler is needed: the message is printed while the ranks still wait.
@@ -25,8 +26,8 @@ from .ranks import Ranks
 
 STALL_SECONDS = 10.0  # after this time without progress, a rank reads the others' positions
 _POLL_SECONDS = 0.5
-# Rank n reads the positions n polls later than rank 0 (at most this many polls later). Usually only
-# one rank therefore has to read them.
+# Rank n reads the positions n polls later than rank 0, but at most this many polls later. Therefore
+# usually only one rank reads them.
 _MAX_DELAYS = 20
 
 
@@ -81,9 +82,9 @@ class StallWatch:
                 self._check_progress(monotonic())
 
     def _check_progress(self, now: float) -> None:
-        """Compare the number of collectives with the last one, and react if it has not changed.
+        """Check whether the number of collectives has changed since the last call of this method.
 
-        Without progress, this rank's position is published at first. Later a message is printed.
+        If it has not changed, this rank's position is published and, later, a message is printed.
 
         Args:
             now: the time in seconds, from `monotonic()`.
@@ -103,7 +104,7 @@ class StallWatch:
             self._announce(f"for {count_text(round(now - self._since), 'second')} ")
 
     def _announce(self, since: str) -> None:
-        """Print which ranks wait, unless another rank has printed it since this rank stalled.
+        """Print which ranks wait, unless another rank has printed this after this rank stalled.
 
         Args:
             since: how long this rank has made no progress, as text.

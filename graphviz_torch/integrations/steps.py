@@ -1,7 +1,7 @@
 """Record some steps of a training run: decide which steps, and where they begin and end.
 
-A step is called due if it has to be recorded. A run has one recording, which is paused between due
-steps, so that any other step costs no more than a counter. The last few recorded steps are kept for
+A step that has to be recorded is called due. A run has one recording, which is paused between due
+steps, so that all other steps cost no more than a counter. The last few recorded steps are kept for
 rules that compare steps.
 """
 
@@ -257,7 +257,7 @@ class LoopSteps(StepRecorder):
         )
         with record():  # the first recording registers hooks, which is impossible inside a hook
             pass
-        self._early = False  # True if recording has begun before the due step
+        self._early = False  # True if recording began before the due step
         self._process = os.getpid()
         self._tail = 0  # id of the process in which an optimizer has stepped in this step, or 0
         self._on_fork: Callable[[], object] | None = on_fork
@@ -330,7 +330,7 @@ class LoopSteps(StepRecorder):
 
 
 def _call(event: Event) -> tuple[object, ...] | None:
-    """Return a key of an event on a call, equal for all events on the same call; else None.
+    """Return a key that all events about the same call share; None for other events.
 
     The key ignores counts, which grow from report to report.
     """

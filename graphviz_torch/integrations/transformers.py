@@ -21,7 +21,7 @@ from .training import RaiseOn, Report
 class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """A callback that records training steps and logs findings, graphs and gradient norms.
 
-    Findings go to the log "graphviz_torch", graphs and norms to `loggers` and to the wandb and
+    Findings go to the log "graphviz_torch". Graphs and norms go to `loggers`, and to the wandb and
     MLflow runs that `report_to` has started. The `SummaryWriter` of `report_to` belongs to another
     callback, so pass a writer of your own in `loggers`.
 
@@ -51,7 +51,7 @@ class AutogradRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._steps.begin(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """If this step is recorded, end its recording and report it."""
+        """End the recording of this step and report it, if the step is recorded."""
         self.report.loggers = [*self._given, *_active_loggers()]
         self._steps.end()
 

@@ -38,7 +38,7 @@ PREFIX = "autograd/"
 Writer = str | Path | Any
 Write = Callable[[summary_pb2.Summary, int], None]
 
-_files = count()  # numbers for file names, since a process may write two files in one second
+_files = count()  # numbers for file names, because two files may be written in one second
 
 
 @contextmanager

@@ -29,8 +29,8 @@ from ..render.ranks.collectives import describe_collectives
 from .names import Names, device, names, operation
 
 # The Graphs tab merges consecutive entries of `input` that name the same node, so that `x * x`
-# would have one edge only. This entry between two such entries prevents that. It names no node, so
-# the tab skips it.
+# would have only one edge. This entry is inserted between two such entries to prevent this. The tab
+# skips it, because no node has this name.
 SEPARATOR_INPUT = "^|"
 _TYPES = {
     "float32": types_pb2.DT_FLOAT,
@@ -74,7 +74,7 @@ def graph_def(graph: Graph, *, backward: bool = False) -> tuple[graph_pb2.GraphD
     modules = {row.path: row for row in graph.modules}
     columns = columns_in(ModuleRow, graph.modules).items()
     marked = {node for node, _ in graph.outputs}
-    # Cached entries without a name, which are copied for nodes that differ only in their names.
+    # Cached entries without a name. They are copied for nodes that differ only in their names.
     alike: dict[Hashable, node_def_pb2.NodeDef] = {}
     for node in graph.nodes:
         moved = transfers.get(node.id, [])
@@ -179,8 +179,9 @@ def run_metadata(
             stats.all_end_rel_micros = took
             now += took
         elif not times and name == mark:
-            # If no node had a time, the Graphs tab would paint every node black. This time is not
-            # in the scale of the tab, because its start and end are the same number in JavaScript.
+            # If no node had a time, the Graphs tab would paint every node black. This time does not
+            # change the scale of the tab, because its start and end are the same number in
+            # JavaScript.
             stats.all_start_micros = 2**53
             stats.all_end_rel_micros = 1
         if sizes.get(name):

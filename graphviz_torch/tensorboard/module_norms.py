@@ -1,6 +1,6 @@
 """Write each module's gradient norm to a logger during training.
 
-A step that is not measured costs no more than a counter.
+The cost of a step that is not measured is that of a counter.
 """
 
 from __future__ import annotations
@@ -169,6 +169,6 @@ def _norm_dtype(dtype: torch.dtype) -> torch.dtype:
 
 @cache
 def _min_exact_norm(dtype: torch.dtype) -> float:
-    """Return the smallest exact norm. For a smaller norm, squares of elements underflow."""
+    """Return the smallest norm that is exact. For smaller norms, squares of elements underflow."""
     info = torch.finfo(dtype)
     return math.sqrt(info.tiny / info.eps)

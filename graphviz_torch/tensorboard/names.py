@@ -95,7 +95,7 @@ def device(label: str) -> str:
     kind, _, index = label.partition(":")
     if not kind:
         return ""
-    # The legend drops letters with which all names begin. "CPU" and "cuda" have none in common.
+    # The legend drops the letters with which all names begin. "CPU" and "cuda" share no letter.
     kind = "CPU" if kind == "cpu" else re.sub(r"\W", "_", kind)
     return f"/device:{kind}:{index if index.isdigit() else 0}"
 

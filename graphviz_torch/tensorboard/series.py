@@ -1,9 +1,9 @@
 """Build TensorBoard summaries of gradient norms over the steps of a training run.
 
-The summaries are scalars, charts and a ridge plot. If scalars were written after a single step, the
-Scalars tab would show a card with only one point for each layer. Therefore the scalars of the first
-step are written together with those of the second step. The ridge plot, which shows single steps,
-is written at once.
+The summaries are scalars, charts and a ridge plot. After a single step, the Scalars tab would show
+a card with only one point for each layer. The scalars of the first step are therefore written
+together with those of the second step. The ridge plot, which shows single steps, is written at
+once.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from .module_norms import ModuleNorms, Writer
 _LOG = logging.getLogger("graphviz_torch")
 # Gradients of intermediate results are kept only if a step takes less than this many seconds.
 _MAX_SECONDS_KEPT = 1e-2
-_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # number of steps to record: after a report, in all
+_STEPS_AFTER_REPORT, _MAX_RECORDED_STEPS = 2, 8  # steps to record: after each report, and in total
 
 
 class _Hooks:
@@ -122,9 +122,9 @@ class Watching:
             self._log_failure(error)
 
     def _check_loss(self, event: EngineCalled) -> None:
-        """Report a NaN loss; for an infinite loss, only keep a message.
+        """Report a NaN loss. For an infinite loss, only store the message for a later report.
 
-        A GradScaler may skip the step after an infinite loss, which is then no problem.
+        An infinite loss is harmless if a GradScaler skips the optimizer step.
         """
         found = self._rerun.loss(event)
         self._infinite = ""

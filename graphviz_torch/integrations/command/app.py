@@ -30,7 +30,7 @@ from .run import add_compiled, add_simulate
 
 _PACKAGE = Path(__file__).parents[2]
 _KILL_AFTER = 10  # seconds from SIGTERM to SIGKILL
-# Environment variables, of which at least one is set on Linux if a graphical browser can be opened.
+# On Linux, at least one of these environment variables is set if a browser can be opened.
 _SCREENS = {"BROWSER", "DISPLAY", "WAYLAND_DISPLAY"}
 _CTRL_C_WAIT = 2  # seconds that a process has to end by itself after Ctrl-C
 _POLL_SECONDS = 0.1
@@ -143,7 +143,7 @@ def _terminated_after(process: subprocess.Popen[bytes]) -> Iterator[subprocess.P
 
 
 def _start(parsed: argparse.Namespace, recording: Path) -> subprocess.Popen[bytes]:
-    """Start the script in a process that records its steps into a growing file.
+    """Start the script in a process that appends each recorded step to a file.
 
     Raises:
         FileNotFoundError: if the script does not exist.
@@ -189,7 +189,7 @@ def _wait_for_server(
             recording.with_name(ENDED).write_text(str(script.returncode))
             break
         if recording.with_name(STOP).exists():
-            # SIGINT is what Ctrl-C sends: the script can catch it to save its state.
+            # Ctrl-C sends SIGINT, which the script can catch to save its state.
             _terminate(script, by=signal.SIGINT if os.name == "posix" else signal.SIGTERM)
         time.sleep(_POLL_SECONDS)
     return server.wait()

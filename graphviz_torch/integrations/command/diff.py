@@ -85,7 +85,7 @@ def _compare_values(parsed: argparse.Namespace, titles: tuple[str, str]) -> int:
         pairs = [(one, steps_of_b[one.number]) for one in a.steps if one.number in steps_of_b]
     if not pairs:
         found = first_difference(a, b, titles=titles)
-    for one, other in pairs:  # a difference in one step makes the weights of all later steps differ
+    for one, other in pairs:  # a difference in one step changes the weights of all later steps
         at = (f"{titles[0]}@{one.number}", f"{titles[1]}@{one.number}")
         found = first_difference(one, other, titles=at)
         if found:

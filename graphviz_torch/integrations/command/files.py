@@ -19,7 +19,7 @@ from ...graph.text import printable
 PIPE = Path("-")
 
 _RED, _GREEN, _YELLOW, _BLUE = 31, 32, 33, 34
-# Regular expression for a part of a report -> ANSI color of this part.
+# Regular expression -> ANSI color of the text that it matches in a report.
 SEVERITIES = {
     r"✖ [\w-]+|^error\b(\[[\w-]+\])?": _RED,
     r"⚠ [\w-]+|^warning\b(\[[\w-]+\])?": _YELLOW,
@@ -81,7 +81,7 @@ def default_output(file: Path, suffix: str) -> Path:
 
 
 def say(text: object, colors: Mapping[str, int] | None = None, file: TextIO | None = None) -> None:
-    """Print a text with its control characters escaped, and optionally with ANSI colors.
+    """Print a text with escaped control characters and, optionally, ANSI colors.
 
     If the reader of a pipe, such as a pager, closes the pipe, later output is discarded without an
     error.

@@ -23,7 +23,7 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...] = ()  # suffixes of file names that select the format
     printed: bool = False  # True if `export` without -o prints the text instead of writing a file
     titled: bool = False  # True if `title` is an argument; the default is the name of the file
-    # True if the layout may take seconds, so that `run` does not do it each step.
+    # True if the layout may take seconds, so that `run` does not write this format in each step.
     slow: bool = False
     run_options: Mapping[str, Any] = _NOTHING  # keyword arguments for the function in `run -o`
 

@@ -1,9 +1,8 @@
-"""Child processes and temporary folders that do not outlive the command.
+"""Start child processes and create temporary folders that do not outlive the command.
 
 The child process has the read end of a pipe, and only the command's process has the write end. When
 the command ends, even by SIGKILL, the pipe is closed. The child then removes the command's
-temporary folder and ends. Any folder that still remains is removed when `app` or `view` starts
-again.
+temporary folder and ends. If a folder is left over, the next `app` or `view` command removes it.
 
 The child runs this module, which waits for the pipe in a thread while it runs another module:
 

@@ -44,8 +44,8 @@ def given_options(parsed: argparse.Namespace, function: Callable[..., Any]) -> d
 def shell_text(text: str, flag: str) -> str:
     """Reword the description of a keyword argument for the command line.
 
-    "None does so" becomes "left out, it does so", "False" becomes the flag with "no-", and text on
-    Python values is removed.
+    "None does so" becomes "left out, it does so", "False" becomes the flag with "no-", and text
+    about Python values is removed.
 
     >>> shell_text("draw it as one; None does so where there are many; False never.", "--fold")
     'draw it as one; left out, it does so where there are many; --no-fold never.'

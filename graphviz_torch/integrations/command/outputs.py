@@ -1,11 +1,13 @@
 """Write the report and the files of `graphviz-torch run` while the script runs.
 
-Files are written early, so that they survive any end of the script: a signal, `os._exit`, a crash,
-or a batch system that stops the job. No signal handler is installed. With `--steps N`, a step is
-written as soon as its optimizer has stepped. With `--steps 0`, all steps that ended within a
-quarter of a second are written together when the next step begins, so that only these steps are
-lost if the process is killed. At the end of the script, the report with all findings is printed,
-and files that do not contain the last step are written again.
+Files are written early, so that recorded steps are not lost if the script ends by a signal, by
+`os._exit`, by a crash, or because a batch system stops the job. No signal handler is installed.
+With `--steps N`, a step is written as soon as its optimizer has stepped. With `--steps 0`, all
+steps that ended within a quarter of a second are written together when the next step begins. If the
+process is killed, only these steps are lost.
+
+At the end of the script, the report with all findings is printed, and files that do not contain the
+last step are written again.
 
 A ".json" or ".json.gz" file contains all steps; files of other formats show the last step. A
 picture may take seconds to lay out. Pictures are therefore drawn only after the first recorded
@@ -100,7 +102,7 @@ class Outputs:
         self._recorded = 0  # number of added steps, including steps without nodes
         self._news: list[Finding] = []  # findings not yet printed
         self._said: list[Finding] = []  # findings printed while the script ran
-        self._at_step = 0  # number of steps when findings were last printed
+        self._at_step = 0  # number of recorded steps when findings were last printed
         self._ranks = Ranks.from_environment()
         self._stall: Any = None
         if self._ranks is not None:
@@ -108,7 +110,7 @@ class Outputs:
 
             self._stall = StallWatch(self._ranks, self._say)
         self._experimented = False
-        # True while the script runs: no error of this class may reach the script.
+        # True while the script runs, in which case no error of this class may reach the script.
         self.running = True
 
     def warn_of_missing_folders(self) -> None:
@@ -339,9 +341,9 @@ class Outputs:
         return RankReport(rank, self._steps, found, self._run.last)
 
     def _gather(self, ranks: Ranks) -> str:
-        """Merge the reports of all ranks, and return text on the ranks.
+        """Merge the reports of all ranks, and return a text about the ranks.
 
-        The text has the number of ranks, and names ranks that ended early or sent no report.
+        The text contains the number of ranks, and names ranks that ended early or sent no report.
         """
         reports = {0: self._report(0), **ranks.reports(seconds=WAIT)}
         steps = {rank: report.step for rank, report in reports.items() if report.graph.nodes}
@@ -402,7 +404,7 @@ class Outputs:
         ]
 
     def _write_file(self, path: Path) -> bool:
-        """Write one file. Return False if the file needs a step and none was recorded."""
+        """Write one file. Return False if the file needs a recorded step and there is none."""
         found = _by_severity(self._found)
         if path == self._parsed.write_baseline:
             write_baseline(path, found)

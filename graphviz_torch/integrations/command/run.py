@@ -1,9 +1,11 @@
 """`graphviz-torch run`: run a script unchanged, record its first steps, and report problems.
 
-The output, arguments and tracebacks of the script are the same as without this command. So is the
-exit code, except that 0 becomes 1 if there is a finding that `--fail-on` names, or 2 if nothing was
-recorded or a file could not be written. `StepEnds` detects where steps end. After the last recorded
-step, only learning rates, schedulers and batches are observed, and the script runs at full speed.
+The output, arguments and tracebacks of the script are the same as without this command. The exit
+code is also the same, with two exceptions: 0 becomes 1 if there is a finding that `--fail-on`
+names, and 2 if nothing was recorded or a file could not be written.
+
+`StepEnds` detects where steps end. After the last recorded step, only learning rates, schedulers
+and batches are observed, and the script runs at full speed.
 
 Only the main thread of this process is recorded. The report counts other threads and child
 processes that train. Under torchrun every rank is recorded, and rank 0 writes one file and one
@@ -52,7 +54,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add_report(parser, fail_on="never")
     how = argparse.BooleanOptionalAction
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
-    # `graphviz-torch app` passes this, so that fewer and fewer steps are recorded in a long run.
+    # `graphviz-torch app` passes this option to record fewer and fewer steps in a long run.
     parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("script", metavar="SCRIPT", help="the script to run")
     text = "arguments of the script"
@@ -81,7 +83,7 @@ def _run(parsed: argparse.Namespace) -> int:
     _check(parsed)
     script = Script(parsed.script, parsed.args, module=parsed.module)
     limit = sys.getrecursionlimit()
-    # The script can recurse as deep as without this command.
+    # Raise the limit, so that the script can recurse as deep as without this command.
     sys.setrecursionlimit(limit + _frames_below())
     try:
         if parsed.simulate is None:

@@ -140,7 +140,7 @@ def _show(error: BaseException) -> None:
 class Children:
     """A counter of forked child processes that train.
 
-    A memory map shared by all processes has a byte for each process id, which a child sets.
+    All processes share a memory map with one byte for each process id. A child sets its byte.
     """
 
     def __init__(self) -> None:
@@ -154,8 +154,8 @@ class Children:
         """Return a clause with the number of child processes; "" if there are none.
 
         Args:
-            alone: True if this process recorded nothing. Then, if no forked child trained, the
-                child processes that `multiprocessing` started are counted.
+            alone: True if this process recorded nothing. In this case, if no forked child trained,
+                the child processes that `multiprocessing` started are counted.
         """
         count, did = self._marks[:].count(1), "trained"
         if not count and alone and "multiprocessing" in sys.modules:

@@ -73,8 +73,8 @@ def read_baseline(path: Path) -> Counter[str]:
 def new_findings(found: Iterable[Finding], known: Counter[str]) -> list[Finding]:
     """Return the findings that are not in the baseline, in their order.
 
-    If the baseline (`known`) has a fingerprint n times, the first n findings with this fingerprint
-    are left out.
+    If the baseline (`known`) contains a fingerprint n times, the first n findings with this
+    fingerprint are left out.
     """
     left, new = Counter(known), []
     for each in found:

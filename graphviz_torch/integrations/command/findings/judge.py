@@ -70,13 +70,13 @@ class Judge:
 
     @property
     def remarks(self) -> list[str]:
-        """Messages on the silenced findings, and on comments with unknown ids of rules."""
+        """Messages about silenced findings, and about comments with unknown rule ids."""
         ids = sorted({rule for rule, _ in self._silenced})
         text = f"{count_text(len(self._silenced), 'finding')} silenced: {', '.join(ids)}"
         return [text] * bool(ids) + list(self._mistyped)
 
     def exit_code(self, reported: Iterable[Finding]) -> int:
-        """Return 1 if a finding has the severity in `--fail-on` or a worse one, else 0."""
+        """Return 1 if a finding has at least the severity that `--fail-on` names, else 0."""
         least = self._fail_on
         return int(least is not None and any(each.is_at_least(least) for each in reported))
 
@@ -132,7 +132,7 @@ def _table(file: Path, text: str) -> dict[str, list[str]]:
 
 
 def _check_ids(ids: Iterable[str]) -> frozenset[str]:
-    """Return the ids as a set; raise ValueError if no rule has one of them."""
+    """Return the ids as a set; raise ValueError for an id that no rule has."""
     known = rules()
     return frozenset(known.by_id(id).id for id in ids)
 

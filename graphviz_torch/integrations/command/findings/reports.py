@@ -165,7 +165,7 @@ class CopyCounts:
 
 
 def totals(found: Sequence[Finding]) -> str:
-    """Return how many findings each severity has: "2 errors, 1 note"."""
+    """Return the number of findings by severity as text: "2 errors, 1 note"."""
     return counts_text(found) or NOTHING_FOUND
 
 

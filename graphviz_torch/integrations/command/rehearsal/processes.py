@@ -35,8 +35,8 @@ def rehearse_ranks(parsed: argparse.Namespace) -> int:
 def compare_ranks(parsed: argparse.Namespace) -> int:
     """Check that the ranks call the same collectives in the same order.
 
-    One rank is rehearsed for all ranks that play the same role. Return 1 if the ranks differ, else
-    0; if a rehearsal fails, return its exit status.
+    Of ranks with the same role, only one is rehearsed. Return 1 if the ranks differ, else 0; if a
+    rehearsal fails, return its exit status.
     """
     orders: dict[int, list[CollectiveCall]] = {}
     wanted = [*parsed.rank] or [0]
