@@ -101,7 +101,7 @@ class ExecutionOrder:
         self._rows: list[Any] | None = None  # None if no node is hooked
 
     def watch(self) -> None:
-        """Begin to record, because nodes may be hooked. Before, `rows` and `nodes` are None."""
+        """Begin to record the order. Before this call, `rows` and `nodes` return None."""
         self._rows = []
 
     @property

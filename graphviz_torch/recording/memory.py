@@ -59,7 +59,7 @@ class Checkpoint:
     """A checkpointed segment, and how often its forward ran again. It keeps no tensor alive."""
 
     nodes: frozenset[int]  # ids of the segment's nodes that save tensors
-    start: int  # backward repeats the operations of the nodes start <= sequence number < stop
+    start: int  # backward repeats the operations of nodes with start <= sequence number < stop
     stop: int
     saved: int  # number of tensors that the segment's forward saves
     # PyTorch's own counter: backward -> number of tensors that the repeated forward has saved

@@ -51,7 +51,7 @@ from .program.program import Options
 from .program.source_lines import raising_position
 
 _REPLAY_NOTE = "the effects of a CUDA graph replay"
-_LEAVES_MODULE = "on_module_end"  # the services handle this event last, see `receivers`
+_LEAVES_MODULE = "on_module_end"  # the program's services handle this event last, see `receivers`
 
 
 class _InnerBackward(NamedTuple):

@@ -22,7 +22,7 @@ from typing import Any
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
 from ...internals.frames import CodePosition
 from ...internals.hooks.calls import running_function
-from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIssued, Group
+from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIssued, RankGroup
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta
@@ -41,7 +41,7 @@ class _Record:
     kind: CollectiveKind
     nbytes: int
     dtype: str
-    group: Group
+    group: RankGroup
     phase: CollectivePhase
     source: Source | None
     owner: CollectivePayload

@@ -17,7 +17,7 @@ from ...internals.hooks.collectives.watch import (
     CollectiveAwaited,
     CollectiveStarted,
     CollectiveWatch,
-    Group,
+    RankGroup,
 )
 from ..program.source_lines import short_names
 
@@ -49,7 +49,7 @@ class CollectiveCounter:
     def __init__(self) -> None:
         self.moves = 0  # incremented when a collective or a wait begins or ends
         self._times: dict[_Site, int] = {}  # number of collectives started at each site
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, RankGroup] = {}
         self._recent: OrderedDict[int, _Site] = OrderedDict()  # call number -> site
         self._last: _Site | None = None  # site of the collective started last
         self._at: _Site | None = None  # site of the collective that runs or is waited for

@@ -34,7 +34,7 @@ from torch import Tensor
 from ...graph import CollectivePhase, TensorMeta
 from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
-from ...internals.hooks.collectives.watch import CollectiveIssued, Group
+from ...internals.hooks.collectives.watch import CollectiveIssued, RankGroup
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.sharding import find_caller, mesh_dimensions
 from ...internals.tensors.memory import storage_id, storage_ref
@@ -120,7 +120,7 @@ class PayloadResolver:
             self._program.module if module is None else module, (), caller.change
         )
 
-    def group(self, group: Group) -> str:
+    def group(self, group: RankGroup) -> str:
         """Return a process group's mesh dimension, or else its ranks; "" if it has all ranks."""
         if group.name in self._dimensions:
             return self._dimensions[group.name]

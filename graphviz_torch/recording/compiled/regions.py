@@ -46,14 +46,14 @@ class Regions:
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
-        """Store the `Trail`s of a compiled callable's arguments, before it runs."""
+        """Store the `Trail`s (detached histories) of a compiled callable's arguments."""
         tracker = self._program.tracker
         if self._program.is_here() and tracker.known:
             with unseen_calls():
                 self._entered = tracker.trails(tensors(given)), sequence_number()
 
     def on_region_exit(self) -> None:
-        """Handle the end of a compiled callable.
+        """Record which cuts a compiled callable used, at the end of its call.
 
         The operations of a callable that ran no graph were not observed. If arguments of such a
         callable are results of cuts, the last node that it created is recorded as their user.

@@ -40,7 +40,7 @@ _RENAMED = {"NativeBatchNormLegitBackward0": "NativeBatchNormBackward0"}
 class _Operation(NamedTuple):
     """An operation that created nodes."""
 
-    start: int  # the operation created the nodes start <= sequence number < end
+    start: int  # the operation created nodes with start <= sequence number < end
     end: int
     meta: dict[str, Any]  # `meta` of the operation's node in Dynamo's graph
     function: str = ""  # name of the custom Function that the operation applied, if any
@@ -188,7 +188,7 @@ class OperationTrace:
         return self._region
 
     def expect_node(self, start: int, end: int) -> None:
-        """Expect the node of this region among the nodes start <= sequence number < end."""
+        """Expect the node of this region among nodes with start <= sequence number < end."""
         if self._region is not None:
             expect_region(start, end, self._region)
 
@@ -296,7 +296,7 @@ def _region_cut(
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """Return the part of a cut that concerns one operand, as plain values.
+    """Return the `RegionCut` for one operand of a cut.
 
     Args:
         cut: the cut.
@@ -323,7 +323,7 @@ def _region_cut(
 
 
 def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """Return the events of calls with two tensors, from each line the latest of equal events."""
+    """Return the events of calls with two tensors; of equal events at a line, only the latest."""
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:

@@ -53,7 +53,7 @@ from ..listener import GraphValues, Listener, Reach, RegionRan
 from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
 from ..program.source_lines import source_text
-from ..program.tracking import Trail, inwards, public_name
+from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, caller_of_checkpoint, cut_name, detached_results, tensors_read
@@ -84,7 +84,7 @@ class Cuts(Listener):
         self._records: list[CutRecord] = []
         # Cuts whose operands are all parameters. The key contains function, line and parameters.
         self._parameter_cuts: dict[Any, tuple[CutOperands, ...]] = {}
-        self._reads: dict[CutOperands, None] = {}  # latest reads into Python
+        self._reads: dict[CutOperands, None] = {}  # latest cuts that read a value into Python
         self._inside: list[InsideTrails] = []  # compiled regions with cuts that ran in this step
 
     def on_call_start(self, event: Calling) -> None:
@@ -103,7 +103,7 @@ class Cuts(Listener):
         if self.program.is_here() and torch.is_grad_enabled():
             own = [event.filled[event.group.ranks.index(event.group.rank)]]
             made_by = [leaf_or_maker(operands[0])]
-            self._lead(
+            self._set_trails(
                 own, self._new_cut("all_gather", made_by, operands, own, sys._getframe(1)), {}
             )
 
@@ -120,7 +120,7 @@ class Cuts(Listener):
             if self._detached:
                 operands, self._detached = list(self._detached), {}
                 cut = self._new_cut("detach_", operands, [result], [result], frame)
-                self._lead([result], cut, {})
+                self._set_trails([result], cut, {})
                 return
             # Calls of the optimizer's own code, which update parameters, are not cuts.
             steps = self.program.steps
@@ -143,7 +143,7 @@ class Cuts(Listener):
                 self._records.append(record.cut)
         if trails.by_cut:
             self._inside.append(trails)
-        trails.lead(event, self._tracker)
+        trails.set_trails(event, self._tracker)
 
     def add_to_regions(
         self, regions: Mapping[int, Region], backward: Backward
@@ -184,7 +184,7 @@ class Cuts(Listener):
             if (lost := detached_results(given, made)) is None:
                 return
             start = self._cut(func, operands[:_MAX_OPERANDS], lost, frame)
-        self._lead(made, start, behind if begin == end else {})
+        self._set_trails(made, start, behind if begin == end else {})
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
         """Return the nodes upstream of cuts that the graph has to show.
@@ -261,7 +261,7 @@ class Cuts(Listener):
         Args:
             behind: the trails of the call's operands.
             func: the called function.
-            numbers: the call created the nodes with numbers[0] <= sequence number < numbers[1].
+            numbers: the call created nodes with numbers[0] <= sequence number < numbers[1].
             made: results of the call.
         """
         start, end = numbers
@@ -345,7 +345,7 @@ class Cuts(Listener):
             self._read(origin)
         return (origin,)
 
-    def _lead(
+    def _set_trails(
         self, made: list[Tensor], start: tuple[CutOperands, ...], behind: dict[Trail, None]
     ) -> None:
         """Assign a trail to those results of a call that require no gradient.
@@ -360,7 +360,7 @@ class Cuts(Listener):
             alone = not start and len(behind) == 1
             trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
             for tensor in cut_off:
-                self._tracker.lead(tensor, trail)
+                self._tracker.set_trail(tensor, trail)
 
     def on_release(self, event: None) -> None:
         """Drop the references to nodes that created operands, but not those to leaf operands."""
@@ -384,7 +384,7 @@ class Cuts(Listener):
         Except after a failure, a cut outside of all modules whose operands are leaves is returned
         without operands if no node used its result. An example is a norm of weights for a log.
         """
-        for trail in inwards(self._tracker.used):
+        for trail in with_predecessors(self._tracker.used):
             after = trail.after or []
             for origin in trail.starts:
                 origin.cut.after = sorted({*origin.cut.after, *after})[-_MAX_USES:]

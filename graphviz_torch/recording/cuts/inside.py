@@ -34,7 +34,7 @@ class InsideTrails:
         self.start, self.end = event.start, event.end
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
-    def lead(self, event: RegionRan, tracker: Tracker) -> None:
+    def set_trails(self, event: RegionRan, tracker: Tracker) -> None:
         """Assign a trail to each result that depends on a cut inside or on a detached input."""
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
@@ -42,7 +42,7 @@ class InsideTrails:
                 behind = {trail: None for cut, trail in self.by_cut.items() if i in cut.results}
                 behind |= tracker.trails(event.given[j] for j in inputs)
                 if behind:
-                    tracker.lead(one, Trail((), tuple(behind)))
+                    tracker.set_trail(one, Trail((), tuple(behind)))
 
 
 def used_outside(

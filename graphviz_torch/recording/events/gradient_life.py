@@ -63,7 +63,7 @@ class _LineBackward:
 
 
 class GradientLife(Listener):
-    """Listener that reports misuse of gradients, from backwards, steps, and accesses to `.grad`."""
+    """Listener that observes backwards, steps and `.grad`, and reports misuse of gradients."""
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
@@ -76,7 +76,7 @@ class GradientLife(Listener):
 
     def _begin(self) -> None:
         self._fresh: set[int] = set()  # id() of parameters with an unused gradient
-        # True if a gradient was used since the last time that all were used or cleared.
+        # True if any gradient was used since all gradients were last used or cleared.
         self._used = False
         self._stepped: set[int] = set()  # id() of parameters whose gradient a step used
         self._stepping = False  # True during an optimizer step, whose closure may run backward
@@ -140,7 +140,7 @@ class GradientLife(Listener):
             self._on_gradients(set(reached), call.loss_scale is not None, call.place)
 
     def _on_gradients(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
-        """Handle a backward that added to gradients.
+        """Record a backward that added to gradients.
 
         Args:
             reached: id() of the parameters whose gradients backward computed.
@@ -173,7 +173,7 @@ class GradientLife(Listener):
             self._norm_clip = None  # the line is reported once, not for each parameter
 
     def _on_unscale(self) -> None:
-        """Handle that the GradScaler divided the gradients by the loss scale.
+        """Record that the GradScaler divided the gradients by the loss scale.
 
         This counts as a use of the gradients, since the scaler may skip the optimizer's step.
         """
@@ -340,7 +340,7 @@ class GradientLife(Listener):
             if moment == "in time" and self.events.backwards > earlier:
                 moment = "each backward"
             self._clipped.add(storage_id(gradient))
-        if moment is not None and moment not in self._clips:  # reported once per kind
+        if moment is not None and moment not in self._clips:  # each kind is reported once
             self._clips.add(moment)
             clip = GradientClip(function=clipping_function(frame), moment=moment)
             place = self.program.place(frame)

@@ -34,8 +34,8 @@ from ..live import roots_of
 from ..program import Program
 from .code import codes, find_method_call
 
-_MAX_LINES = 64  # lines that call backward and are observed
-_MAX_GRAPHS = 4  # latest retained graphs that are compared with later backwards, per line
+_MAX_LINES = 64  # maximum number of observed lines that call backward
+_MAX_GRAPHS = 4  # maximum number of retained graphs per line to compare with later backwards
 
 
 @dataclass(slots=True)

@@ -24,14 +24,14 @@ from ..listener import Listener
 from ..program import Program
 from ..program.events import NodeLine
 
-_MAX_MEANS = 64  # number of means that are checked in one step
+_MAX_MEANS = 64  # maximum number of means to check in one step
 _PASSES = ("NegBackward0", "ViewBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
-_MAX_NODES = 4  # largest number of nodes between the mask and the mean
+_MAX_NODES = 4  # maximum number of nodes between the mask and the mean
 
 
 @dataclass(slots=True)
 class _CheckedMean:
-    """A mean of masked values, with the number of zeros of the mask on its device."""
+    """A mean of masked values, with counts of the mask's values that are still on a device."""
 
     place: CodePosition | None
     number: int  # sequence number of the node of the mean

@@ -43,7 +43,7 @@ from ...internals.tensors.pytree import tensors
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ...tracing.nodes import GradFn
 from ..backward import Backward
-from ..gradients.cpu import each_finite, sums_up
+from ..gradients.cpu import each_finite, has_finite_sum
 from ..listener import BackwardBegan, Columns, Listener
 from ..program import Program
 from ..program.events import NodeLine
@@ -178,7 +178,7 @@ class FiniteResults(Listener):
         super().__init__(program)
         self._first = _FirstNonfinite(self.program)
         self._notes: dict[int, str] = {}  # sequence number of a node -> its note in this step
-        self._missing = {"NaN", "Inf"}  # kinds that this forward has not computed so far
+        self._missing = {"NaN", "Inf"}  # not computed by this forward so far
         # Sequence numbers of nodes, and the sums of their results on devices other than the CPU.
         self._sums: list[tuple[int, Probe]] = []
         self._seen = False  # True if a result of the current forward was non-finite
@@ -234,7 +234,7 @@ class FiniteResults(Listener):
             return
         if not tensor.is_cpu:
             self._sums.append((number, Probe(torch.sum(tensor, dtype=torch.float32))))
-        elif not sums_up(tensor):
+        elif not has_finite_sum(tensor):
             for name in sorted(self._missing):
                 is_it = torch.isnan if name == "NaN" else torch.isinf
                 count = int(TensorBase.item(torch.sum(is_it(tensor))))

@@ -213,7 +213,7 @@ class BackwardSnapshot:
         return ""
 
     def _count(self, node: int, masks: Iterable[tuple[Tensor, str]]) -> None:
-        """Count the elements that explain NaN or Inf.
+        """Count the True elements of masks, which explain why a node computed NaN or Inf.
 
         Results on devices other than the CPU are added to `flags`, to be copied later.
         """

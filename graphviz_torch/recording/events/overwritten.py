@@ -1,8 +1,9 @@
 """Find trained weights that the program overwrites between two optimizer steps.
 
-Before the first copy into a trained parameter after a step, a few of its values are kept. If they
-are others at the next step, the steps before the copy were lost. A program that evaluates with
-other weights, and restores its own before the next step, is not reported.
+When a trained parameter is overwritten for the first time after an optimizer step, a few of its old
+values are stored. If the parameter has other values at the next step, the updates before the copy
+are lost. A program that evaluates with other weights, and restores the trained weights before the
+next step, is not reported.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from ..listener import Listener, Resumed
 from ..program import Program
 from ..program.in_place import same_memory
 
-_MAX_VALUES = 64  # number of values of a parameter that are compared
-_MAX_PARAMETERS = 10_000  # number of trained parameters that are remembered
-_MAX_COMPARED = 16  # number of overwritten parameters that are compared between two steps
+_MAX_VALUES = 64  # maximum number of values of a parameter to compare
+_MAX_PARAMETERS = 10_000  # maximum number of trained parameters to remember
+_MAX_COMPARED = 16  # maximum number of overwritten parameters to compare between two steps
 
 
 @dataclass(slots=True)

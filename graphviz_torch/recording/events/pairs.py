@@ -35,7 +35,7 @@ from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import TensorRecord
 
-_MAX_INTENDED = 256  # number of latest items of each kind that are remembered, such as sums
+_MAX_INTENDED = 256  # maximum number of remembered items of each kind, such as sums
 _MIN_SUMS = 2  # a line with fewer unused sums is not reported
 _MIN_EQUAL = 3  # a term with the same value in fewer steps is not reported
 _ROUNDING = 1e-6  # relative difference of values that count as the same

@@ -48,8 +48,8 @@ _MODULE_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 _CONTAINERS = ("list", "dict")
 _LISTS = frozenset((torch.nn.ModuleList, torch.nn.Sequential))
 _MAX_HARMLESS_NAMES = 10_000
-_MAX_LINES = 256  # lines that call backward and are observed
-_OWN_REFERENCES = 3  # the recording's own references to a module: table, variable, argument
+_MAX_LINES = 256  # maximum number of observed lines that call backward
+_OWN_REFERENCES = 3  # number of the recording's own references: table, variable, argument
 
 
 _HARMLESS: set[str] = set()  # attribute names that do not look like requires_grad
@@ -330,7 +330,7 @@ def _contains(item: Any, owner: Any) -> bool:
     return any(each is owner for each in chain(item.modules(), item.parameters()))
 
 
-_MAX_LEAVES = 256  # latest leaves created by the program that are kept
+_MAX_LEAVES = 256  # maximum number of leaves created by the program to remember
 
 
 class Leaves(Listener):

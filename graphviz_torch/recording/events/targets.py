@@ -38,12 +38,12 @@ from ..program import Program
 from ..program.events import TensorRecord
 
 _MIN_TARGETS = 16  # fewer targets may be equal by chance, and are not reported
-_MAX_CALLS = 256  # loss calls that are checked in one step
+_MAX_CALLS = 256  # maximum number of loss calls to check in one step
 _SCALES = ("DivBackward0", "MulBackward0")
 _SHAPES = ("ViewBackward0", "UnsafeViewBackward0", "SqueezeBackward0", "SqueezeBackward1")
 _SCORES = ("CatBackward0", "StackBackward0", "BmmBackward0")
-_UNEQUAL = 2  # reported if one call averages this many times as many targets as another
-_MAX_NODES = 8  # nodes searched upstream of a loss's input
+_UNEQUAL = 2  # calls are reported if one averages this many times as many targets as another
+_MAX_NODES = 8  # maximum number of nodes to search upstream of a loss's input
 
 
 # The functions below call torch's functions, because a program may have replaced tensor methods.
@@ -172,7 +172,7 @@ class Targets(Listener):
         self._look(event, target, "constant" if outside is None else "outside", outside)
 
     def _look_at_range(self, event: Called, given: Any, target: Any) -> None:
-        """Start the check whether the activation that computed the input can reach the target."""
+        """Start to check whether the activation that computed the input can return the target."""
         fn = given.grad_fn if type(given) is Tensor else None
         while fn is not None and fn.name() in _SHAPES:
             fn = next(iter(sources_of(fn)), None)

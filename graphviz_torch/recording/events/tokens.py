@@ -4,8 +4,8 @@ Padding must not be counted by the loss, and attention must not attend to it. A 
 the next token needs targets that are shifted by one, and an attention that is causal.
 
 A token is padding if it is the `padding_idx` of the embedding, or if several rows of a batch end
-with a run of it and it occurs nowhere else. The comparisons run on the tokens' device, and their
-results are read at the end of the step.
+with repetitions of the token, and it occurs nowhere else in the batch. The comparisons run on the
+tokens' device, and their results are read at the end of the step.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ..listener import Listener
 from ..program import Program
 from ..program.events import UserLine
 
-_MAX_CALLS = 64  # calls that are checked in one step
-_MAX_BATCHES = 4  # batches of tokens that are kept until the next backward
-_MAX_TOKENS = 1 << 20  # tokens of a batch that is kept
-_MIN_ROWS = 2  # rows that end with a run of padding
+_MAX_CALLS = 64  # maximum number of calls to check in one step
+_MAX_BATCHES = 4  # maximum number of batches of tokens to keep until the next backward
+_MAX_TOKENS = 1 << 20  # maximum number of tokens of a batch that is kept
+_MIN_ROWS = 2  # a repeated last token is padding if at least this many rows end with it
 _LAGS = (0, 1, 2)
-_MIN_COMPARED = 8  # compared targets, for a shift to be known
+_MIN_COMPARED = 8  # minimum number of targets from which a shift is inferred
 
 
 @dataclass(slots=True)
@@ -41,8 +41,8 @@ class _EmbeddedTokens:
     """A batch of tokens that an embedding got, with its padding."""
 
     tokens: Tensor  # a copy
-    token: Tensor  # the token that pads; -1 if there is no padding
-    classes: int  # number of the embedding's vectors
+    token: Tensor  # the padding token; -1 if there is no padding
+    classes: int  # vocabulary size of the embedding
     place: CodePosition | None
 
     @property
@@ -57,14 +57,14 @@ class _PaddingUse:
     event: UsedPadding
     place: CodePosition | None
     embedded: CodePosition | None
-    numbers: Probe  # the token that pads, the number of its uses, and that of other uses
+    numbers: Probe  # [padding token, number of its uses]
     among: int  # number of targets, or of tokens, among which the uses are counted
     allowed: int = 0  # number of uses that are not reported
 
 
 @dataclass(slots=True)
 class _Attention:
-    """A call of attention without a mask that is not causal."""
+    """A call of attention that has no mask and is not causal."""
 
     function: str
     place: CodePosition | None
@@ -77,7 +77,7 @@ class _Shift:
 
     event: TokenShift
     place: CodePosition | None
-    numbers: Probe  # number of compared targets, then that of unequal ones for each lag
+    numbers: Probe  # [number of compared targets, then for each lag the number of unequal ones]
     length: int  # number of tokens of a sequence
     only: bool  # True if no other batch of tokens was embedded since the last backward
     attentions: list[_Attention]
@@ -249,7 +249,7 @@ class TokenUses(Listener):
 
 
 def _trailing_token(tokens: Tensor) -> Tensor:
-    """Return the token that pads the ends of rows; -1 if there is none."""
+    """Return the padding token at the ends of rows; -1 if there is none."""
     ends = torch.eq(torch.select(tokens, 1, -1), torch.select(tokens, 1, -2))
     last = torch.where(ends, torch.select(tokens, 1, -1), -1)
     token = torch.amax(last)
@@ -288,7 +288,9 @@ def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:
 
 
 def _differences(target: Tensor, tokens: Tensor, ignored: Any) -> Tensor:
-    """Return the number of counted targets, and for each lag that of targets unlike the token.
+    """Return [number of counted targets, then for each lag the number of unequal targets].
+
+    A target is unequal at a lag if it differs from the token that many positions after its own.
 
     Args:
         target: the targets, with a row for each row of tokens.

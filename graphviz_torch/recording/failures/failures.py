@@ -18,7 +18,7 @@ from ..backward import Backward
 from ..listener import BackwardEnded, BlockRaised, GraphValues, InnerBackwardRaised, Listener
 from ..live import LiveGraph, producers_of
 from ..program import Program
-from ..program.in_place import Change
+from ..program.in_place import InPlaceChange
 from ..program.tracking import public_name
 from ..resolver import Resolver
 from .cause import Computed, explain_failure
@@ -32,7 +32,7 @@ class _Rerun(NamedTuple):
     """A checkpointed segment whose second forward differs from its first."""
 
     position: CodePosition | None  # the line that called checkpoint
-    changes: list[tuple[str, Change]]  # names and changes of buffers that may be the cause
+    changes: list[tuple[str, InPlaceChange]]  # names and changes of buffers that may be the cause
 
 
 class _FailedBackward(NamedTuple):
@@ -110,7 +110,7 @@ class Failures(Listener):
         self._inner = None
 
     def _rerun(self, live: LiveGraph) -> _Rerun:
-        """Return the checkpointed segment whose forward backward was running again when it failed.
+        """Return the checkpointed segment whose forward was running again as backward failed.
 
         This is the first segment with a node that has not run.
         """

@@ -15,7 +15,7 @@ from ...graph import TensorMeta
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn
-from ..program.in_place import Change, Changes, same_memory
+from ..program.in_place import Changes, InPlaceChange, same_memory
 
 # PyTorch's messages (2.13).
 _CHANGED = re.compile(r"one of the variables needed .* version (\d+); expected version (\d+)")
@@ -33,7 +33,7 @@ class FailingNode:
     node: int
     saved: TensorMeta | None = None  # the node's saved tensor that was changed in place
     leaf: int | None = None  # id of the node of the leaf that shares memory with `saved`
-    changes: list[Change] = field(default_factory=list)  # in-place changes of `saved`
+    changes: list[InPlaceChange] = field(default_factory=list)  # in-place changes of `saved`
     freed: bool = False  # True if an earlier backward freed the node's saved tensors
 
 

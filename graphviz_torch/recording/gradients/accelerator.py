@@ -23,7 +23,7 @@ from ...internals.tensors.memory import Elements
 from .cpu import SMALL_GRADIENT, Row, end_to_end
 
 WIDTH = 1024  # elements in a row, if several gradients are stacked
-_WIDEST = 1 << 16  # most elements in a row of a large gradient, so that float32 counts are exact
+_WIDEST = 1 << 16  # maximum width of a row of a large gradient; float32 counts it exactly
 _BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB of float32
 
 

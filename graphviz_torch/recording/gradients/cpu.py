@@ -108,7 +108,7 @@ def _outermost_first(strides: tuple[int, ...]) -> list[int]:
     return sorted(range(len(strides)), key=strides.__getitem__, reverse=True)
 
 
-def sums_up(tensor: Tensor) -> bool:
+def has_finite_sum(tensor: Tensor) -> bool:
     """Return True if the sum of a dense tensor is finite, which implies that each element is."""
     return math.isfinite(abs(TensorBase.item(TensorBase.sum(tensor))))
 

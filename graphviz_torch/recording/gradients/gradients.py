@@ -125,9 +125,9 @@ class GradientHooks:
                 self._descriptions.see((node, output_nr), gradient, kind)
 
     def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """Return the prehook for nodes of class `of` with these outputs.
+        """Return the prehook for nodes of class `of` with these outputs, and its arguments.
 
-        The items after the prehook are the arguments that it takes after the node's id.
+        The first item is the prehook. The others are its arguments after the node's id.
         """
         kind_of = self._descriptions.kind
         kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])

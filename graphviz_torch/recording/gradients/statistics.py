@@ -48,9 +48,9 @@ from .cpu import (
     Joined,
     all_finite,
     end_to_end,
+    has_finite_sum,
     on_cpu,
     repeat_row,
-    sums_up,
     without_repeats,
 )
 
@@ -296,7 +296,7 @@ class Descriptions:
         first, found = gradients[0], known[0]
         of = [_meta_and_extent(*pair) for pair in zip(gradients, known, strict=True)]
         dense = first.layout is torch.strided and not first.is_nested and len(found.tensors) == 1
-        if self._finite and all(one.is_cpu and sums_up(one) for one in found.tensors):
+        if self._finite and all(one.is_cpu and has_finite_sum(one) for one in found.tensors):
             return
         times = [1] * len(known)
         if dense:  # elements that `expand` repeats are read once
@@ -357,7 +357,7 @@ class _hide_operators:
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
-    """Return a dense gradient's elements without the repetitions by `expand`, and how many."""
+    """Return a gradient's elements without repetitions by `expand`, and their number."""
     if found.numel <= SMALL_GRADIENT:  # all elements are recorded as values
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
@@ -365,7 +365,7 @@ def _without_repeats(found: Elements) -> tuple[Elements, int]:
 
 
 def _meta_and_extent(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
-    """Return the metadata of the described tensor, and the part of the gradient that it is."""
+    """Return the metadata of the described tensor, and the part of the gradient it covers."""
     local = found.extent == "local part" and len(found.tensors) == 1
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 

@@ -25,8 +25,8 @@ from ...internals.tensors.memory import has_memory
 from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
-_MAX_FRAMES = 4  # frames searched for candidates, from the optimizer's step outwards
-_MAX_VALUES = 64  # number of compared values of a weight
+_MAX_FRAMES = 4  # maximum number of frames to search, from the optimizer's step outwards
+_MAX_VALUES = 64  # maximum number of values of a weight to compare
 _MIN_WRITES = 16  # a weight is reported after this number of in-place writes without effect
 # An average, or a target network, is reported after this number of steps without a change.
 _AVERAGE_STEPS, _TARGET_STEPS = 1000, 20_000
@@ -38,13 +38,13 @@ _OTHER_TYPES = frozenset(
 
 @dataclass(slots=True)
 class _Average:
-    """A sampled weight of a candidate, and the model's weight of the same name."""
+    """A sampled weight of a possible average of the model, and the model's weight of that name."""
 
-    name: str  # name of the candidate's variable
-    ids: tuple[int, int]  # id() of the candidate's weight and of the model's weight
+    name: str  # name of the variable that refers to the average
+    ids: tuple[int, int]  # id() of the average's weight and of the model's weight
     step: int  # the step at which the weights were sampled
-    version: int  # version of the candidate's weight
-    values: Tensor  # values of the candidate's weight
+    version: int  # version of the average's weight
+    values: Tensor  # values of the average's weight
     source_values: Tensor  # values of the model's weight
 
 

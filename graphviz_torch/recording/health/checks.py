@@ -19,12 +19,12 @@ from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
 
-PATIENCE = 20  # a parameter is reported after this number of steps in a row without a gradient
+PATIENCE = 20  # a parameter is reported after this number of consecutive steps without a gradient
 _PAST = 50  # number of earlier steps with which a gradient norm is compared
 _SPIKE = 10.0  # a gradient norm is a spike if it exceeds this many times the largest earlier norm
 _NOTABLE = 0.01  # norms below this fraction of the largest initial norm are never a spike
 _LARGE_UPDATE = 0.1  # an update is large if it exceeds this fraction of the weight's norm
-_LARGE_SAMPLES = 3  # a weight is reported after this number of samples in a row with large updates
+_LARGE_SAMPLES = 3  # a weight is reported after this number of consecutive large updates
 _SHRUNKEN = 1e-3  # a weight collapsed if its norm is below this fraction of its largest norm
 _EFFECTS_OF_A_RATE = {  # rules that report consequences of a bad learning rate
     "gradient-spike",
@@ -95,7 +95,7 @@ class HealthChecks:
         # A group of parameters, given by its first parameter and its size -> the norms of the
         # group's gradients in earlier steps.
         self._totals: dict[tuple[int, int], deque[float]] = {}
-        self._updates: dict[int, int] = {}  # parameter -> number of large updates in a row
+        self._updates: dict[int, int] = {}  # parameter -> number of consecutive large updates
         # Parameter -> its largest norm, and the step in which it had this norm.
         self._weights: dict[int, tuple[float, int]] = {}
         self._memory: deque[int] = deque(maxlen=_MEMORY_SAMPLES)

@@ -34,7 +34,7 @@ class FrozenWeights:
         self._changed: dict[int, int] = {}  # weight -> last step known to have changed it
         self._suspect: int | None = None
         self._first = 0  # first step that left the suspect unchanged
-        self._count = 0  # number of steps in a row that left the suspect unchanged
+        self._count = 0  # number of consecutive steps that left the suspect unchanged
         self._others: list[int] = []  # weights besides the suspect that were not sampled yet
         self._unchanged: list[int] = []  # weights found unchanged, beginning with the suspect
         self._looked_at = 0  # number of weights besides the suspect that can be sampled

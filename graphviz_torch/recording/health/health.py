@@ -42,7 +42,7 @@ _COST_SHARE = 0.03  # fraction of a step's time that the checks may take
 _MIN_COST = 6e-5  # seconds per step that the checks may always take
 _MAX_COST_RATIO = 4.0  # upper bound for the ratio of spent to allowed time
 _MEAN_WEIGHT = 1 / 4  # weight of a new value in running means
-_RATION_EVERY = 4  # steps between adjustments of the number of norms that a step reads
+_ADJUST_EVERY = 4  # steps between adjustments of the number of norms that a step reads
 _MAX_PARTS, _MIN_PART = 64, 8  # largest number of parts, smallest number of parameters in a part
 _MAX_INTERVAL = 4  # largest number of steps from one check of a small model to the next
 _SAMPLE_EVERY = 16  # steps between samples of a weight
@@ -50,7 +50,7 @@ _MEMORY_EVERY = 32  # steps between readings of the memory in use
 _SAMPLE_SIZE = 4096  # number of compared values of a weight
 _AVERAGES_EVERY = 256  # steps between checks of averages of the weights
 _LOOK_UP_EVERY = 100  # steps between readings of an optimizer's parameter list
-_RECREATED = 5  # reported after this number of steps in a row that each use a new optimizer
+_RECREATED = 5  # optimizers are reported if this many consecutive steps each use a new one
 
 
 class _WeightSample(NamedTuple):
@@ -79,12 +79,13 @@ class Health:
         self._pasts = OptimizerLog(OptimizerPast)
         self._stepped: set[int] = set()  # id() of the optimizers that stepped in this step
         self._last: OptimizerPast | None = None  # the optimizer that stepped last
-        self._recreated = 0  # number of steps in a row that each used a new optimizer
+        self._recreated = 0  # number of consecutive steps that each used a new optimizer
         self._sample: _WeightSample | None = None
         self._waiting: list[Callable[[], None]] = []  # reads from CUDA postponed to the next step
         self._parts = 1  # number of parts into which the parameters are divided
-        self._rationed, self._ended = -1, perf_counter()  # step and time of the last `_ration`
-        self._cost = 0.0  # seconds that checks took since the last `_ration`
+        # Step and time of the last `_adjust_parts`.
+        self._adjusted, self._ended = -1, perf_counter()
+        self._cost = 0.0  # seconds that checks took since the last `_adjust_parts`
         self._mean = 0.0  # running mean of the ratio of spent to allowed time
         self.seconds = 0.0  # running mean of a step's duration
         self.step = -1  # number of the last step, from 0 on
@@ -114,7 +115,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Pass on a report from outside, unless it is a consequence of an earlier report."""
+        """Pass on a report of another object, unless it is a consequence of an earlier report."""
         self._filter_and_report([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -154,8 +155,8 @@ class Health:
         if self.step % _MEMORY_EVERY == 0:
             self._filter_and_report(self._checks.memory(self.step, _memory()))
         self._cost += perf_counter() - began
-        if self.step - self._rationed >= _RATION_EVERY:
-            self._ration()
+        if self.step - self._adjusted >= _ADJUST_EVERY:
+            self._adjust_parts()
         return True
 
     def _history_of(self, event: Stepping) -> OptimizerPast:
@@ -332,13 +333,13 @@ class Health:
         with unseen_calls(), torch.no_grad():
             return any(g is not None and bool(torch.any(g)) for g in gradients)
 
-    def _ration(self) -> None:
+    def _adjust_parts(self) -> None:
         """Read fewer gradients per step if the checks take too long, and more if they are cheap."""
-        now, steps = perf_counter(), self.step - self._rationed
+        now, steps = perf_counter(), self.step - self._adjusted
         took, cost = (now - self._ended) / steps, self._cost / steps
         self.seconds += (min(took, 2 * self.seconds + _MIN_COST) - self.seconds) * _MEAN_WEIGHT
         share = cost / max(_MIN_COST, _COST_SHARE * took)
-        self._rationed, self._ended, self._cost = self.step, now, 0.0
+        self._adjusted, self._ended, self._cost = self.step, now, 0.0
         self._mean += (min(share, _MAX_COST_RATIO) - self._mean) * _MEAN_WEIGHT
         few = (
             self._parts >= _MAX_INTERVAL

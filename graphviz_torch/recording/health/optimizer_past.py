@@ -20,10 +20,10 @@ from ...internals.functions import TensorBase
 from ..optimizer_log import OptimizerRecord, learning_rate
 from .checks import WatchReport, line_of
 
-_ZERO_STEPS = 10  # reported after this number of steps in a row with a learning rate of 0
+_ZERO_STEPS = 10  # a learning rate of 0 is reported after this number of consecutive steps
 _RATE_JUMP = 500.0  # a learning rate jumped if it exceeds this many times the largest earlier rate
 _RATE_AFTER = 10  # number of first steps in which a jump is not reported
-_UNCLEARED_STEPS = 5  # reported after this number of steps in a row with uncleared gradients
+_UNCLEARED_STEPS = 5  # uncleared gradients are reported after this number of consecutive steps
 
 
 class OptimizerPast(OptimizerRecord):
@@ -44,12 +44,12 @@ class OptimizerPast(OptimizerRecord):
         self.backward_since = False  # True if backward computed gradients since the last step
         self._checked: list[float | None] = []  # the learning rates that were checked last
         self._largest: list[float] = []  # largest learning rate so far, by parameter group
-        self._zero = 0  # number of steps in a row with learning rate 0
+        self._zero = 0  # number of consecutive steps with learning rate 0
         # id() and version of the first gradient at the last step; None if there was no gradient.
         self._gradient: tuple[int, int] | None = None
         self._sample: Tensor | None = None  # the parameter with the first gradient
         self._cleared = True  # True if the program cleared the first gradient after the last step
-        self._uncleared = 0  # number of steps in a row with gradients that were not cleared
+        self._uncleared = 0  # number of consecutive steps with gradients that were not cleared
         self._since = 0  # the first of the steps that `_uncleared` counts
 
     def check_rates(

@@ -58,7 +58,7 @@ class _Call:
     versions: list[tuple[Tensor, int]]  # tensors among the arguments, with their versions
     random: dict[str, Tensor]  # states of the random generators, by device
     autocast: tuple[str, torch.dtype] | None
-    first: int  # the call created the nodes first <= sequence number < last
+    first: int  # the call created nodes with first <= sequence number < last
     last: int = 0
     gradients: dict[int, Tensor] = field(default_factory=dict)  # index of a result -> its gradient
     handles: list[Any] = field(default_factory=list)  # hooks that collect these gradients

@@ -21,9 +21,9 @@ from .checks import WatchReport
 
 _MARK_EVERY = 4  # steps between two marks
 _CHECK_EVERY = 8  # steps between two checks of the marks
-_MIN_ALIVE = 6  # reported if the marked graphs of this number of steps are alive
-_MAX_NODES = 64  # nodes searched upstream of a variable
-_MAX_FRAMES = 4  # frames searched for the variable that keeps the graphs
+_MIN_ALIVE = 6  # graphs are reported if the marked graphs of this number of steps are alive
+_MAX_NODES = 64  # maximum number of nodes to search upstream of a variable
+_MAX_FRAMES = 4  # maximum number of frames to search for the variable that keeps the graphs
 
 _Mark = weakref.ref[Any]
 

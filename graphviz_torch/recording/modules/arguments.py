@@ -71,7 +71,7 @@ class CallArguments(Listener):
         # Sequence number of a node -> the called function, and the positions (or keywords) and
         # values of its plain arguments.
         self._calls: dict[int, tuple[Any, tuple[int | str, ...], tuple[Any, ...]]] = {}
-        # (start, end, p): attention with dropout p created nodes start <= sequence number < end.
+        # (start, end, p): attention with dropout p; its nodes have start <= sequence number < end.
         self._dropouts: list[tuple[int, int, float]] = []
         # Sequence number of a node -> name and metadata of the operand that requires no gradient.
         self._data: dict[int, tuple[str, TensorMeta]] = {}

@@ -21,8 +21,8 @@ from ...internals.hooks.modules import ModuleBegan
 from ..listener import Listener
 from ..program import Program
 
-_MAX_MODULES = 64  # modules whose versions are kept
-_MIN_WRITES = 2  # changes of a parameter, for a module to be an average
+_MAX_MODULES = 64  # maximum number of modules whose versions are kept
+_MIN_WRITES = 2  # a module counts as an average after this number of changes of a parameter
 
 
 @dataclass(slots=True)

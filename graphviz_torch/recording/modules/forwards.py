@@ -44,9 +44,9 @@ from ..program.call_lines import Lines, first_difference, own_line
 from ..program.events import UserLine
 
 _MAX_PENDING, _MAX_LINES = 64, 256
-_MAX_TENSORS = 64  # tensors searched for the one that keeps a forward
+_MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
-_MIN_KEPT = 3  # steps whose forwards of one line are kept, for a report
+_MIN_KEPT = 3  # a line is reported if its forwards of this number of steps are kept
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 
 
@@ -63,7 +63,7 @@ class _Forward:
 
     module: str
     lines: Lines
-    start: int  # the forward created the nodes start <= sequence number < end
+    start: int  # the forward created nodes with start <= sequence number < end
     end: int
     graph: weakref.ref[Any]  # hook dictionary of the result's node; None if the graph was freed
     training: bool  # True if the module was in train mode

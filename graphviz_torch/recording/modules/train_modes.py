@@ -28,8 +28,8 @@ from ..program import Program
 from ..program.call_lines import Lines, own_line
 from ..program.events import UserLine
 
-_MAX_STACKS = 16  # call stacks that are kept for a module
-_MAX_LINES = 256  # lines that drop values
+_MAX_STACKS = 16  # maximum number of call stacks to keep for a module
+_MAX_LINES = 256  # maximum number of lines with dropout to observe
 _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout}
 _ATTENTION = F.scaled_dot_product_attention
 
@@ -46,7 +46,7 @@ class _ModuleForwards:
 
 @dataclass(slots=True)
 class _Dropping:
-    """A line that drops values."""
+    """A line that calls a dropout."""
 
     rate: float
     step: int  # number of optimizer steps at the last call that dropped values
@@ -127,9 +127,9 @@ class TrainModes(Listener):
             )
 
     def _assignment(self, event: Called) -> tuple[CodePosition | None, str]:
-        """Return the line that assigns to the probability, and the attribute.
+        """Return the line that sets the dropout's probability, and the name of the attribute.
 
-        Lines in `__init__` do not count. If there is not exactly one, the result is (None, "").
+        Lines in `__init__` are ignored. Unless there is exactly one line, the result is (None, "").
         """
         module = self._running_module()
         names = [

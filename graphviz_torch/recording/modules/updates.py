@@ -38,9 +38,9 @@ from ..program import Program
 
 _MAX_ELEMENTS = 64  # number of elements of a weight that are compared
 _SUSPECTS_PER_STEP = 2  # number of 16-bit or non-contiguous weights that are compared at a step
-_STEPS_PER_SUSPECT = 4  # number of steps in a row that compare the same suspect weights
+_STEPS_PER_SUSPECT = 4  # number of consecutive steps that compare the same suspect weights
 _MIN_ELEMENTS = 16  # a weight of which fewer elements were compared is not reported
-_UNCHANGED_SHARE = 0.9  # reported if at least this fraction of the compared elements is unchanged
+_UNCHANGED_SHARE = 0.9  # a weight is reported if this fraction of compared elements is unchanged
 # Rows of weights, and of gradients, are equal if they differ by at most this fraction of the
 # largest value.
 _ROUNDED, _GRADIENT_ROUNDED = 1e-6, 1e-4

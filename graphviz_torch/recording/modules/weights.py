@@ -105,8 +105,8 @@ class Weights(Listener):
         unseen = None if closed or table.unknown_calls else False
         outputs = columns["outputs"]
         listed = table.listed_parameters()
-        # Listed are also leaves of no module in front of cuts, if an optimizer holds them; if no
-        # module was called, all leaves in front of cuts.
+        # Leaves upstream of cuts that belong to no module are listed, too, if an optimizer holds
+        # them. If no module was called, all leaves upstream of cuts are listed.
         alone = backward.cut_off
         if listed and alone:
             held = self.program.steps.ever - table.every()

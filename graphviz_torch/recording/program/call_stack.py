@@ -35,7 +35,7 @@ from ...internals.wrappers import wrapped_module
 from ...tracing.nodes import GradientEdge, gradient_edges_of
 from .call_names import NO_CALL, Call, Functions, bare_name
 from .parameters import ParameterTable
-from .source_lines import Files, Names, Origins, Source
+from .source_lines import FileOwners, Names, Origins, Source
 from .variables import calling_model, has_another_model, variable
 
 _FUNCTION_KINDS = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -70,7 +70,7 @@ class CallStack:
     """
 
     def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
-        self.files = Files()
+        self.files = FileOwners()
         self._table = table
         self._origins = origins
         self._running: list[RunningModule] = []
@@ -162,7 +162,7 @@ class CallStack:
                     counts = known
                     break
         else:
-            self.lead(frame)
+            self.add_leading(frame)
             for on_start in self.on_outermost_start:
                 on_start(event)
             table.note(module)  # names the parameters before the program may replace them
@@ -243,12 +243,12 @@ class CallStack:
     def add_nodes(
         self, start: int, end: int, frame: FrameType | None, call: Call = NO_CALL
     ) -> None:
-        """Record that a call in `frame` created the nodes start <= sequence number < end."""
+        """Record that a call in `frame` created nodes with start <= sequence number < end."""
         source = self.source(frame)
         self._origins.add_nodes(start, end, None if source[0] is None else source, call)  # type: ignore[arg-type]
 
     @not_compiled
-    def lead(self, frame: FrameType | None) -> None:
+    def add_leading(self, frame: FrameType | None) -> None:
         """Add the functions from `frame` outwards, which call modules or backward, to `leading`."""
         while frame is not None and frame is not self.frame:
             self.leading.add(frame.f_code)

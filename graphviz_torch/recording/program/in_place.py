@@ -33,7 +33,7 @@ _MAX_STEPS = 100  # number of latest optimizer steps that are kept
 _OPTIONS = frozenset(("inplace", "out", "max_norm"))  # keywords of calls that change a tensor
 
 
-class Change(NamedTuple):
+class InPlaceChange(NamedTuple):
     """A call that raised the version of a tensor."""
 
     operation: str  # "add_", "setitem", "relu(inplace=)", "step" of an optimizer
@@ -61,7 +61,7 @@ class _StepVersions(NamedTuple):
 
 
 class OptimizerFrames(Protocol):
-    """The methods of `Steps` that `Changes` calls."""
+    """Interface of the record of optimizer steps, as far as `Changes` uses it."""
 
     def is_own_call(self, frame: FrameType | None) -> bool:
         """Return True if `frame` runs code of an optimizer's step, but not the step's closure."""
@@ -84,7 +84,7 @@ class Changes:
         self.functions = IN_PLACE | _OPTIONS
         self._place = place
         self._program_steps = steps
-        self._changes: deque[Change] = deque(maxlen=_MAX_CHANGES)
+        self._changes: deque[InPlaceChange] = deque(maxlen=_MAX_CHANGES)
         self._steps: deque[_StepVersions] = deque(maxlen=_MAX_STEPS)
         self._before: Versions = []  # tensors that the running call may change
         # id() and storage id of each leaf whose gradient the program read since the last backward
@@ -127,7 +127,7 @@ class Changes:
                         self._program_steps.step_by_hand()
                     row = name, place, before, tensor._version, number, storage
                     more = Ref(tensor), tensor.shape, tensor._base is not None
-                    self._changes.append(Change(*row, memory, *more))
+                    self._changes.append(InPlaceChange(*row, memory, *more))
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         """Record the versions of the parameters before an optimizer step."""
@@ -154,13 +154,13 @@ class Changes:
         """Forget the gradients that were read before this backward."""
         self.read.clear()
 
-    def changes_since(self, tensor: Tensor, version: int) -> list[Change]:
+    def changes_since(self, tensor: Tensor, version: int) -> list[InPlaceChange]:
         """Return the changes from `version` to a tensor's current version, oldest first.
 
         The list is empty if any of these changes is not known with certainty.
         """
         known = [*self._calls_on(tensor), *self._steps_on(tensor)]
-        found: list[Change] = []
+        found: list[InPlaceChange] = []
         now = tensor._version
         while now > version:
             # Nested changes, such as a call inside a step, count as one change: the outermost one,
@@ -176,7 +176,7 @@ class Changes:
             now = widest[0].before
         return found[::-1]
 
-    def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[Change]:
+    def when_first_run(self, shape: tuple[int, ...], version: int, now: int) -> list[InPlaceChange]:
         """Return the in-place changes of a tensor in the first forward of a checkpointed segment.
 
         They explain an error in the repeated forward inside backward, where calls are not observed.
@@ -187,7 +187,7 @@ class Changes:
             version: the tensor's version before the changes.
             now: the tensor's version after the changes.
         """
-        found: list[Change] = []
+        found: list[InPlaceChange] = []
         while version < now:
             same = [
                 c for c in self._changes if (c.before, c.shape, c.number) == (version, shape, -1)
@@ -198,7 +198,7 @@ class Changes:
             version = same[0].after
         return found
 
-    def last_write(self, tensor: Tensor) -> Change | None:
+    def last_write(self, tensor: Tensor) -> InPlaceChange | None:
         """Return the last call that wrote into a tensor's memory; None if there is none.
 
         Calls that wrote through `.data` are included, but writes by optimizers are not.
@@ -208,7 +208,7 @@ class Changes:
             return next((c for c in reversed(self._changes) if c.storage == storage), None)
         return None
 
-    def _calls_on(self, tensor: Tensor) -> list[Change]:
+    def _calls_on(self, tensor: Tensor) -> list[InPlaceChange]:
         storage = storage_id(tensor)
         found = []
         for change in self._changes:
@@ -220,7 +220,7 @@ class Changes:
                     found.append(change)
         return found
 
-    def _steps_on(self, tensor: Tensor) -> list[Change]:
+    def _steps_on(self, tensor: Tensor) -> list[InPlaceChange]:
         found = []
         for step in self._steps:
             optimizer = step.optimizer()
@@ -228,7 +228,7 @@ class Changes:
             if len(parameters) == len(step.before) == len(step.after):
                 rows = zip(parameters, step.before, step.after, strict=True)
                 found += [
-                    Change("step", step.place, before, after)
+                    InPlaceChange("step", step.place, before, after)
                     for parameter, before, after in rows
                     if after > before and same_memory(parameter, tensor)
                 ]

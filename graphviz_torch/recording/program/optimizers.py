@@ -34,7 +34,7 @@ class _RunningStep:
         self.frame = frame  # the frame of PyTorch that calls the step
 
 
-class Steps:
+class StepLog:
     """The optimizer steps of a recording.
 
     Args:

@@ -224,7 +224,7 @@ class ParameterTable:
     def learns(self, module: Module) -> bool:
         """Return True if any parameter of a module requires a gradient.
 
-        All modules that were added together with the module count.
+        The parameters of all modules that were added together with this module count, too.
         """
         found = self._modules[id(module)][2].current_parameters()
         return any(parameter is not None and parameter.requires_grad for parameter in found)

@@ -34,7 +34,7 @@ from ...tracing.names import caller_names, with_outer
 from .call_stack import CallStack
 from .events import Events, RecordingNotes
 from .in_place import Changes
-from .optimizers import Scaling, Steps
+from .optimizers import Scaling, StepLog
 from .parameters import ParameterTable
 from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
@@ -113,7 +113,7 @@ class Program:
         self.table = ParameterTable(model)
         self.stack = CallStack(self.table, self.origins)
         self.stack.frame = frame
-        self.steps = Steps(self.table.own_ids)
+        self.steps = StepLog(self.table.own_ids)
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()
@@ -158,7 +158,7 @@ class Program:
 
     def on_backward_start(self, event: Any) -> None:
         """Count a backward that starts, so that later events belong to the next forward."""
-        self.stack.lead(event.frame)
+        self.stack.add_leading(event.frame)
         self.events.begin_backward()
 
     def on_graph_read(self, live: Any) -> None:

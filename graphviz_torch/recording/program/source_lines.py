@@ -28,7 +28,7 @@ from .call_names import NO_CALL, Call, CallNames
 Source = tuple[CodePosition, CodePosition | None]
 
 
-class Files(dict[str, int]):
+class FileOwners(dict[str, int]):
     """A cache that maps a source file to its owner: the user, a library, or PyTorch."""
 
     def __missing__(self, file: str) -> int:
@@ -36,7 +36,7 @@ class Files(dict[str, int]):
         return found
 
 
-def raising_position(error: BaseException, files: Files) -> CodePosition | None:
+def raising_position(error: BaseException, files: FileOwners) -> CodePosition | None:
     """Return the innermost position of the user's own code in a traceback; None without one."""
     found = None
     trace = error.__traceback__
@@ -190,7 +190,7 @@ class Origins(Generic[Line]):
         # outside of all modules.
         self._entered: list[tuple[int, Names | None]] = [(first, None)]
         self.moments = 1  # incremented when a module call begins or ends
-        # (start, end, line, call): a call at `line` created the nodes start <= number < end.
+        # (start, end, line, call): the call at `line` created nodes with start <= number < end.
         self._lines: list[tuple[int, int, Line, Call]] = []
 
     def forget(self, before: int) -> None:
@@ -209,7 +209,7 @@ class Origins(Generic[Line]):
             self._entered.append((number, names))
 
     def add_nodes(self, start: int, end: int, line: Line | None, call: Call = NO_CALL) -> None:
-        """Record the line that created the nodes start <= number < end; None if unknown."""
+        """Record the line that created nodes with start <= number < end; None if unknown."""
         self.end = end
         if line is not None:
             self._lines.append((start, end, line, call))

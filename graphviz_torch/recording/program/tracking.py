@@ -13,7 +13,7 @@ from ...internals.tensors.weak import Ref
 _MAX_USES = 32  # nodes that are kept as users of a trail's tensors; older nodes are dropped
 
 
-class Copy(Protocol):
+class UseObserver(Protocol):
     """An object, such as a recorded copy, that is notified when a tensor is used or freed."""
 
     data: int  # number of the copied data
@@ -22,7 +22,7 @@ class Copy(Protocol):
         """Handle a call that takes the tensor as an argument."""
 
     def on_free(self) -> None:
-        """Handle the end of the tensor's lifetime."""
+        """Handle that the tensor was freed."""
 
 
 class Trail:
@@ -58,7 +58,7 @@ class Trail:
             met.update(level)
 
 
-def inwards(trails: Iterable[Trail]) -> list[Trail]:
+def with_predecessors(trails: Iterable[Trail]) -> list[Trail]:
     """Return these trails and all of their predecessors, in reverse topological order."""
     order: list[Trail] = []
     met: set[Trail] = set()
@@ -86,7 +86,7 @@ class _Followed(Ref):
 
     key: int  # id() of the tensor
     trail: Trail | None
-    copies: tuple[Copy, ...]
+    copies: tuple[UseObserver, ...]
 
 
 class Tracker:
@@ -96,24 +96,24 @@ class Tracker:
         self.known: dict[int, _Followed] = {}  # by id() of the tensor
         self.used: dict[Trail, None] = {}  # trails of tensors that nodes used
 
-    def add(self, tensor: Tensor, copy: Copy) -> None:
+    def add(self, tensor: Tensor, copy: UseObserver) -> None:
         """Notify `copy` whenever a call uses a tensor, and when the tensor is freed."""
         followed = self._follow(tensor)
         followed.copies = (*followed.copies, copy)
 
     def copied_data(self, tensor: Tensor) -> list[int]:
-        """Return the numbers of the data whose copy is this tensor; mostly one or none."""
+        """Return `Transfer.data` of the copies that made this tensor; usually none or one."""
         followed = self.known.get(id(tensor))
         if followed is None or followed() is not tensor:
             return []
         return [copy.data for copy in followed.copies]
 
-    def lead(self, tensor: Tensor, trail: Trail) -> None:
-        """Assign a trail to a new tensor."""
+    def set_trail(self, tensor: Tensor, trail: Trail) -> None:
+        """Store `trail` as the history of a new tensor."""
         self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """Return the distinct trails of a call's arguments, and notify their `Copy` objects."""
+        """Return the distinct trails of a call's arguments, and notify the tensors' observers."""
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -135,7 +135,7 @@ class Tracker:
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Forget all trails, but go on notifying the `Copy` objects."""
+        """Forget all trails, but go on notifying observers."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None

@@ -1,6 +1,6 @@
 """Detect that a DataLoader returned the same batch twice.
 
-Of each batch, only hashes of its tensors are kept. A hash covers up to 65,536 values. Tensors with
+Only hashes of a batch's tensors are kept. A hash covers up to 65,536 values. Tensors with
 a single sample, tensors whose first two samples are equal (as in synthetic data), and short tensors
 such as labels are ignored.
 """
@@ -26,9 +26,9 @@ from ..program import Program
 from ..program.events import UserLine
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
-_MIN_EQUAL = 4  # reported if this number of shuffled batches in a row repeats the previous pass
+_MIN_EQUAL = 4  # a pass is reported if this many consecutive batches repeat the previous pass
 _MAX_KEPT = 256  # number of batches of a pass with which the next pass is compared
-_MIN_PASSES = 3  # reported if this number of passes in a row reads only the same first batch
+_MIN_PASSES = 3  # a loader is reported if this many consecutive passes read only the same batch
 _MAX_LOADERS = 16
 _MIN_ELEMENTS = 16  # smaller tensors are ignored; integer tensors need eight times as many elements
 _MAX_VALUES = 1 << 16  # about this many values of a tensor are hashed
@@ -44,10 +44,10 @@ class _Pass:
     others: deque[_Hashes]  # the latest batches, one for each of the other workers
     count: int = 0  # number of batches so far
     again: int = 0  # number of batches that are equal to one of `others`
-    same: int = 1  # number of passes in a row whose only batch was equal to `first`
+    same: int = 1  # number of consecutive passes whose only batch was equal to `first`
     kept: list[_Hashes] = field(default_factory=list)  # hashes of the first batches of this pass
     before: list[_Hashes] = field(default_factory=list)  # `kept` of the previous pass
-    # Number of batches in a row that repeat the previous pass. It is carried over to the next pass.
+    # Number of consecutive batches that repeat the previous pass; carried over to the next pass.
     equal: int = 0
     settings: dict[str, Any] = field(default_factory=dict)  # `BatchCame.settings` at the start
 

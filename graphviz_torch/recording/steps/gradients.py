@@ -123,9 +123,9 @@ class ClearedGradients(Listener):
     def close(self) -> None:
         """Keep weak references for the next recording, which may record the next step."""
         with unseen_calls():
-            self._hand_on()
+            self._store_between()
 
-    def _hand_on(self) -> None:
+    def _store_between(self) -> None:
         """Store weak references to the gradients that optimizers used last in `_between`."""
         for key, sample in self._samples.items():
             optimizer = sample.optimizer()

@@ -62,7 +62,7 @@ class _Rates:
     """Numbers of steps in which a parameter group had no positive learning rate."""
 
     idle: int = 0  # number of steps with learning rate 0
-    last: int = 0  # number of steps in a row with learning rate 0, ending with the last step
+    last: int = 0  # number of latest consecutive steps with learning rate 0
     negative: int = 0  # number of steps with a learning rate below 0
 
 

@@ -53,7 +53,7 @@ class _LargestElements(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Loss:
+class _LineLosses:
     """The losses for which one line calls backward."""
 
     first: Tensor | None  # the first value; None if a later value differed
@@ -80,7 +80,7 @@ class Progress(Listener):
         # compared.
         self._backwards, self._compared = 0, 0
         self._place: CodePosition | None = None
-        self._losses: dict[CodePosition | None, _Loss] = {}
+        self._losses: dict[CodePosition | None, _LineLosses] = {}
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         call = event.live.call
@@ -176,7 +176,7 @@ class Progress(Listener):
         self._compared += self._of_all
         self._last_step = step
 
-    def _compare_loss(self, event: BackwardBegan, known: _Loss | None) -> None:
+    def _compare_loss(self, event: BackwardBegan, known: _LineLosses | None) -> None:
         call, outputs = event.live.call, event.outputs
         step = (self.program.step, call.step)
         loss = outputs[0] if len(outputs) == 1 and isinstance(outputs[0], Tensor) else None
@@ -189,7 +189,7 @@ class Progress(Listener):
                 value = loss
             if known is None or known.first is None:
                 number = 0.0 if value is None or not value.is_cpu else TensorBase.item(value)
-                self._losses[call.place] = _Loss(value, number, [], {step})
+                self._losses[call.place] = _LineLosses(value, number, [], {step})
                 while len(self._losses) > _MAX_LINES:
                     del self._losses[next(iter(self._losses))]
                 return

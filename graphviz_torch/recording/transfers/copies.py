@@ -156,7 +156,7 @@ class CopyRecord:
         )
 
 
-class Transfers:
+class StepCopies:
     """The copies of one training step, in order.
 
     A program that moves a batch before it clears the gradients does so after the optimizer's step,
@@ -203,7 +203,7 @@ class Transfers:
         self.records = [record for record in self.records if not record.prepares]
 
     def forget(self) -> None:
-        """Replace the copies of a step by those that prepared the next step.
+        """Drop the copies of a step, except those that were made for the next step.
 
         Data numbers of tensors that are alive are kept.
         """
@@ -280,7 +280,7 @@ class Copies(Listener):
         super().__init__(program)
         self._unmatched: list[Transfer] = []  # copies that only the profiler observed
         self._made: list[tuple[Tensor, CopyRecord]] = []  # copies made by the running call
-        self._transfers = Transfers()
+        self._transfers = StepCopies()
         self._live: LiveGraph | None = None  # graph of the running backward
         self._backwards = 0  # number of backwards started in this step
         self._stepped = False  # True if an optimizer has stepped in this training step

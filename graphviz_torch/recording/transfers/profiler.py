@@ -2,8 +2,8 @@
 
 Events and recorded copies are sorted by the calls that issued them. Each event is matched to the
 first unmatched copy of the same kind and size. Copies inside kernels match no recorded copy, and
-are listed separately. Copies within one device are left out. Copies between two devices that ROCm
-names "Memcpy DtoD" are left out as well, because their names do not distinguish them from these.
+are listed separately. Copies within one device are left out. So are copies between two devices that
+ROCm names "Memcpy DtoD", because this name is also used for copies within one device.
 
 The events have Kineto's format (see CuptiActivity.cpp). An event has a name such as "Memcpy HtoD
 (Pinned -> Device)", the number of bytes, a correlation id, which numbers the call that issued the

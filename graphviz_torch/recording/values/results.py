@@ -1,9 +1,9 @@
 """Record fingerprints of forward results and leaves.
 
 Results of calls that created nodes, and results of modules, are read when they are computed. Roots
-of backward and leaves are read when backward begins. Of a large leaf, only every k-th row and
-column is read. Tensors inside compiled regions, results without a node, and tensors without dense
-memory of their own have no fingerprint.
+of backward and leaves are read when backward begins. Only every k-th row and column of a large leaf
+is read. Tensors inside compiled regions, results without a node, and tensors without dense memory
+of their own have no fingerprint.
 """
 
 from __future__ import annotations

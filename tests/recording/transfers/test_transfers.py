@@ -15,7 +15,7 @@ from graphviz_torch.internals import frames
 from graphviz_torch.internals.hooks.dispatch import _KERNELS, _KEY, Dispatched
 from graphviz_torch.internals.hooks.modes import unseen_calls
 from graphviz_torch.internals.tensors.metadata import DEVICE_LABELS
-from graphviz_torch.recording.transfers.copies import Transfers
+from graphviz_torch.recording.transfers.copies import StepCopies
 from tests.support.programs import Functions
 
 Row = tuple[str, str, str, int | None, str]
@@ -151,7 +151,7 @@ PUTS: dict[str, tuple[tuple[Any, ...], list[tuple[tuple[int, ...], str, tuple[bo
 def test_what_is_put_on_a_gpu_by_index_goes_over_as_pytorch_moves_it(way: str) -> None:
     arguments, expected = PUTS[way]
     call = Dispatched("aten::_index_put_impl_", (Card(), *arguments), {}, None, 0, 0)
-    seen = [seen for seen, _, _ in Transfers().see(call)]
+    seen = [seen for seen, _, _ in StepCopies().see(call)]
     assert [(s.tensor.shape, s.tensor.dtype, (s.pinned, s.non_blocking)) for s in seen] == expected
     assert all((s.kind, s.source, s.target) == ("HtoD", "cpu", "cuda:0") for s in seen)
 
@@ -176,7 +176,7 @@ def test_what_is_made_of_several_tensors_goes_over_in_parts(
     make, expected = IN_PARTS[layout]
     whole = make(torch.eye(3))
     call = Dispatched("aten::_to_copy", (whole,), {}, whole.to("meta"), 0, 0)
-    noted = Transfers().see(call)
+    noted = StepCopies().see(call)
     assert [seen.tensor.nbytes for seen, _, _ in noted] == expected
     assert len({seen.data for seen, _, _ in noted}) == len(expected)
     assert all(source is whole for _, source, _ in noted)

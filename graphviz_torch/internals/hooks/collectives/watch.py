@@ -37,7 +37,7 @@ from .operators import WAIT, arguments, kinds
 from .works import Wait, WorkMethods
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """The ranks that take part in a collective."""
 
     name: str  # PyTorch's name of the group
@@ -53,7 +53,7 @@ class CollectiveStarted(NamedTuple):
 
     call: int  # number of the collective in this process
     kind: CollectiveKind
-    group: Group
+    group: RankGroup
 
 
 class CollectiveIssued(NamedTuple):
@@ -61,7 +61,7 @@ class CollectiveIssued(NamedTuple):
 
     call: int  # number of the collective in this process
     kind: CollectiveKind
-    group: Group
+    group: RankGroup
     given: list[Tensor]  # this rank's inputs; for a rank that only receives, its outputs
     made: list[Tensor]  # outputs of a functional collective, which may be read after a wait
     filled: list[Tensor]  # output buffers, for a collective that is not functional
@@ -110,7 +110,7 @@ _libraries: list[Library] = []
 # .inside: True while an operator runs; .call: number of this thread's last collective
 _thread_state = threading.local()
 _calls = count(1)
-_groups: WeakKeyDictionary[Any, Group] = WeakKeyDictionary()
+_groups: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
 
 
 def _rows() -> Iterable[Row]:
@@ -218,7 +218,7 @@ _WORKS = WorkMethods(
 def _sent_event(
     operator: str,
     call: int,
-    group: Group,
+    group: RankGroup,
     args: tuple[Any, ...],
     result: Any,
     begin: float,
@@ -241,7 +241,7 @@ def _sent_event(
     )
 
 
-def _group(given: Any) -> Group:
+def _group(given: Any) -> RankGroup:
     if isinstance(given, str):
         given = _c10d()._resolve_process_group(given)
     elif isinstance(given, torch.ScriptObject):
@@ -250,7 +250,7 @@ def _group(given: Any) -> Group:
     if found is None:
         ranks = tuple(dist.get_process_group_ranks(given))
         has_all = len(ranks) == dist.get_world_size()
-        found = _groups[given] = Group(
+        found = _groups[given] = RankGroup(
             given.group_name, given.group_desc, ranks, has_all, dist.get_rank(), _on_cpu(given)
         )
     return found
