@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from app.jobs import checkpoints as checkpointing
 from app.jobs import measurement as measuring
 from app.jobs import ranks, recordings, rehearsals, training
-from app.jobs.values import MOVING, Settings, Step
+from app.jobs.values import MOVING, LoggedStep, TrainingSettings
 from app.panels import text
 from app.panels.checkpoints import FORMATS
 from app.views import explore
@@ -108,8 +108,8 @@ def test_a_healthy_training_has_no_finding_and_learns() -> None:
 
 
 def test_a_training_reports_each_step_and_its_gradients_are_autograds() -> None:
-    steps: list[Step] = []
-    settings = Settings(depth=3, steps=4, activation="Tanh")
+    steps: list[LoggedStep] = []
+    settings = TrainingSettings(depth=3, steps=4, activation="Tanh")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "report", steps.append)
         trained = training.train(settings)
@@ -208,7 +208,7 @@ def test_no_graph_names_a_line_of_the_app_itself() -> None:
     shown = [
         measuring.move("sim1").opened,
         measuring.divide(2, 50).opened,
-        training.train(Settings(depth=2, steps=1)).opened,
+        training.train(TrainingSettings(depth=2, steps=1)).opened,
         checkpointing.load(saved.name, saved.data, "mlp", "sim1", False).opened,
         *ranks.sample(),
     ]
