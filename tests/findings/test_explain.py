@@ -126,7 +126,7 @@ def test_a_parameter_that_the_loss_does_not_depend_on_has_no_way() -> None:
         model["used"](torch.ones(1, 2)).sum().backward()
     way = explain(recording, "idle.weight")
     assert not way.points
-    assert str(way) == ("Backward cannot reach idle.weight: its output does not depend on it.")
+    assert str(way) == ("Backward cannot reach idle.weight: the loss does not depend on it.")
     assert "text/plain" in way._repr_mimebundle_()
 
 
@@ -268,3 +268,16 @@ def test_the_nodes_of_a_way_are_counted_in_singular_and_plural(steps: int, said:
     loss = weight * 2 if steps else weight
     way = explain(trace(loss, names={"weight": weight}), "weight")
     assert way.to_text().splitlines()[0] == f"The gradient's path to weight: {said}"
+
+
+def test_a_module_without_gradients_is_the_reason_that_a_parameter_is_not_reached() -> None:
+    frozen, bare, head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3), nn.Linear(3, 1)
+    with record() as recording:
+        with torch.no_grad():
+            h = bare(frozen(torch.ones(2, 3)))
+        head(h).sum().backward()
+    said = str(explain(recording, "frozen.weight"))
+    assert said == "Backward cannot reach frozen.weight: it is frozen (requires_grad is False)."
+    line = inspect.currentframe().f_lineno - 4  # type: ignore[union-attr]
+    end = f"did not reach bare.weight: bare ran under torch.no_grad() at test_explain.py:{line}."
+    assert str(explain(recording, "bare.weight")).endswith(end)

@@ -272,3 +272,13 @@ def test_the_gradient_of_a_part_is_said_to_be_one_until_the_ranks_put_it_togethe
     assert said in str(local)
     assert merged.total.gradient_norm == 5.0
     assert "part" not in str(merged)
+
+
+def test_a_module_without_an_operation_in_the_graph_has_no_number_of_flops() -> None:
+    frozen, head = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 1)
+    with record() as recording:
+        head(frozen(torch.ones(2, 3))).sum().backward()
+    heading, _, head_row, frozen_row, *_ = str(summary(recording)).splitlines()
+    end = heading.index("FLOPs") + len("FLOPs")
+    assert head_row[:end].split()[-1] == "12"  # 2 * 2 * 3 * 1
+    assert frozen_row[:end].split() == ["frozen", "12", "0"]  # parameters, trainable

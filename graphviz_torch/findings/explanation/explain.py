@@ -11,7 +11,7 @@ import math
 from difflib import get_close_matches
 from typing import overload
 
-from ...graph import Cut, Edge, GraphLike, graph_of
+from ...graph import Cut, Edge, GraphLike, Untracked, graph_of
 from ...graph.text import printable
 from ...graph.training.join import one_graph
 from ..graph_reading import Reading
@@ -62,7 +62,9 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
         return _path_to_cut(reading, name, node, paths)
     points = _points(reading, node, paths)
     cut = _cut(reading, name, node) if reading.loss_has_no_grad else None
-    end = _end(reading, name, points) if cut is None else f"Backward did not start: {_done(cut)}"
+    end = _end(reading, name, points)
+    if cut is not None:
+        end = f"Backward did not start: {_done(reading, cut)}"
     return GradientPath(reading.graph, name, points, paths[node], end)
 
 
@@ -77,14 +79,14 @@ def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]
     """
     cut = _cut(reading, name, node)
     if cut is None:
-        why = f"Backward cannot reach {name}: its output does not depend on it."
+        why = f"Backward cannot reach {name}: {_unreached(reading, name)}"
         return GradientPath(reading.graph, name, (), 0, why)
     after = next((i for i in cut.after if paths[i]), None)
     if after is None:
-        why = f"Backward cannot reach {name}: {_done(cut)}"
+        why = f"Backward cannot reach {name}: {_done(reading, cut)}"
         return GradientPath(reading.graph, name, (), 0, why)
     points = _points(reading, after, paths)
-    why = f"The gradient ended at {points[-1].text} and did not reach {name}: {_done(cut)}"
+    why = f"The gradient ended at {points[-1].text} and did not reach {name}: {_done(reading, cut)}"
     return GradientPath(reading.graph, name, points, paths[after], why)
 
 
@@ -96,8 +98,28 @@ def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
     return next(known, None) or next(upstream_of, None)
 
 
-def _done(cut: Cut) -> str:
+def _unreached(reading: Reading, name: str) -> str:
+    """Return why no path leads to a parameter or node, although no cut before it is known."""
+    parameter = next((p for p in reading.graph.parameters if p.name == name), None)
+    if parameter is not None and not parameter.requires_grad:
+        return "it is frozen (requires_grad is False)."
+    call = _untracked_module(reading, name)
+    if call is not None and call.reason:
+        return f"{call.label} ran under {call.reason}."
+    return "the loss does not depend on it."
+
+
+def _untracked_module(reading: Reading, name: str) -> Untracked | None:
+    """Return the module call without a node that used a parameter; None if there is none."""
+    rows = [row for row in reading.graph.untracked if row.kind == "module"]
+    return next((row for row in rows if name.startswith(f"{row.label}.")), None)
+
+
+def _done(reading: Reading, cut: Cut) -> str:
     """Return a sentence such as "h was cut by detach() at train.py:7."."""
+    call = _untracked_module(reading, cut.label)
+    if call is not None:
+        return f"{call.label} ran under {cause_text(cut)}{at(cut.where)}."
     what = cut.label or (f"a result in {cut.module}" if cut.module else "a result")
     return f"{what} was cut by {cause_text(cut)}{at(cut.where)}."
 
