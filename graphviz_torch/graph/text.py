@@ -53,7 +53,7 @@ def shorten_middle(name: str, most: int = 40) -> str:
         return name
     begin = (
         (most - 1) * 2 // 5
-    )  # keep more of the end than of the beginning, since paths differ there
+    )  # keep more of the end than of the beginning: paths differ at the end
     return f"{name[:begin]}…{name[begin + 1 - most :]}"
 
 

@@ -20,7 +20,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 # The first function called by `GradScaler.unscale_` and `GradScaler.step`.
 UNSCALE: Any = torch._amp_foreach_non_finite_check_and_unscale_
-# Called by `GradScaler.update`, unless the program passes a new scale.
+# `GradScaler.update` calls this function, unless the program passes a new scale.
 UPDATE_SCALE: Any = torch._amp_update_scale_
 # A function mode sees a read or a write of an attribute as a call of one of these functions.
 _grad: Any = Tensor.grad

@@ -17,8 +17,8 @@ from .probes import Probe, probe
 
 _scale: CodeType = GradScaler.scale.__code__
 _parts = (_scale, *(part for part in _scale.co_consts if isinstance(part, CodeType)))
-# Code objects that multiply a loss by the scale. The keys are names, since hashing a code object is
-# slow.
+# Code objects that multiply a loss by the scale. The keys are names, because hashing a code object
+# is slow.
 SCALING = {part.co_name: part for part in _parts}
 
 _step: CodeType = GradScaler.step.__code__

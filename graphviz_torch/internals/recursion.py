@@ -59,7 +59,7 @@ def _note_own_limit() -> None:
 
 def _set_limit() -> None:
     global _raised
-    if sys.getrecursionlimit() == _raised:  # otherwise the program has set a limit since
+    if sys.getrecursionlimit() == _raised:  # otherwise the program has set another limit
         limit = _limit + len(_open) * (_limit // _FRAMES + _BASE)
         with suppress(RecursionError):  # raised if the stack is already deeper than the new limit
             sys.setrecursionlimit(limit)

@@ -48,7 +48,7 @@ def line_chart(
     >>> chart.source.count("<circle"), "a &lt; b" in chart.source
     (2, True)
     """
-    # Imported lazily, because the interactive view uses this module without `Picture`.
+    # `Picture` is imported here, because the interactive view uses this module without it.
     from .dot.picture import Picture
 
     drawn = {n: [p for p in points if min(p) > 0] for n, points in lines.items()}

@@ -26,8 +26,7 @@ def infer_modules(
     Args:
         edges: all edges, in order of their targets.
         operations: name of the forward operation of each node.
-        owners: for each parameter, given by the id of its leaf: the paths of the modules that have
-            the parameter.
+        owners: id of the leaf of each parameter -> paths of the modules that have the parameter.
     """
     # Node that has the values of a leaf -> the leaf. The leaves themselves are included.
     carried = {leaf: leaf for leaf in owners}

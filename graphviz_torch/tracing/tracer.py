@@ -72,7 +72,7 @@ class Brace:
 
 
 def brace(ids: dict[Any, int], edges: Iterable[Edge]) -> None:
-    """Attach a `Brace` to nodes of a deep graph, so that freeing it does not overflow the stack.
+    """Attach a `Brace` to nodes of a deep graph: freeing the graph then cannot overflow the stack.
 
     Args:
         ids: id of each node, in topological order.

@@ -227,7 +227,7 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return the trace of `code`; None if this thread has compiled other code since.
+    """Return the trace of `code`; None if this thread compiled other code after `code`.
 
     The trace is returned once; a second call returns None.
     """

@@ -60,7 +60,7 @@ def _remove() -> None:
     while _stances:
         ours = _stances.pop()
         if import_module("torch._dynamo.eval_frame")._stance is ours.stance:
-            # If the program has set another stance since, that stance is kept.
+            # If the program has set another stance in the meantime, that stance is kept.
             ours.__exit__(None, None, None)
 
 

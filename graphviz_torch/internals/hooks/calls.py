@@ -94,7 +94,7 @@ class Raised(NamedTuple):
 
 
 class _Listening(NamedTuple):
-    """The listeners for calls of one function with the same keyword names."""
+    """The listeners for calls that have the same function and the same keyword names."""
 
     before: Callbacks
     after: Callbacks
@@ -113,7 +113,7 @@ class _ListenerCache(dict[Any, _Listening]):
         computes = func not in _READS
         wanting = [one for one in self._listeners if selects(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
-        own = original_method(func)  # compared by `==`, since `x.grad`'s getter is a new object
+        own = original_method(func)  # compared by `==`: each read of a getter is a new object
         told = listener_methods(before, "on_call_start"), listener_methods(wanting, "on_call_end")
         found = _Listening(*told, computes, None if own == func else own)
         if len(self) < _MAX_CACHED_KINDS:

@@ -148,7 +148,7 @@ def _install_kernels() -> None:
     for name in {name: None for watch in watches for name in watch.operators}:
         if name not in _libraries:
             namespace, _, operator = name.partition("::")
-            # Stored before a kernel is added, so that it is removed also after an interrupt.
+            # The library is stored before a kernel is added, so that an interrupt leaves no kernel.
             library = _libraries[name] = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             library.impl(  # type: ignore[no-untyped-call]
                 operator, _kernel(name), _NAME, with_keyset=True

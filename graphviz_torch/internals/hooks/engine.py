@@ -125,7 +125,7 @@ def _run(
         try:
             _notify_end(pending, result or (), failure)  # `backward` returns None
         finally:
-            del failure  # avoids a reference cycle, since the traceback refers to this frame
+            del failure  # avoids a reference cycle: the traceback refers to this frame
 
 
 def _notify_end(

@@ -116,7 +116,7 @@ def movable(stack: Stack) -> list[Any]:
 
 
 def arrange(stack: Stack, modes: list[Any]) -> None:
-    """Set the order of the movable modes; after an interrupt, set it again."""
+    """Set the order of the movable modes; if an interrupt stops this, set the order again."""
     try:
         _restack(stack, modes)
     except BaseException:

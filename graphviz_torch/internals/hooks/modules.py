@@ -103,7 +103,8 @@ class _Compiler(ModuleType):
             _INSTALLATION.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Pickled by name, because the module has its original class when no watch is open.
+        # The module is pickled by its name, because it has its original class when no watch is
+        # open.
         return import_module, (self.__name__,)
 
 

@@ -39,7 +39,8 @@ class Hooks:
                 return original(known, hook)  # type: ignore[no-any-return]
             if known is None:
                 known = OrderedDict()
-            # Stored before the hook is added, so that `remove` also works after an interrupt.
+            # The dict is stored before the hook is added, so that `remove` also works after an
+            # interrupt.
             dictionaries.append(known)
             known[self] = hook
             return known, None

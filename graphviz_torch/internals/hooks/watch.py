@@ -154,7 +154,8 @@ class Replacement(Installation[Watcher]):
                     continue
                 new = wrap(getattr(owner, name, None))
                 new = staticmethod(new) if isinstance(original, staticmethod) else new
-                # Stored before the attribute is set, so that it is restored after an interrupt.
+                # The original is stored before the attribute is set, so that an interrupt does not
+                # lose it.
                 self._replaced.append(_Replaced(owner, name, original, new))
                 setattr(owner, name, new)
         self._also_install()

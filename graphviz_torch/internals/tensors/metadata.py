@@ -232,7 +232,7 @@ def attributes(fns: Sequence[Any]) -> list[Attributes]:
 
 
 def _key(values: Any) -> bytes | str:
-    """Return a dict key for numbers, strings and lists of them, which distinguishes 1 and 1.0."""
+    """Return a dict key for numbers, strings and lists of them; the keys of 1 and 1.0 differ."""
     try:
         return dumps(values, 2)  # takes a quarter of the time of repr
     except ValueError:  # raised for a symbolic size

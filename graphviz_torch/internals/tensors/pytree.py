@@ -38,10 +38,10 @@ def flatten(value: Any, *, ask: bool = True) -> list[tuple[str, torch.Tensor]]:
     """
     found: list[tuple[str, torch.Tensor]] = []
     stack: list[tuple[str, Any]] = [("", value)]
-    entered: set[int] = set()  # id() of entered containers, since one may contain itself
+    entered: set[int] = set()  # id() of entered containers: one may contain itself
     while stack:
         path, value = stack.pop()
-        # `isinstance` is not used, since it may run code of the value (`__class__`).
+        # `isinstance` is not used, because it may run code of the value (`__class__`).
         if issubclass(type(value), torch.Tensor):
             found.append((path, value))
         elif is_nesting(value) and id(value) not in entered:
@@ -102,7 +102,7 @@ def tensors(*values: Any) -> list[torch.Tensor]:
     stack = [*reversed(values)]
     while stack:
         value = stack.pop()
-        # Methods of the built-in types are called, since those of a subclass may have side effects.
+        # The methods of built-in types are called: those of a subclass may have side effects.
         kind = type(value)
         if kind in _TENSORS:
             found.append(value)

@@ -41,7 +41,7 @@ class SwapSafeRefs(Watch):
 
 
 class _WeakrefModule:
-    """Replacement for the module `weakref` whose `getweakrefs` leaves out each `Ref`."""
+    """Replacement for the module `weakref`: its `getweakrefs` leaves out objects of class `Ref`."""
 
     def getweakrefs(self, value: Any) -> list[Any]:
         for watcher in _installation.watchers:

@@ -47,7 +47,7 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
     >>> "rank 0 waited 3 s for rank 1 in all_reduce" in chart.source
     True
     """
-    # Imported lazily, because the interactive view uses this module without `Picture`.
+    # `Picture` is imported here, because the interactive view uses this module without it.
     from ..dot.picture import Picture
 
     every = list(graphs) if isinstance(graphs, (list, tuple)) else [graphs]

@@ -123,7 +123,8 @@ def _install() -> None:
     if dist.is_available() and dist.is_initialized() and not _libraries:
         for name in (*kinds(), WAIT):
             namespace, _, operator = name.partition("::")
-            # Stored before a kernel is added, so that `_remove` also runs after an interrupt.
+            # The library is stored before a kernel is added, so that `_remove` also runs after an
+            # interrupt.
             library = Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
             _libraries.append(library)
             kernel = _kernel(name)
