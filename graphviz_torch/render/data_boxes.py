@@ -215,7 +215,8 @@ def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) ->
         row.title if len(alike) < 2 else replace(row, label=_without_call_number(row.label)).title
     )
     if frames and row.kind == "module":  # the frame around the box shows the rest of the path
-        title = title.rpartition(".")[2] if "." in title.partition(" ")[0] else title
+        name, dot, kind = title.partition(" · ")
+        title = f"{name.rpartition('.')[2]}{dot}{kind}"
     times = [f"\N{MULTIPLICATION SIGN}{len(alike)}"] if len(alike) > 1 else []
     names = title.split(" · ")
     ends = [one if len(one) <= _MAX_TITLE else f"…{one[1 - _MAX_TITLE :]}" for one in names]

@@ -184,6 +184,14 @@ def test_the_name_and_the_class_of_a_long_title_are_whole_or_begin_with_an_ellip
         assert f"{shown} · {kind}" in " ".join(to_mermaid(graph).replace("<br/>", " ").split())
 
 
+def test_a_box_in_a_frame_has_the_name_of_its_module_and_its_whole_class() -> None:
+    block = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 2), nn.ReLU())
+    model = nn.Sequential(block, nn.Linear(2, 1))
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+    assert "<B>0 · Dropout(0.5)</B>" in to_dot(recording)
+
+
 def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> None:
     rows = [
         Untracked("function", f"f{i}", (F32,), "frozen", sources=(0,), inputs=(i - 1,) if i else ())
