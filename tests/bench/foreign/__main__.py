@@ -131,12 +131,12 @@ def limit_memory(gigabytes: float) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def entries(sources: list[str]) -> Iterator[Entry]:
+def entries(sources: list[str], scale: int = 1) -> Iterator[Entry]:
     for source in sources:
         if source == "transformers":
             from . import transformers_models
 
-            yield from transformers_models.entries()
+            yield from transformers_models.entries(scale)
         elif source == "libraries":
             from . import libraries
 
@@ -157,7 +157,7 @@ def read(results: Path) -> dict[tuple[str, str], Facts]:
 def run(chosen: argparse.Namespace) -> None:
     done = read(chosen.results)
     again = chosen.again
-    waiting = list(entries(chosen.sources))
+    waiting = list(entries(chosen.sources, chosen.scale))
     if chosen.seed is not None:
         random.Random(chosen.seed).shuffle(waiting)
     waiting = [
@@ -230,6 +230,12 @@ def main() -> None:
     )
     parser.add_argument(
         "--memory", type=float, default=8, help="memory limit in GiB for the process of a model"
+    )
+    parser.add_argument(
+        "--scale",
+        type=int,
+        default=1,
+        help="factor of the widths and batch of transformers' models",
     )
     parser.add_argument("--seed", type=int, help="shuffle the models with this seed")
     parser.add_argument("--pictures", type=Path, help="keep each picture in this folder")

@@ -98,8 +98,9 @@ classics / pytorch_tabular_tabnet / Tabular data
     Each step chooses features by a mask that depends on the masks before it.
 classics / qmix_marl / Multi-agent reinforcement learning
     The values of the agents are mixed with weights that depend on the state.
-classics / rs_L1585_dreamer_v1_rssm / World model
-    A recurrent state predicts the next latent state, with and without the image.
+classics / rs_L1574_popart_impala / Actor-critic
+    Two heads read an image, the last reward and the last action: a policy, and values that are
+    scaled by the statistics of each task.
 classics / gaussian_splatting / Gaussian splatting
     The scene is its parameters: scale, rotation, opacity and color of 256 Gaussians.
 classics / multinerf_mipnerf360 / Radiance field

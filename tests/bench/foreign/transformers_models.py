@@ -1,8 +1,9 @@
 """Build a small model of every architecture in transformers, offline and with random weights.
 
-Sizes in the configuration, and in configurations inside it, are reduced by their names. The class
-is the architecture's first one in the order of `_TASKS`. Models that take labels get labels, so
-that the library computes the loss.
+Sizes in the configuration, and in configurations inside it, are reduced by their names. In the
+table of sizes, those with a "w" are widths, which can be multiplied. The class is the first one of
+the architecture in the order of `_TASKS`. Models that take labels get labels, so that the library
+computes the loss.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ _BATCH, _TOKENS, _VOCABULARY, _IMAGE, _WIDTH = 2, 8, 99, 32, 32
 _SIZE_TABLE = """
     99: vocab_size text_vocab_size
     64: codebook_size
-    32: hidden_size d_model n_embd dim embed_dim encoder_hidden_dim d_embed embedding_size
-    32: encoder_hidden_size decoder_hidden_size projection_dim hidden_dim word_embed_proj_dim
-    32: embedding_dim pooler_hidden_size rnn_hidden_size conv_dim mask_feature_size output_dim
-    32: shared_projection_dim projection_hidden_size out_hidden_size fpn_hidden_size emb_dim
-    32: bottleneck_size lru_width text_embed_dim vision_embed_dim classifier_proj_size
-    32: backbone_hidden_size cross_attention_hidden_size prompt_embed_dim feature_size
-    32: mask_embed_dim cls_embed_dim encoder_embed_dim decoder_embed_dim neck_hidden_size
-    32: fusion_hidden_size
-    64: intermediate_size encoder_ffn_dim decoder_ffn_dim d_ff ffn_dim n_inner inner_dim mlp_dim
-    64: dim_feedforward moe_intermediate_size shared_expert_intermediate_size block_ff_dim
-    64: intermediate_size_mlp feed_forward_size d_inner ffn_hidden_size shared_intermediate_size
-    64: encoder_intermediate_size expert_intermediate_size encoder_ffn_hidden_size mamba_d_ssm
-    64: ffn_hidden_dim
+    32w: hidden_size d_model n_embd dim embed_dim encoder_hidden_dim d_embed embedding_size
+    32w: encoder_hidden_size decoder_hidden_size projection_dim hidden_dim word_embed_proj_dim
+    32w: embedding_dim pooler_hidden_size rnn_hidden_size conv_dim mask_feature_size output_dim
+    32w: shared_projection_dim projection_hidden_size out_hidden_size fpn_hidden_size emb_dim
+    32w: bottleneck_size lru_width text_embed_dim vision_embed_dim classifier_proj_size
+    32w: backbone_hidden_size cross_attention_hidden_size prompt_embed_dim feature_size
+    32w: mask_embed_dim cls_embed_dim encoder_embed_dim decoder_embed_dim neck_hidden_size
+    32w: fusion_hidden_size
+    64w: intermediate_size encoder_ffn_dim decoder_ffn_dim d_ff ffn_dim n_inner inner_dim mlp_dim
+    64w: dim_feedforward moe_intermediate_size shared_expert_intermediate_size block_ff_dim
+    64w: intermediate_size_mlp feed_forward_size d_inner ffn_hidden_size shared_intermediate_size
+    64w: encoder_intermediate_size expert_intermediate_size encoder_ffn_hidden_size mamba_d_ssm
+    64w: ffn_hidden_dim
     2: num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers depth layers
     2: num_encoder_layers num_decoder_layers e_layers num_hidden_layers_encoder num_block_layers
     2: decoder_num_hidden_layers encoder_num_hidden_layers num_blocks attention_layers
@@ -53,9 +54,9 @@ _SIZE_TABLE = """
     4: num_attention_heads n_head n_heads num_heads encoder_attention_heads nhead
     4: decoder_attention_heads attention_heads decoder_num_attention_heads
     4: encoder_num_attention_heads predictor_num_attention_heads
-    8: head_dim attention_head_dim d_kv kv_channels global_head_dim
-    8: qk_nope_head_dim qk_rope_head_dim v_head_dim qk_head_dim
-    16: q_lora_rank kv_lora_rank o_lora_rank state_size mamba_d_state num_mel_bins
+    8w: head_dim attention_head_dim d_kv kv_channels global_head_dim
+    8w: qk_nope_head_dim qk_rope_head_dim v_head_dim qk_head_dim
+    16w: q_lora_rank kv_lora_rank o_lora_rank state_size mamba_d_state num_mel_bins
     4: num_experts num_local_experts n_routed_experts moe_num_experts num_routed_experts
     2: num_experts_per_tok num_experts_per_token moe_topk top_k_experts moe_k num_codebooks
     1: n_group topk_group n_shared_experts tubelet_size
@@ -68,16 +69,18 @@ _SIZE_TABLE = """
     2: num_frames
     16: frequency_length
 """
-_SIZES = {
-    name: int(size)
-    for size, _, names in (line.partition(":") for line in _SIZE_TABLE.strip().splitlines())
-    for name in names.split()
-}
+_ROWS = [line.partition(": ") for line in _SIZE_TABLE.split("\n") if line]
+_SIZES = {name: int(size.rstrip("w")) for size, _, names in _ROWS for name in names.split()}
+_WIDTHS = {name for size, _, names in _ROWS if size.endswith("w") for name in names.split()}
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 
 
-def entries() -> Iterator[Entry]:
-    """Yield one entry for each architecture that has a PyTorch model."""
+def entries(scale: int = 1) -> Iterator[Entry]:
+    """Yield one entry for each architecture that has a PyTorch model.
+
+    Args:
+        scale: factor of all widths, and of the batch size and number of tokens.
+    """
     tables = [getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {}) for task in _tasks()]
     for kind in CONFIG_MAPPING:
         names = [
@@ -85,32 +88,37 @@ def entries() -> Iterator[Entry]:
         ]
         if names:
             name = names[0] if isinstance(names[0], str) else names[0][0]
-            yield Entry("transformers", kind, partial(build, kind, name))
+            yield Entry("transformers", kind, partial(build, kind, name, scale))
 
 
 def _tasks() -> list[str]:
     return _TASKS.split()
 
 
-def build(kind: str, name: str) -> tuple[nn.Module, Forward]:
+def build(kind: str, name: str, scale: int = 1) -> tuple[nn.Module, Forward]:
     """Build the small model of a class, with an input for each required argument."""
-    config = small(CONFIG_MAPPING[kind])
+    config = small(CONFIG_MAPPING[kind], scale)
     model = getattr(transformers, name)(config)
     inputs = example(model, config)
+    for key, each in inputs.items():
+        if isinstance(each, Tensor) and scale > 1:
+            inputs[key] = each.repeat(scale, *[1] * (each.ndim - 1))
+            if key in ("input_ids", "labels", "decoder_input_ids") and each.ndim == 2:
+                inputs[key] = inputs[key].repeat(1, 4)
     return model, lambda: model(**inputs)
 
 
-def small(kind: type[PreTrainedConfig], **given: Any) -> PreTrainedConfig:
-    """Return a configuration with small sizes."""
+def small(kind: type[PreTrainedConfig], scale: int = 1) -> PreTrainedConfig:
+    """Return a configuration with small sizes, whose widths are multiplied by `scale`."""
     default = kind()
     sizes: dict[str, Any] = {}
     for key, value in vars(default).items():
         if isinstance(value, PreTrainedConfig):
-            sizes[key] = small(type(value))
+            sizes[key] = small(type(value), scale)
         elif key in _SIZES and isinstance(value, int) and not isinstance(value, bool):
-            sizes[key] = min(value, _SIZES[key])
+            sizes[key] = min(value, _size(key, scale))
         elif key in _SIZES and isinstance(value, (list, tuple)) and value and key != "hidden_size":
-            sizes[key] = type(value)(min(each, _SIZES[key]) for each in value)
+            sizes[key] = type(value)(min(each, _size(key, scale)) for each in value)
         elif key in _KV_HEADS and isinstance(value, int):
             heads = getattr(default, "num_attention_heads", None) or getattr(default, "n_head", 4)
             sizes[key] = 4 if value == heads else min(value, 2)
@@ -119,17 +127,19 @@ def small(kind: type[PreTrainedConfig], **given: Any) -> PreTrainedConfig:
         elif key == "depths" and isinstance(value, (list, tuple)):
             sizes[key] = [1] * len(value)
         elif key in ("hidden_sizes", "embed_dims", "neck_hidden_sizes") and value:
-            sizes[key] = [8 * 2**i for i in range(len(value))]
+            sizes[key] = [8 * scale * 2**i for i in range(len(value))]
     known = inspect.signature(kind.__init__).parameters
     any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
     try:
-        return kind(
-            **{key: each for key, each in (sizes | given).items() if any_name or key in known}
-        )
+        return kind(**{key: each for key, each in sizes.items() if any_name or key in known})
     except Exception:
         for key, each in sizes.items():
             setattr(default, key, each)
         return default
+
+
+def _size(name: str, scale: int) -> int:
+    return _SIZES[name] * (scale if name in _WIDTHS else 1)
 
 
 def example(model: nn.Module, config: PreTrainedConfig) -> dict[str, Any]:
