@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .advice import likely
 from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
-from .grammar import MAX_NUMBER, Program, callee, input_lines, refuse
+from .grammar import MAX_NUMBER, ParsedProgram, callee, input_lines, refuse
 from .sizes import has_small_results
 
 MAX_STEPS = 300  # largest number of operations in a program
@@ -51,7 +51,7 @@ def parse_inputs(text: str, seed: int = 0) -> dict[str, Tensor]:
 
 
 def evaluate(
-    program: Program,
+    program: ParsedProgram,
     inputs: Mapping[str, Tensor],
     device: torch.device | None = None,
     *,
@@ -76,7 +76,7 @@ def evaluate(
     return found.run(program)
 
 
-def check_shapes(program: Program, inputs: Mapping[str, Tensor]) -> None:
+def check_shapes(program: ParsedProgram, inputs: Mapping[str, Tensor]) -> None:
     """Run the program on `meta` tensors to check the shapes of its results.
 
     Raises:
@@ -107,7 +107,7 @@ class _Evaluation:
         self.steps = self.total = 0
         self.call: Callable[[Callable[..., Any], list[Any]], Any] = _call
 
-    def run(self, program: Program) -> dict[str, Tensor]:
+    def run(self, program: ParsedProgram) -> dict[str, Tensor]:
         made = {}
         for name, expression in program.lines:
             self.call = _call_at(self.lines[name]) if name in self.lines else _call

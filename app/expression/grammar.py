@@ -47,7 +47,7 @@ class ExpressionError(ValueError):
 
 
 @dataclass(frozen=True)
-class Program:
+class ParsedProgram:
     """A parsed program. Each line is a name and the expression that is assigned to this name."""
 
     text: str
@@ -64,7 +64,7 @@ class Program:
         nodes = (node for _, expression in self.lines for node in ast.walk(expression))
         return any(isinstance(node, ast.Call) and callee(node)[0] == "to" for node in nodes)
 
-    def with_copies(self, names: Iterable[str]) -> tuple[Program, dict[str, str]]:
+    def with_copies(self, names: Iterable[str]) -> tuple[ParsedProgram, dict[str, str]]:
         """Return a program that first copies these inputs to the device, and then uses the copies.
 
         Returns:
@@ -84,7 +84,7 @@ class Program:
         for name, expression in self.lines:
             lines.append((name, _Renamer(renamed).visit(_copy(expression))))
             renamed.pop(name, None)
-        return Program(self.text, tuple(lines)), {copy: n for n, copy in copies.items()}
+        return ParsedProgram(self.text, tuple(lines)), {copy: n for n, copy in copies.items()}
 
 
 class _Renamer(ast.NodeTransformer):
@@ -106,7 +106,7 @@ def _copy(expression: ast.expr) -> ast.expr:
     return copied
 
 
-def parse(text: str) -> Program:
+def parse(text: str) -> ParsedProgram:
     """Return the program in `text`.
 
     Raises:
@@ -123,7 +123,7 @@ def parse(text: str) -> Program:
             lines.append((free, statement.value))
         else:
             refuse(text, statement, advice.for_statement(statement))
-    program = Program(text, tuple(lines))
+    program = ParsedProgram(text, tuple(lines))
     for _, expression in lines:
         _check(text, expression, 1)
     return program
@@ -146,7 +146,7 @@ def input_lines(text: str) -> list[tuple[str, ast.expr]]:
     return list(lines.items())
 
 
-def unread_names(program: Program, names: Iterable[str]) -> list[str]:
+def unread_names(program: ParsedProgram, names: Iterable[str]) -> list[str]:
     """Return the names whose values no line of the program reads."""
     read: set[str] = set()
     given: set[str] = set()

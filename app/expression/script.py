@@ -7,7 +7,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 
 from .functions import FUNCTIONS
-from .grammar import Program, callee, input_lines
+from .grammar import ParsedProgram, callee, input_lines
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ScriptText:
 
 
 def expression_script(
-    program: Program, inputs: str, device: str, seed: int, scalar: bool
+    program: ParsedProgram, inputs: str, device: str, seed: int, scalar: bool
 ) -> ScriptText:
     """Return the script of a program.
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from .grammar import Program
+from .grammar import ParsedProgram
 
 SMALL_RESULT = 10_000  # number of elements
 _BOUND_LIMIT = 10**9  # the largest bound that is computed
 
 
-def has_small_results(program: Program, inputs: Mapping[str, Tensor]) -> bool:
+def has_small_results(program: ParsedProgram, inputs: Mapping[str, Tensor]) -> bool:
     """Return True if no result can have more than `SMALL_RESULT` elements.
 
     The bound of a result is the product or the sum of the bounds of its operands. A program with

@@ -135,7 +135,7 @@ class _FollowedTensor(Ref):
 
 
 class _Use(NamedTuple):
-    """A use of a followed tensor by the call that created the nodes start <= number < end."""
+    """A use of a followed tensor by a call, whose nodes have start <= sequence number < end."""
 
     start: int
     end: int

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from app.expression import advice, evaluation, functions, grammar
 from app.expression.evaluation import evaluate, parse_inputs
 from app.expression.functions import FUNCTIONS, INPUTS
-from app.expression.grammar import ExpressionError, Program, parse
+from app.expression.grammar import ExpressionError, ParsedProgram, parse
 from app.jobs.backward import play
 from app.jobs.values import Choice
 from graphviz_torch import simulate_accelerator
@@ -383,7 +383,7 @@ def test_shapes_run_first_only_where_a_result_may_be_large(
     started: list[str] = []
     real = evaluation._Evaluation.run
 
-    def run_counted(self: Any, program: Program) -> Any:
+    def run_counted(self: Any, program: ParsedProgram) -> Any:
         started.append(str(self.device))
         return real(self, program)
 
@@ -421,7 +421,7 @@ def test_any_text_gives_a_tensor_or_a_message(text: str) -> None:
         result = evaluate(program, {"x": torch.ones(2, 2), "w": torch.ones(2)})
     except ExpressionError:
         return
-    assert isinstance(program, Program)
+    assert isinstance(program, ParsedProgram)
     assert isinstance(result[program.output], torch.Tensor)
 
 

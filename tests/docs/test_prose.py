@@ -10,14 +10,14 @@ ROOT = Path(__file__).parents[2]
 # The largest count of each kind. After a count has fallen, lower its number here; the test does not
 # ask for that, so that no improvement of a sentence fails a build.
 LARGEST = {
-    "'what'": 25,
-    "classes that share a name": 38,
+    "'what'": 20,
+    "classes that share a name": 6,
     "constants that do not say of what": 0,
-    "docstrings of few words": 11,
+    "docstrings of few words": 10,
     "docstrings with a bad opening": 1,
     "names of function words": 5,
-    "names that are a participle": 8,
-    "private words": 14,
+    "names that are a participle": 7,
+    "private words": 5,
 }
 
 
