@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,14 +93,10 @@ class Reading:
     @cached_property
     def by_operation(self) -> dict[str, list[Node]]:
         """The nodes by operation, in the order of the forward."""
-        found: dict[str, list[Node]] = {}
+        found: dict[str, list[Node]] = defaultdict(list)
         for node in self.graph.nodes:
-            operation = node.operation
-            if operation in found:
-                found[operation].append(node)
-            else:
-                found[operation] = [node]
-        return found
+            found[node.operation].append(node)
+        return dict(found)
 
     @cached_property
     def by_title(self) -> dict[str, list[Node]]:
@@ -256,9 +253,9 @@ class Reading:
         nodes = self.graph.nodes
         depth = [0] * len(nodes)
         deepest: list[int | None] = [None] * len(nodes)
-        for node, edges in zip(nodes, self.inputs, strict=True):  # inputs come before users
-            if edges and (node.order is not None or node.grad_outputs):
-                longest, target = 0, node.id
+        for target, edges in enumerate(self.inputs):  # inputs come before users
+            if edges and (nodes[target].order is not None or nodes[target].grad_outputs):
+                longest = 0
                 for edge in edges:
                     source = edge.source
                     if depth[source] >= longest:

@@ -89,9 +89,10 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
         return
     if all(largest < _ZERO_BELOW * (graph.step.loss_scale or 1) for graph, largest in judged):
         yield _all_zero(Reading(judged[-1][0]))
-    elif all(largest < _ROUNDING * _largest_at_users(graph) for graph, largest in judged):
-        reading = Reading(judged[-1][0])
-        for event in reading.events(RepeatedForward)[:1]:
+        return
+    reading = Reading(judged[-1][0])
+    for event in reading.events(RepeatedForward)[:1]:
+        if all(largest < _ROUNDING * _largest_at_users(graph) for graph, largest in judged):
             yield _cancelling_runs(reading, event)
 
 

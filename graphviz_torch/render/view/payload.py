@@ -134,11 +134,9 @@ def view_payload(
         header[name] = columns.texts(name, list(map(attrgetter(name), graph.nodes)))
     classes = [getattr(node, "module_class", "") for node in graph.nodes]
     header["moduleClass"] = columns.texts("moduleClass", classes)
-    attributes = Table()
-    attributes.position(())
-    places = attributes.positions([_attributes(node) for node in graph.nodes])
+    rows, places = _attributes(graph.nodes)
     columns.numbers("attributes", places)
-    header["attributes"] = attributes.rows
+    header["attributes"] = rows
     header["called"] = columns.texts("called", _operation_texts(graph.nodes, places))
     header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
@@ -212,12 +210,28 @@ def _ranks(graph: Graph) -> dict[str, Any] | None:
     return {"image": f"data:image/svg+xml;base64,{image}", "waits": wait_lines(graph.collectives)}
 
 
-def _attributes(node: Node) -> tuple[str, ...]:
-    """Return autograd's attributes of a node, and the text of each field in `_BESIDE`."""
-    if not _BESIDE:
-        return node.attributes
-    texts = ((column.title, column.text(getattr(node, name))) for name, column in _BESIDE)
-    return (*node.attributes, *(f"{title}={text}" for title, text in texts if text))
+def _attributes(nodes: Sequence[Node]) -> tuple[list[Any], list[int]]:
+    """Return the distinct attributes, and for each node the position of its own.
+
+    The attributes of a node are those of autograd, and the text of each field in `_BESIDE`.
+    """
+    table = Table()
+    table.position(())
+    read = attrgetter("attributes", *(name for name, _ in _BESIDE))
+    known: dict[tuple[Any, ...], int] = {}
+    places = []
+    for values in map(read, nodes):
+        place = known.get(values)
+        if place is None:
+            attributes, *others = values
+            texts = [
+                f"{column.title}={text}"
+                for (_, column), value in zip(_BESIDE, others, strict=True)
+                if (text := column.text(value))
+            ]
+            place = known[values] = table.position((*attributes, *texts))
+        places.append(place)
+    return table.rows, places
 
 
 def _modules(graph: Graph) -> dict[str, list[tuple[str, str]]]:
@@ -246,12 +260,12 @@ def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
         nodes: the nodes.
         places: for each node, the position of its attributes in their table.
     """
-    calls = ["" if "#" in node.call.rpartition("/")[2] else node.call for node in nodes]
-    keys = [
-        (node.title, place, call) for node, place, call in zip(nodes, places, calls, strict=True)
-    ]
-    kinds = dict(zip(keys, nodes, strict=True))
-    texts = {key: operation_text(key[0], node.attributes, key[2]) for key, node in kinds.items()}
+    read = attrgetter("operation", "name", "call")
+    keys = list(zip(map(read, nodes), places, strict=True))
+    texts: dict[tuple[Any, int], str] = {}
+    for key, node in dict(zip(keys, nodes, strict=True)).items():
+        call = "" if "#" in node.call.rpartition("/")[2] else node.call
+        texts[key] = operation_text(node.title, node.attributes, call)
     return list(map(texts.__getitem__, keys))
 
 
@@ -287,9 +301,12 @@ def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Ta
     shapes.position(())
     keeps.position(())
     outputs = [node.outputs for node in nodes]
-    known = {each: _metas(each, metas) for each in dict.fromkeys(outputs)}
-    columns.numbers("shapes", shapes.positions([known[each] for each in outputs]))
-    columns.numbers("saved", keeps.positions([_saved_rows(node, metas) for node in nodes]))
+    # Most nodes share their tuple of outputs with others, so each tuple is read once.
+    distinct = dict(zip(map(id, outputs), outputs, strict=True))
+    known = {key: _metas(each, metas) for key, each in distinct.items()}
+    columns.numbers("shapes", shapes.positions([known[id(each)] for each in outputs]))
+    saved = [_saved_rows(node, metas) if node.saved else () for node in nodes]
+    columns.numbers("saved", keeps.positions(saved))
     header["shapes"], header["saved"] = shapes.rows, keeps.rows
 
     inputs = graph.inputs()
@@ -315,8 +332,8 @@ def _label(node: Node) -> str | tuple[str]:
 
     If the label begins with the path of the node's module, return only the rest, in a tuple.
     """
-    before = f"{node.module}."
-    return (node.label[len(before) :],) if node.label.startswith(before) else node.label
+    label, before = node.label, f"{node.module}."
+    return (label[len(before) :],) if label.startswith(before) else label
 
 
 def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Columns:
         """Add a column of non-negative integers."""
         top = max(values, default=0)
         if top:
-            self._add(name, "number", struct.pack(f"<{len(values)}Q", *values), top, len(values))
+            self._add(name, "number", values, top)
 
     def steps(self, name: str, values: Sequence[int]) -> None:
         """Add a column of integers, stored as the differences between consecutive rows."""
@@ -57,14 +57,14 @@ class Columns:
 
     def floats(self, name: str, values: Iterable[float | None], fraction: int) -> None:
         """Add a column of floats, rounded to `fraction` mantissa bits; None becomes NaN."""
-        numbers = [float("nan") if value is None else value for value in values]
+        nan = float("nan")
+        numbers = [nan if value is None else value for value in values]
         if all(number != number for number in numbers):
             return
         bits = struct.unpack(f"<{len(numbers)}Q", struct.pack(f"<{len(numbers)}d", *numbers))
-        half, mask = 1 << (51 - fraction), -1 << (52 - fraction)
-        rounded = [(bit + half) & mask & 0xFFFFFFFFFFFFFFFF for bit in bits]
-        data = struct.pack(f"<{len(rounded)}Q", *rounded)
-        self._add(name, "measured", data, (1 << 64) - 1, len(rounded))
+        half, mask = 1 << (51 - fraction), (1 << 64) - (1 << (52 - fraction))
+        rounded = [(bit + half) & mask for bit in bits]
+        self._add(name, "measured", rounded, (1 << 64) - 1)
 
     def texts(self, name: str, values: Sequence[Hashable]) -> list[Any]:
         """Add a column for values that repeat, and return the list of distinct values.
@@ -80,9 +80,13 @@ class Columns:
         folded = [2 * value if value >= 0 else -2 * value - 1 for value in values]
         top = max(folded, default=0)
         if top:
-            self._add(name, kind, struct.pack(f"<{len(folded)}Q", *folded), top, len(folded))
+            self._add(name, kind, folded, top)
 
-    def _add(self, name: str, kind: str, data: bytes, top: int, rows: int) -> None:
+    def _add(self, name: str, kind: str, values: Sequence[int], top: int) -> None:
         size = (top.bit_length() + 7) // 8
-        self.layout.append((name, kind, size, rows))
+        self.layout.append((name, kind, size, len(values)))
+        if size == 1:
+            self.planes.append(bytes(values))
+            return
+        data = struct.pack(f"<{len(values)}Q", *values)
         self.planes += [data[plane::8] for plane in range(size)]
