@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from os import PathLike
 from pathlib import Path
@@ -220,19 +221,23 @@ def _page(
     if not title and not isinstance(graph, Mapping):
         title = title_of(graph)
     title = title or "influence"
-    script = view_script() + _MOUNT
-    style = view_style()
-    policy = (
-        f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}; "
-        "worker-src blob:; img-src data: blob:"
-    )
     return _PAGE.format(
-        policy=policy,
+        policy=_content_security_policy(),
         title=html.escape(printable(title)),
-        style=style,
+        style=view_style(),
         without=without,
         payload=view_payload(graph, findings, title=title),
-        script=script,
+        script=view_script() + _MOUNT,
+    )
+
+
+@cache
+def _content_security_policy() -> str:
+    """Return the policy of a page, which allows only the page's own script and style."""
+    script, style = _csp_hash(view_script() + _MOUNT), _csp_hash(view_style())
+    return (
+        f"default-src 'none'; script-src {script}; style-src {style}; "
+        "worker-src blob:; img-src data: blob:"
     )
 
 

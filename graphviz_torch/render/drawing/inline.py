@@ -70,7 +70,7 @@ def _inner(graph: Graph, parameters: Parameters | None, alone: set[int]) -> Inli
     carried: dict[int, int] = {}
     inner = folded.union(many)
     # Edges are sorted by target, so a carrier's incoming edge is visited before its outgoing edge.
-    for edge in by_target(graph):
+    for edge in by_target(graph.edges):
         source, target = edge.source, edge.target
         if source not in inner:
             rest.append(edge)

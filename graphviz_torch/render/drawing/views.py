@@ -7,12 +7,13 @@ copies to another device, or is part of a finding, a cut or a difference.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Iterable
 from dataclasses import replace
 
 from ...graph import Edge, Graph
 from ...graph.collective import by_node
 from ..groups.chains import RESHAPING
+from ..groups.order import by_target
 from .drawing import Drawing
 
 
@@ -20,21 +21,23 @@ def fold_views(drawing: Drawing) -> Drawing:
     """Remove the boxes of views, connect their neighbors, and return the new drawing."""
     if drawing.options["detail"] == "full" or drawing.options["parameters"] == "nodes":
         return drawing
-    views = _views(drawing)
+    computing = _count_computing(drawing.graph)
+    views = _views(drawing, computing)
     if not views:
         return drawing
     inner, nodes = drawing.inner, drawing.graph.nodes
     uses = Counter([edge.source for edge in inner.edges])
-    alone = {
-        scope for scope, count in _count_computing(drawing.graph).items() if scope and count == 1
-    }
+    alone = {scope for scope, count in computing.items() if scope and count == 1}
     made: dict[int, tuple[int, int]] = {}  # view -> (node id, output_nr) of its base
     passed: dict[int, tuple[int, ...]] = {}  # view -> the chain of views that ends with it
     user = {**inner.user}
     edges: list[Edge] = []
     between: dict[Edge, tuple[int, ...]] = {}
     shown: dict[int, int] = {}
-    for edge in sorted(inner.edges, key=lambda edge: edge.target):
+    for edge in by_target(inner.edges):
+        if edge.source not in views and edge.target not in views:
+            edges.append(edge)
+            continue
         source, output = made.get(edge.source, (edge.source, edge.output_nr))
         before = passed.get(edge.source, ())
         if edge.source in views and edge.source not in user:
@@ -43,8 +46,7 @@ def fold_views(drawing: Drawing) -> Drawing:
             user[edge.source] = source if made_here else edge.target
         if edge.target not in views:
             edges.append(Edge(source, edge.target, output, edge.input_nr))
-            if before:
-                between[edges[-1]] = before
+            between[edges[-1]] = before
             continue
         made[edge.target], passed[edge.target] = (source, output), (*before, edge.target)
         one, other = nodes[source], nodes[edge.target]
@@ -65,8 +67,13 @@ def fold_views(drawing: Drawing) -> Drawing:
     )
 
 
-def _views(drawing: Drawing) -> set[int]:
-    """Return the ids of the views to draw without a box."""
+def _views(drawing: Drawing, computing: Counter[str]) -> set[int]:
+    """Return the ids of the views to draw without a box.
+
+    Args:
+        drawing: the drawing.
+        computing: for each module call, the number of operations that do more than reshape.
+    """
     graph, inner = drawing.graph, drawing.inner
     nodes = graph.nodes
     found = {
@@ -76,9 +83,11 @@ def _views(drawing: Drawing) -> set[int]:
     }
     if not found:
         return found
-    found -= inner.folded | inner.inside.keys() | _marked_nodes(drawing)
+    found.difference_update(inner.folded, inner.inside, _marked_nodes(drawing))
     found.difference_update([node for node, _ in graph.outputs])
-    found.difference_update(_view_modules(graph))
+    found.difference_update(_view_modules(graph, found, computing))
+    if not found:
+        return found
     fed = Counter([edge.target for edge in inner.edges if edge.target in found])
     used = {edge.source for edge in inner.edges}
     found = {i for i in found if fed[i] == 1 and i in used}
@@ -116,13 +125,17 @@ def _count_computing(graph: Graph) -> Counter[str]:
     )
 
 
-def _view_modules(graph: Graph) -> Collection[int]:
-    """Return the views in modules that contain only views, such as `nn.Flatten`."""
+def _view_modules(graph: Graph, views: Iterable[int], computing: Iterable[str]) -> list[int]:
+    """Return those of the views that are in modules that contain only views, as `nn.Flatten`.
+
+    Args:
+        graph: the graph.
+        views: ids of views.
+        computing: module calls with operations that do more than reshape.
+    """
     inside = {""}  # scopes that contain operations other than views
-    for scope in _count_computing(graph):
+    for scope in computing:
         while scope not in inside:
             inside.add(scope)
             scope = scope.rpartition(".")[0]
-    return {
-        node.id for node in graph.nodes if node.operation in RESHAPING and node.scope not in inside
-    }
+    return [view for view in views if graph.nodes[view].scope not in inside]

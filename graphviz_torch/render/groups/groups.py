@@ -115,7 +115,7 @@ class ModuleTree:
 
     def __init__(self, graph: Graph, *, loops: bool) -> None:
         self._graph, self._loops = graph, loops
-        edges = by_target(graph)
+        edges = by_target(graph.edges)
         made, order = order_of(graph, edges)
         top, parts = _modules(graph, edges, order, made)
         if made:
@@ -204,6 +204,8 @@ def _lists(nodes: Sequence[Node]) -> set[str]:
     """Return the paths of `ModuleList`s and `ModuleDict`s, which compute nothing themselves."""
     found: set[str] = set()
     for scope, classes in {(node.scope, node.module_class) for node in nodes}:
+        if not any(kind in classes for kind in _LISTS):
+            continue
         kinds = classes.split("/")
         names = scope.split(".")
         if len(kinds) == len(names):

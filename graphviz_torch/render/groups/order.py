@@ -20,11 +20,11 @@ from ...graph import Edge, Graph
 _MAX_DISTANCE_TO_USER = 100
 
 
-def by_target(graph: Graph) -> Sequence[Edge]:
+def by_target(edges: Sequence[Edge]) -> Sequence[Edge]:
     """Return the edges sorted by target; edges that are sorted already are not copied."""
-    targets = [edge.target for edge in graph.edges]
+    targets = [edge.target for edge in edges]
     in_order = targets == sorted(targets)
-    return graph.edges if in_order else sorted(graph.edges, key=attrgetter("target"))
+    return edges if in_order else sorted(edges, key=attrgetter("target"))
 
 
 def has_modules(graph: Graph) -> bool:

@@ -32,7 +32,16 @@ from math import isfinite
 from operator import attrgetter
 from typing import Any
 
-from ...graph import FAILURE_RULES, Edge, Graph, GraphLike, ModuleRow, Node, TensorMeta
+from ...graph import (
+    FAILURE_RULES,
+    Edge,
+    GradientStats,
+    Graph,
+    GraphLike,
+    ModuleRow,
+    Node,
+    TensorMeta,
+)
 from ...graph.collective import by_node
 from ...graph.column import columns_except, columns_in
 from ...graph.tensors import elements_text
@@ -61,6 +70,7 @@ _MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradient
 _MAX_NODES_FINE = 500  # in a larger graph, numbers have _COARSE instead of _FINE mantissa bits
 _PANEL = 300  # width of the chart of ranks, in pixels
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
+_UNKNOWN = GradientStats(math.nan, math.nan, math.nan, math.nan)  # for a gradient without statistics
 _TEXTS = ("name", "operation", "module", "where", "note")
 # Fields of Node without a column of their own. The column of attributes contains them as text.
 _BESIDE = columns_except(
@@ -138,7 +148,7 @@ def view_payload(
     columns.numbers("attributes", places)
     header["attributes"] = rows
     header["called"] = columns.texts("called", _operation_texts(graph.nodes, places))
-    header["label"] = columns.texts("label", [_label(node) for node in graph.nodes])
+    header["label"] = columns.texts("label", [_label(node) if node.label else "" for node in graph.nodes])
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
@@ -365,28 +375,26 @@ def _add_gradients(
 ) -> None:
     nodes, outputs = graph.nodes, {node for node, _ in graph.outputs}
     columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
-    rows = [stats for node in nodes for stats in node.grad_outputs]
+    rows = [_UNKNOWN if stats is None else stats for node in nodes for stats in node.grad_outputs]
     fraction = _FINE if len(nodes) <= _MAX_NODES_FINE else _COARSE
     for name, field in _MEASURED.items():
-        read = attrgetter(field)
-        values = [None if stats is None else read(stats) for stats in rows]
-        columns.floats(name, values, fraction)
-    columns.numbers("nan", [0 if stats is None else stats.nan for stats in rows])
-    columns.numbers("inf", [0 if stats is None else stats.inf for stats in rows])
-    tensors = [None if stats is None else stats.tensor for stats in rows]
+        columns.floats(name, list(map(attrgetter(field), rows)), fraction)
+    columns.numbers("nan", list(map(attrgetter("nan"), rows)))
+    columns.numbers("inf", list(map(attrgetter("inf"), rows)))
+    tensors = [stats.tensor for stats in rows]
     columns.numbers("gradTensor", [0 if t is None else metas.position(t) + 1 for t in tensors])
     most = _MAX_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _MAX_VALUES_LARGE
     header["values"] = {
         at: _values(stats.values)
         for at, stats in enumerate(rows)
-        if stats and stats.values and len(stats.values) <= most
+        if stats.values and len(stats.values) <= most
     }
     header["results"] = {
         node.id: [values if values is None else _values(values) for values in node.values]
         for node in nodes
         if node.values and (len(nodes) <= _MAX_NODES_FINE or node.id in outputs)
     }
-    header["extents"] = {at: one.extent for at, one in enumerate(rows) if one and one.extent}
+    header["extents"] = {at: one.extent for at, one in enumerate(rows) if one.extent}
 
 
 def _values(values: Iterable[Any]) -> list[float | str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
@@ -57,9 +58,8 @@ class Columns:
 
     def floats(self, name: str, values: Iterable[float | None], fraction: int) -> None:
         """Add a column of floats, rounded to `fraction` mantissa bits; None becomes NaN."""
-        nan = float("nan")
-        numbers = [nan if value is None else value for value in values]
-        if all(number != number for number in numbers):
+        numbers = [math.nan if value is None else value for value in values]
+        if all(map(math.isnan, numbers)):
             return
         bits = struct.unpack(f"<{len(numbers)}Q", struct.pack(f"<{len(numbers)}d", *numbers))
         half, mask = 1 << (51 - fraction), (1 << 64) - (1 << (52 - fraction))
