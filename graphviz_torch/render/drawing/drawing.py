@@ -253,7 +253,9 @@ class Drawing:
         """True if boxes show devices: the graph has several devices, or `detail="full"` is set."""
         if self.options["detail"] == "full":
             return True
-        return len({node.device for node in self.graph.nodes} - {""}) > 1
+        # Most nodes share their tuple of outputs with others, so each tuple is read once.
+        distinct = {id(node.outputs): node for node in self.graph.nodes}.values()
+        return len({node.device for node in distinct} - {""}) > 1
 
     @property
     def draws_each(self) -> bool:

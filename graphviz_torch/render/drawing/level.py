@@ -87,7 +87,7 @@ def _count(drawing: Drawing) -> int:
 
 def _operations(drawing: Drawing) -> int:
     folded = drawing.inner.folded
-    return sum(not node.leaf and node.id not in folded for node in drawing.graph.nodes)
+    return len([node for node in drawing.graph.nodes if not node.leaf and node.id not in folded])
 
 
 def _max_boxes(drawing: Drawing) -> int:

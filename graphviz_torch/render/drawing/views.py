@@ -35,26 +35,29 @@ def fold_views(drawing: Drawing) -> Drawing:
     between: dict[Edge, tuple[int, ...]] = {}
     shown: dict[int, int] = {}
     for edge in by_target(inner.edges):
-        if edge.source not in views and edge.target not in views:
+        begin, end = edge.source, edge.target
+        source, output = begin, edge.output_nr
+        before: tuple[int, ...] = ()
+        if begin in views:
+            (source, output), before = made[begin], passed[begin]
+            if begin not in user:
+                own = nodes[begin].scope
+                made_here = nodes[source].scope == own != nodes[end].scope
+                user[begin] = source if made_here else end
+        elif end not in views:
             edges.append(edge)
             continue
-        source, output = made.get(edge.source, (edge.source, edge.output_nr))
-        before = passed.get(edge.source, ())
-        if edge.source in views and edge.source not in user:
-            own = nodes[edge.source].scope
-            made_here = nodes[source].scope == own != nodes[edge.target].scope
-            user[edge.source] = source if made_here else edge.target
-        if edge.target not in views:
-            edges.append(Edge(source, edge.target, output, edge.input_nr))
+        if end not in views:
+            edges.append(Edge(source, end, output, edge.input_nr))
             between[edges[-1]] = before
             continue
-        made[edge.target], passed[edge.target] = (source, output), (*before, edge.target)
-        one, other = nodes[source], nodes[edge.target]
+        made[end], passed[end] = (source, output), (*before, end)
+        one, other = nodes[source], nodes[end]
         same = one.scope == other.scope and (
             one.scope in alone or ("#" in one.call and one.call == other.call)
         )
-        if same and uses[edge.source] == 1 and shown.get(source, source) == edge.source:
-            shown[source] = edge.target
+        if same and uses[begin] == 1 and shown.get(source, source) == begin:
+            shown[source] = end
     return drawing.having(
         inner=replace(
             inner,
@@ -91,8 +94,9 @@ def _views(drawing: Drawing, computing: Counter[str]) -> set[int]:
     fed = Counter([edge.target for edge in inner.edges if edge.target in found])
     used = {edge.source for edge in inner.edges}
     found = {i for i in found if fed[i] == 1 and i in used}
-    moved = [e.target for e in inner.edges if e.target in found and _moves(graph, e)]
-    return found.difference(moved)
+    if drawing.shows_devices:
+        found.difference_update([e.target for e in inner.edges if _moves(graph, e)])
+    return found
 
 
 def _moves(graph: Graph, edge: Edge) -> bool:

@@ -16,14 +16,11 @@ def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
     has a first input of the same name. An input is data that the caller passed to the model, or the
     result of another node.
     """
-    again = {_module(part) for part in tree.groups if "#" in part.name}
+    modules = [part for part in tree.groups if part.kind == "module"]
+    again = {_module(part) for part in modules if "#" in part.name}
     if not again:
         return {}
-    calls = [
-        part
-        for part in tree.groups
-        if part.kind == "module" and part.span[0] < part.span[1] and _module(part) in again
-    ]
+    calls = [part for part in modules if part.span[0] < part.span[1] and _module(part) in again]
     reads: dict[int, list[int]] = {}
     for edge in graph.edges:
         if not graph.nodes[edge.source].leaf:

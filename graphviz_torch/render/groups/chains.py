@@ -107,11 +107,12 @@ def _previous_views(graph: Graph, edges: Sequence[Edge]) -> dict[int, int]:
     """
     nodes = graph.nodes
     shaping = {node.id for node in nodes if node.operation in RESHAPING}
-    rows = [edge for edge in edges if edge.source in shaping and edge.target in shaping]
+    into = [edge for edge in edges if edge.target in shaping]
+    rows = [edge for edge in into if edge.source in shaping]
     if not rows:
         return {}
-    fed = Counter([edge.target for edge in edges])
-    uses = Counter([edge.source for edge in edges])
+    fed = Counter([edge.target for edge in into])
+    uses = Counter([edge.source for edge in edges if edge.source in shaping])
     ends = {node for node, _ in graph.outputs}
     return {
         edge.target: edge.source

@@ -70,7 +70,9 @@ _MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradient
 _MAX_NODES_FINE = 500  # in a larger graph, numbers have _COARSE instead of _FINE mantissa bits
 _PANEL = 300  # width of the chart of ranks, in pixels
 _MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
-_UNKNOWN = GradientStats(math.nan, math.nan, math.nan, math.nan)  # for a gradient without statistics
+_UNKNOWN = GradientStats(
+    math.nan, math.nan, math.nan, math.nan
+)  # for a gradient without statistics
 _TEXTS = ("name", "operation", "module", "where", "note")
 # Fields of Node without a column of their own. The column of attributes contains them as text.
 _BESIDE = columns_except(
@@ -148,7 +150,9 @@ def view_payload(
     columns.numbers("attributes", places)
     header["attributes"] = rows
     header["called"] = columns.texts("called", _operation_texts(graph.nodes, places))
-    header["label"] = columns.texts("label", [_label(node) if node.label else "" for node in graph.nodes])
+    header["label"] = columns.texts(
+        "label", [_label(node) if node.label else "" for node in graph.nodes]
+    )
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
     _add_nodes(graph, columns, header, metas)
@@ -184,7 +188,7 @@ def view_payload(
     header["columns"] = columns.layout
     text = json.dumps(header, separators=(",", ":"), default=str, allow_nan=False).encode()
     data = struct.pack("<I", len(text)) + text + b"".join(columns.planes)
-    return b64encode(compress(data, 7, mtime=0)).decode("ascii")
+    return b64encode(compress(data, 4, mtime=0)).decode("ascii")
 
 
 def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) -> list[str]:
