@@ -24,14 +24,14 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now is not collected again: half a million objects at each collect."""
+    """Exclude imported objects from garbage collections: they are half a million."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_old_garbage() -> Iterator[None]:
-    """Nor what the tests of a file have imported: dynamo and transformers alone are a million."""
+    """Exclude objects that a test file has imported: Dynamo and transformers have a million."""
     yield
     gc.collect()
     gc.freeze()
@@ -66,7 +66,7 @@ def _installed() -> dict[str, object]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_installed() -> Iterator[None]:
-    """Fails a test after which a hook, a mode or a default differs from before."""
+    """Fail a test after which a hook, a mode or a default differs from before."""
     before = _installed()
     yield
     assert _installed() == before
@@ -74,7 +74,7 @@ def nothing_left_installed() -> Iterator[None]:
 
 @pytest.fixture
 def the_same_numbers() -> None:
-    """Random numbers are the same in each run of a test."""
+    """Set the seed, so that each run of a test has the same random numbers."""
     torch.manual_seed(0)
 
 

@@ -206,7 +206,7 @@ class Session:
         self.tell("on_resume", Resumed(optimizer))
 
     def drop_detail(self) -> None:
-        """Close all listeners but those that see the steps after the last recorded one."""
+        """Close all listeners except those that observe the steps after the last recorded step."""
         self.release()
         self.program.forget_modules()
         for listener in self.listeners:

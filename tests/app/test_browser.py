@@ -62,13 +62,13 @@ pytestmark = pytest.mark.skipif(not os.path.exists(CHROMIUM), reason="there is n
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the server writes."""
+    """The output of the server."""
     return tmp_path_factory.mktemp("server") / "log"
 
 
 @pytest.fixture(scope="module")
 def address(log: Path) -> Iterator[str]:
-    """The app, on a free port."""
+    """The address of the app, on a free port."""
     with served(log) as url:
         yield url
 
@@ -83,7 +83,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def context(browser: Browser, address: str) -> BrowserContext:
-    """A context whose pages do not parse the app's code again."""
+    """A browser context whose pages do not parse the app's code again."""
     return Visitor(browser, address).context
 
 
@@ -95,14 +95,14 @@ def visitor(browser: Browser, address: str, context: BrowserContext) -> Iterator
 
 
 def box(part: Locator) -> tuple[float, float, float, float]:
-    """Left, top, right and bottom, in CSS pixels of the window."""
+    """Return left, top, right and bottom in CSS pixels of the window."""
     found = part.bounding_box()
     assert found is not None
     return found["x"], found["y"], found["x"] + found["width"], found["y"] + found["height"]
 
 
 def parts(page: Page) -> dict[str, Locator]:
-    """What the lesson is made of, once backward ran."""
+    """Return the parts of the lesson after backward ran."""
     return {
         "program": page.get_by_role("list", name="The program"),
         "gradient": page.get_by_text(EXAMPLE),

@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script> \"q\" 'r' \\ **b** [l](javascript:x) $m$ `c
 
 
 def drawn(graph: Graph) -> AppTest:
-    """The graph as the page Run backward shows it."""
+    """Return the graph as the page Run backward shows it."""
 
     def page(graph: object) -> None:
         from app.jobs.backward import open_graph

@@ -270,7 +270,7 @@ def test_an_upload_of_a_million_nodes_is_refused_in_a_job_with_a_sentence() -> N
     file = json.loads(to_json(Graph(tuple(Node(i, "AddBackward0", (meta,)) for i in range(few)))))
 
     def longer(value: Any) -> Any:
-        """The same, with a column of so many numbers where there were few."""
+        """Return the same value with `many` items where it has `few`."""
         if isinstance(value, dict):
             return {name: longer(each) for name, each in value.items()}
         if value == list(range(few)):

@@ -24,7 +24,7 @@ PARTS = ("run program", "run transfers", "run timeline", "run gradients")
 
 
 def words(app: AppTest) -> list[str]:
-    """Return what a page says in sentences, titles, helps and labels."""
+    """Return the text of a page: sentences, titles, helps and labels."""
     said = [app.title[0].value, *(each.value for each in [*app.markdown, *app.caption])]
     said = [each for each in said if not each.startswith("- ")]  # the rules
     labelled = [*app.button, *app.toggle, *app.selectbox, *app.text_area, *app.expander]

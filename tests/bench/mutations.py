@@ -114,7 +114,7 @@ def _is_call(node: ast.AST) -> bool:
 
 
 def drawn(root: Path, rooms: list[str], count: int, seed: int) -> list[Mutation]:
-    """Draw mutations, the same number from each room, and at most one from each line."""
+    """Draw mutations, the same number from each package, and at most one from each line."""
     dice = random.Random(seed)
     found: list[Mutation] = []
     for k, room in enumerate(rooms):

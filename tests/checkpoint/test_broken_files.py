@@ -54,7 +54,7 @@ def test_a_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
 
 
 def packed(parts: dict[str, bytes], path: Path) -> Path:
-    """A checkpoint of one tensor, compressed, with other bytes in these parts."""
+    """Return a compressed checkpoint of one tensor, with other bytes in these parts."""
     torch.save({"w": torch.zeros(1 << 18)}, path)
     with zipfile.ZipFile(path) as archive:
         found = {part: archive.read(part) for part in archive.namelist()}
@@ -104,7 +104,7 @@ KEYS = [3, None, (1, 2), "k", b"x", 2.5]
 
 
 def changes(state: dict[str, Any], count: int) -> Iterator[dict[str, Any]]:
-    """Copies with one or two of their values, or names, replaced."""
+    """Yield copies with one or two of their values or names replaced."""
     chance = random.Random(49)
     for _ in range(count):
         changed = copy.deepcopy(state)

@@ -26,7 +26,7 @@ WIDTH, HEADS, LAYERS, WORDS, LENGTH = 32, 4, 2, 61, 12
 
 
 def lines(fault: str) -> set[str]:
-    """Where this file has a fault: "ports.py:41"."""
+    """Return the faulty line in this file: "ports.py:41"."""
     text = Path(__file__).read_text().splitlines()
     return {f"ports.py:{i}" for i, line in enumerate(text, 1) if line.endswith(f"# fault: {fault}")}
 
@@ -61,7 +61,7 @@ class GPT2Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """GPT-2's language model beside `transformers.GPT2LMHeadModel`."""
+    """GPT-2's language model, a port of `transformers.GPT2LMHeadModel`."""
 
     def __init__(self, fault: str, original: Any) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class LlamaLayer(nn.Module):
 
 
 class Llama(nn.Module):
-    """Llama's language model beside `transformers.LlamaForCausalLM`."""
+    """Llama's language model, a port of `transformers.LlamaForCausalLM`."""
 
     def __init__(self, fault: str, original: Any) -> None:
         super().__init__()
@@ -196,7 +196,7 @@ class BertLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """The encoder of BERT beside `transformers.BertModel`."""
+    """The encoder of BERT, a port of `transformers.BertModel`."""
 
     def __init__(self, fault: str, original: Any) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class Bert(nn.Module):
 
 
 def stir(model: nn.Module) -> nn.Module:
-    """Biases that are not zero, and norms' weights that are not one, as after a training."""
+    """Set biases to values other than 0, and norm weights to values other than 1."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)
@@ -235,7 +235,7 @@ def stir(model: nn.Module) -> nn.Module:
 
 
 def originals() -> dict[str, tuple[Callable[[], Any], type[Any]]]:
-    """By the port's name: what makes the original, and the port."""
+    """Return for each port, by name, a function that creates the original, and the port."""
     small = {"vocab_size": WORDS, "bos_token_id": 0, "eos_token_id": 0}
 
     def gpt2() -> Any:

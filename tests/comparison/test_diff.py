@@ -23,7 +23,7 @@ META = TensorMeta((2, 3), "float32", "cpu")
 
 
 def chain(*names: str) -> Graph:
-    """One node after the other."""
+    """Return a graph in which each node uses the previous one."""
     nodes = tuple(Node(i, name, (META,), operation=name) for i, name in enumerate(names))
     edges = tuple(Edge(i, i + 1) for i in range(len(names) - 1))
     return Graph(nodes, edges, ((len(names) - 1, 0),))
@@ -248,7 +248,7 @@ def test_a_graph_with_names_for_its_leaves_is_found_again_in_any_order(
 
 
 def longest(a: str, b: str) -> int:
-    """Length of a longest common subsequence, by the textbook table."""
+    """Return the length of a longest common subsequence, by the textbook algorithm."""
     table = [[0] * (len(b) + 1) for _ in range(len(a) + 1)]
     for i, x in enumerate(a):
         for j, y in enumerate(b):

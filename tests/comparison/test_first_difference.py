@@ -35,7 +35,7 @@ def run(model: Any, *inputs: Any, **keywords: Any) -> Graph:
 
 @cache
 def beside(name: str, fault: str) -> FirstDifference:
-    """An original, and its port with a fault."""
+    """Return an original, and its port with a fault."""
     torch.manual_seed(0)
     make, port = originals()[name]
     original = stir(make())
@@ -349,7 +349,7 @@ def test_a_loss_that_is_equal_by_chance_does_not_hide_the_result_that_is_not() -
 
 
 class Attending(nn.Module):
-    """Attention to what is before, or by an inverted mask to what is after."""
+    """Attention to earlier positions or, with an inverted mask, to later ones."""
 
     def __init__(self, later: bool) -> None:
         super().__init__()

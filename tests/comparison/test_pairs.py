@@ -40,7 +40,7 @@ class Gate(nn.Module):
 
 
 class Apply(nn.Module):
-    """A function as a module."""
+    """A module that calls a function."""
 
     def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def two_layers(*between: nn.Module, width: int = 4, bias: bool = True) -> nn.Seq
 
 
 def frozen(model: nn.Module, *names: str) -> nn.Module:
-    """The model with the parameters of these modules, or of these names, frozen."""
+    """Freeze the parameters of these modules, or of these names, and return the model."""
     for name, parameter in model.named_parameters():
         if name.startswith(names):
             parameter.requires_grad_(False)
@@ -71,7 +71,7 @@ def relu() -> nn.Module:
 
 
 class Pair(NamedTuple):
-    """A change, and what a person who reads both graphs says of it."""
+    """A change, and how a person who compares both graphs would describe it."""
 
     before: Callable[[], nn.Module]
     after: Callable[[], nn.Module]
@@ -230,7 +230,7 @@ def check(a: Graph, b: Graph, pair: Pair) -> None:
 
 
 def kind(node: Node) -> tuple[str, str, str]:
-    """What two nodes have in common if they can be one: operation, role, weight or bias."""
+    """Return what two matched nodes have in common: operation, role, weight or bias."""
     part = node.label.rpartition(".")[2] if node.leaf == "parameter" else ""
     return node.name, node.leaf, part
 

@@ -19,7 +19,7 @@ GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 def made_up() -> DeviceComparison:
-    """A device that needs 3 s for the copies, and a tenth of the CPU's work."""
+    """Return a device that takes 3 s for copies, and a tenth of the CPU's time."""
     cpu = [Timing("cpu", n, 0.0, float(n), 0.0) for n in (1, 2, 4, 8)]
     gpu = [Timing("cuda:0", n, 2.0, n / 10, 1.0) for n in (8, 4, 2, 1)]
     return DeviceComparison("square", (*cpu, *gpu), (("cuda:1", "not there"),), 2)

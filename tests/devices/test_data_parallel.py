@@ -134,12 +134,12 @@ X = torch.arange(10.0).reshape(5, 2)
 
 
 def empty(*rows: int) -> list[torch.Tensor]:
-    """Empty tensors on the devices 0, 1, ..., with these numbers of rows."""
+    """Return empty tensors on the devices 0, 1, ..., with these numbers of rows."""
     return [torch.empty(n, 2, device=f"cuda:{i}") for i, n in enumerate(rows)]
 
 
 def each(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors on the devices 0, 1, ..."""
+    """Return the tensors on the devices 0, 1, ..."""
     return [tensor.cuda(i) for i, tensor in enumerate(tensors)]
 
 

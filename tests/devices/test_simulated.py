@@ -23,7 +23,7 @@ from tests.support.programs import Functions, in_threads
 
 
 class Log(TorchDispatchMode):
-    """What a recorder sees: operator, devices of its tensors, device of its result."""
+    """A log of operators, the devices of their tensors, and the devices of their results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -445,7 +445,7 @@ def test_a_lazy_module_is_refused_with_what_to_do_first() -> None:
 
 
 def warn(device: Any) -> None:
-    """Warnings of Python code and of C++, of operators and of what is none."""
+    """Cause warnings in Python code and in C++, in operators and in other functions."""
     w = torch.ones(2, requires_grad=True)
     loss = (w.to(device) * 2).sum()
     float(loss)

@@ -421,7 +421,7 @@ def test_a_data_loader_pins_its_batches(cuda: None, workers: int) -> None:
 
 
 class Scaled(torch.autograd.Function):
-    """A function of a user's that makes tensors on the device of its gradient."""
+    """A custom Function that creates tensors on the device of its gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

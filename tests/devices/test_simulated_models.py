@@ -88,7 +88,7 @@ ROUNDED = {"Mixtral"}  # its experts' products are grouped by the kind of device
 
 
 def train(name: str, device: Any) -> list[Tensor]:
-    """The losses and parameters of two recorded steps of AdamW."""
+    """Return the losses and parameters after two recorded steps of AdamW."""
     kind, config, settings, inputs = MODELS[name]
     torch.manual_seed(0)
     model = getattr(transformers, kind)(getattr(transformers, config)(**settings)).to(device)

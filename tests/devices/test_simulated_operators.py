@@ -36,7 +36,7 @@ def dtype_for(op: Any) -> torch.dtype | None:
 
 
 def run(op: Any, sample: Any, device: torch.device) -> list[torch.Tensor]:
-    """Results, then gradients of their sum, of one sample input brought to `device`."""
+    """Return the results for one sample input on `device`, and the gradients of their sum."""
     inputs = tree_map_only(
         torch.Tensor,
         lambda t: t.detach().clone().to(device).requires_grad_(t.requires_grad),
@@ -57,7 +57,7 @@ def run(op: Any, sample: Any, device: torch.device) -> list[torch.Tensor]:
 
 
 def difference(op: Any, sample: Any, device: torch.device) -> str:
-    """What is wrong with one sample on the device: "" if nothing, "rounded" if close."""
+    """Return the error of a sample on the device: "" if equal, "rounded" if close."""
     try:
         expected = run(op, sample, torch.device("cpu"))
     except (RuntimeError, NotImplementedError):

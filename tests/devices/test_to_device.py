@@ -28,7 +28,7 @@ class Batch:
 
 @pytest.fixture
 def there() -> Any:
-    """A device that is not the CPU: a real one where there is one."""
+    """Return a device that is not the CPU, and real if the machine has one."""
     if torch.cuda.is_available():
         yield torch.device("cuda", 0)
     else:

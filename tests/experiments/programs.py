@@ -15,7 +15,7 @@ Step = Callable[[], None]
 
 
 def net(forward: Callable[..., Any], **modules: nn.Module) -> nn.Module:
-    """A module of these modules with this forward, whose lines are this file's."""
+    """Return a module with these submodules and this forward, whose lines are in this file."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
@@ -28,7 +28,7 @@ def net(forward: Callable[..., Any], **modules: nn.Module) -> nn.Module:
 
 
 def recorded(model: nn.Module, *args: Any, targets: Tensor | None = None) -> Any:
-    """A recording of one step; with targets, their cross entropy."""
+    """Return a recording of one step; with targets, the loss is their cross entropy."""
     with record(model, experiments=True) as recording:
         output = model(*args)
         output = output[0] if isinstance(output, tuple) else output
@@ -40,19 +40,19 @@ def recorded(model: nn.Module, *args: Any, targets: Tensor | None = None) -> Any
 
 
 def classified(forward: Callable[..., Any], x: Tensor, **modules: nn.Module) -> Any:
-    """A step of a classifier of 3 classes, of samples along the first dimension."""
+    """Return a step of a classifier of 3 classes; the first dimension is the samples."""
     return recorded(net(forward, **modules), x, targets=torch.arange(len(x)) % 3)
 
 
 def predicted(forward: Callable[..., Any], shift: int = 1, length: int = 8, **modules: Any) -> Any:
-    """A step of a model that predicts tokens, 3 sequences, 11 words, with targets shifted so."""
+    """Return a step of a token model: 3 sequences, 11 words, targets shifted by a number."""
     tokens = torch.randint(0, 11, (3, length + 2))
     model = net(forward, embed=nn.Embedding(11, 8), head=nn.Linear(8, 11), **modules)
     return recorded(model, tokens[:, :length], targets=tokens[:, shift : length + shift])
 
 
 def attention(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention of one head, without weights."""
+    """Return attention with one head and without weights."""
     scores = x @ x.transpose(1, 2) / 3
     if mask is not None:
         scores = scores.masked_fill(mask, float("-inf"))
@@ -60,5 +60,5 @@ def attention(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def later(x: Tensor) -> Tensor:
-    """True where a position is after another."""
+    """Return a mask that is True where a position comes after another one."""
     return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)

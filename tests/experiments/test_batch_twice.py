@@ -21,7 +21,7 @@ MASK = torch.tensor([True, True, False, True, True, False])
 
 
 def after(loss: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
-    """A step whose loss is computed after the module."""
+    """Return a step whose loss is computed outside of the module."""
 
     def program() -> Any:
         model = nn.Linear(4, 3)
@@ -37,7 +37,7 @@ def inside(
     of_many: Callable[[Tensor], Tensor] = lambda loss: loss,
     **modules: nn.Module,
 ) -> Callable[[], Any]:
-    """A step whose module returns its loss, perhaps one of many that are added up."""
+    """Return a step whose module returns its loss, alone or as one of several to add."""
 
     def program() -> Any:
         model = net(forward, fc=nn.Linear(4, 3), **modules)
@@ -56,7 +56,7 @@ def one_by_one(y: Tensor) -> Tensor:
 
 
 class Squares(nn.Module):
-    """A loss of one's own."""
+    """A loss that is written as a module."""
 
     def forward(self, y: Tensor, target: Tensor) -> Tensor:
         return (y - target).square().sum(1).sum()  # a module of its own

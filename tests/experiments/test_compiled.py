@@ -23,7 +23,7 @@ Rewrite = Callable[[torch.fx.Node], None]
 
 @pytest.fixture(autouse=True)
 def nothing_compiled() -> None:
-    """Dynamo compiles the same code for eight backends, and no more."""
+    """Reset Dynamo, which compiles the same code for at most eight backends."""
     torch._dynamo.reset()
 
 
@@ -72,7 +72,7 @@ def buffer_used_again(node: torch.fx.Node) -> None:
 
 
 def compiler(rewrite: Rewrite) -> Callable[[Any, Any], Any]:
-    """A backend that rewrites graphs so."""
+    """Return a backend that rewrites graphs in this way."""
 
     def compile_graph(graph: Any, inputs: Any) -> Any:
         for node in list(graph.graph.nodes):

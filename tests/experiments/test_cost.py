@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 @pytest.fixture
 def counts() -> Iterator[list[int]]:
-    """The rows of each call of `torch.ops.counting.same`."""
+    """The number of rows of each call of `torch.ops.counting.same`."""
     found: list[int] = []
 
     def same(x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ def counts() -> Iterator[list[int]]:
 
 
 class Net(nn.Module):
-    """Two inputs, and dropout before what is counted."""
+    """A model with two inputs, and dropout before the counted kernel."""
 
     def __init__(self) -> None:
         super().__init__()

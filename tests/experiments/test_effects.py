@@ -92,7 +92,7 @@ def test_a_forward_that_reads_a_file_is_run_again(tmp_path: Path) -> None:
 
 
 class OfNumpy(torch.autograd.Function):
-    """A softmax over the batch, where no operator shows it."""
+    """A softmax over the batch in NumPy, which no operator shows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ class OfNumpy(torch.autograd.Function):
 
 
 class OfTorch(torch.autograd.Function):
-    """The same, by an operator."""
+    """The same softmax by an operator."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def test_a_module_of_random_numbers_that_is_loaded_later_draws_none(
 
 
 class Drawing(nn.Module):
-    """Keeps generators and counters of its own, and an argument's."""
+    """A model with generators and counters of its own, which also uses those of an argument."""
 
     def __init__(self) -> None:
         super().__init__()

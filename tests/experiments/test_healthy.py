@@ -29,7 +29,7 @@ NOT_RUN_AGAIN = {
 
 
 class Recorder:
-    """Stands for `record`, and keeps what experiments need."""
+    """A replacement for `record`, which keeps what experiments need."""
 
     def __init__(self) -> None:
         self.recordings: list[Any] = []

@@ -32,7 +32,7 @@ def by_stride() -> Any:
 
 
 class OfStorage(torch.autograd.Function):
-    """Doubles what it takes for contiguous."""
+    """A Function that doubles its input as if it were contiguous."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def custom_function() -> Any:
 
 @torch.library.custom_op("tests::square_rows", mutates_args=())
 def square_rows(x: Tensor) -> Tensor:
-    """A kernel that walks over memory, as one written in C does."""
+    """Square rows in memory order, as a kernel in C would."""
     values = (ctypes.c_float * x.numel()).from_address(x.data_ptr())
     return torch.tensor([v * v for v in values]).view(x.shape)
 

@@ -127,7 +127,7 @@ def time_first() -> Any:
 
 
 def windows() -> Any:
-    """Parts of images as samples of their own, and back."""
+    """Return a step whose attention mixes the parts of each image, with the parts as samples."""
 
     def forward(self: Any, x: Tensor) -> Tensor:
         parts = x.reshape(SAMPLES, 3, 2, 4, 2, 4).permute(0, 2, 4, 1, 3, 5).reshape(-1, 3 * 16)

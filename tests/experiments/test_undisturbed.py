@@ -20,7 +20,7 @@ from tests.support.tensors import parallel, programs, subclasses
 
 
 class Checkpointed(nn.Module):
-    """Two blocks that run again in backward."""
+    """A model of two blocks that run again in backward."""
 
     def __init__(self, *, reentrant: bool) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def compiled() -> nn.Module:
 
 
 def named() -> nn.Module:
-    """A model whose parameters are of a subclass of Tensor, and so are its results."""
+    """Return a model whose parameters and results are of a subclass of Tensor."""
     model = models.MLP()
     for layer in (model.fc1, model.fc2):
         layer.weight = nn.Parameter(layer.weight.detach().as_subclass(subclasses.Named))
@@ -75,7 +75,7 @@ def with_labels(model: nn.Module) -> tuple[nn.Module, tuple[Any, ...], dict[str,
 
 
 def pairs() -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Two texts and their images."""
+    """Return two texts and their images."""
     named = {"input_ids": models.tokens(8, 2), "pixel_values": images(), "return_loss": True}
     return zoo.clip(1), (), named
 
@@ -121,13 +121,13 @@ CALLS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """A group of processes, where a test joins one, is left."""
+    """Leave the process group, if a test joined one."""
     yield
     parallel.leave()
 
 
 def values(tensor: Any) -> Any:
-    """The elements; of a DTensor those that are here."""
+    """Return the elements of a tensor; the local elements of a DTensor."""
     return getattr(tensor, "_local_tensor", tensor).tolist()
 
 
@@ -136,7 +136,7 @@ def compiles(model: nn.Module) -> bool:
 
 
 def state(model: nn.Module, *args: Any) -> dict[str, Any]:
-    """All that a program can see of a model, its arguments and the random state."""
+    """Return all that a program can read of a model, its arguments and the random state."""
     counters = sys.modules["torch._dynamo.utils"].counters if compiles(model) else {}
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {
@@ -189,7 +189,7 @@ def test_nothing_of_the_program_differs_afterwards(name: str) -> None:
 
 
 class Counting(nn.Module):
-    """A forward that changes whatever it can reach."""
+    """A model whose forward changes everything that it can reach."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -78,7 +78,7 @@ def test_a_teacher_or_a_copy_behind_a_cut_is_not_warned_of() -> None:
 
 
 class Rerun(nn.Module):
-    """A module under a checkpoint."""
+    """A module inside a checkpoint."""
 
     def __init__(self, inside: nn.Module) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ def test_what_ran_in_eval_mode_or_learns_in_turn_is_not_called_frozen() -> None:
 
 
 def rules_of(*ranks: Graph) -> dict[str, str]:
-    """The advice by the rule that tells what is wrong between the ranks."""
+    """Return the advice by rule, for faults between ranks."""
     return {found.rule: found.advice for found in find(list(ranks))}
 
 

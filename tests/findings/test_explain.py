@@ -21,7 +21,7 @@ DROP = function(lambda ctx, x: x.clone(), lambda ctx, gradient: None)
 
 
 class Residual(nn.Module):
-    """A body with a weak and a strong way around it."""
+    """A body with a weak and a strong branch around it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -190,7 +190,7 @@ def test_a_way_whose_backward_could_not_start_says_what_cut_it() -> None:
 
 
 class ActorCritic:
-    """A step of three losses, as soft actor-critic has them."""
+    """A training step with three losses, as in soft actor-critic."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)

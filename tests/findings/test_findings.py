@@ -53,7 +53,7 @@ TOLD = Path(__file__).parents[1] / "golden" / "findings.json"
 
 
 def id_of(name: str) -> str:
-    """The rule of a row; in brackets is the cause, where a rule has several."""
+    """Return the rule of a row, with the cause in brackets if the rule has several."""
     return name.partition(" (")[0]
 
 
@@ -414,7 +414,7 @@ def test_what_did_not_run_is_not_on_the_chain_of_gradients() -> None:
 
 
 def unasked(graph: Graph) -> list[Finding]:
-    """What those rules find that `find` does not ask."""
+    """Return the findings of rules that `find` does not call."""
     reading = Reading(graph)
     finders = [each for each in FINDERS if each.reads in ("graph", "end") and each.of]
     silent = [each for each in finders if each.of.isdisjoint(reading.kinds)]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 class Broken(nn.Module):
-    """One layer behind a detach(), one that is never called."""
+    """A model with one layer before a detach(), and one layer that is never called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_detached_layer_and_one_never_called_are_two_findings_with_two_causes(
 
 
 class Cutting(nn.Module):
-    """body, something that cuts, head."""
+    """A model of a body, a cut, and a head."""
 
     def __init__(self, cut: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ def test_a_step_gives_zeros_and_one_with_the_gradient_passed_through_does_not(
 
 
 class OneKey(nn.Module):
-    """An attention, as an image has that is so small that one position is left of it."""
+    """Attention without several keys, as over an image that is reduced to one position."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def test_a_gradient_left_from_before_the_recording_hides_no_finding() -> None:
 
 
 class Both(nn.Module):
-    """a runs, and its result is forgotten; b gives the output."""
+    """A model that drops the result of `a` and returns that of `b`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -223,7 +223,7 @@ def test_what_a_compiled_region_does_not_use_is_told_as_that() -> None:
 
 
 class TwoResults(nn.Module):
-    """Two heads. A loss may leave one of them out."""
+    """A model with two heads, one of which a loss may leave out."""
 
     def __init__(self) -> None:
         super().__init__()

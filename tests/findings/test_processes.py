@@ -24,13 +24,13 @@ Reports = dict[str, list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def reports() -> Reports:
-    """What two ranks report together of each program."""
+    """Return the merged report of two ranks for each program."""
     return launched("tests.support.processes.reports", ranks=2)
 
 
 @pytest.fixture(scope="module")
 def trainings() -> Reports:
-    """What two ranks report together of each training whose steps are recorded."""
+    """Return the merged report of two ranks for each training whose steps are recorded."""
     return launched("tests.support.processes.reports", "apart", ranks=2)
 
 

@@ -26,7 +26,7 @@ from tests.findings.by_hand.processes import (
 
 
 def step(number: int) -> Graph:
-    """The graph of a running total after some steps."""
+    """Return the graph of a running total after some steps."""
     graph = chain("w", *["MulBackward0", "AddBackward0"] * number)
     return graph.annotate(where={n.id: "train.py:8" for n in graph.nodes if n.name[0] == "A"})
 
@@ -102,7 +102,7 @@ def test_ranks_that_agree_have_no_findings(ranks: list[Graph]) -> None:
 
 
 def on(group: str, *sent: Collective) -> Graph:
-    """A rank of one of the groups that have the mesh dimension's name."""
+    """Return a rank of one of the groups with the name of the mesh dimension."""
     return rank(*(replace(each, times=(RankTime(0, group, 0.0),)) for each in sent))
 
 
@@ -123,7 +123,7 @@ def test_where_times_are_missing_groups_of_one_name_are_not_compared() -> None:
 
 
 def rated(checksums: tuple[int, ...], *rates: float | None) -> Graph:
-    """A rank that averages, whose optimizer steps with the rates of its groups."""
+    """Return a rank that averages, and whose optimizer steps with these learning rates."""
     graph = summed(rank(AVERAGE), *checksums)
     stepped = event(OptimizerStep, optimizer="optimizer", learning_rates=rates)
     return replace(graph, events=(stepped,))

@@ -37,7 +37,7 @@ def _constant(index: ast.expr) -> bool:
 
 
 def by_position(tree: ast.AST, rows: bool = False) -> Iterator[int]:
-    """Lines that read a field of a node or edge by its position."""
+    """Yield lines that read a field of a node or edge by its position."""
     for part in ast.walk(tree):
         if isinstance(part, ast.Subscript) and _constant(part.slice):
             inner = part.value

@@ -128,7 +128,7 @@ def graph(node: Node) -> Graph:
 
 
 def with_modules(row: ModuleRow) -> Graph:
-    """Two modules; the first has this row."""
+    """Return a graph with two modules, the first of which has this row."""
     made = graph(NODE).annotate(module={2: "head"})
     return replace(made, modules=(row, MODULE._replace(path="head")))
 
@@ -155,7 +155,7 @@ def said(taker: str, a: Graph, before: Graph, folder: Path) -> object:
 
 
 def differing(before: Graph, after: Graph, takers: list[str], folder: Path) -> list[str]:
-    """A cross for each that says another thing of the second graph."""
+    """Return a cross for each output that differs for the second graph."""
     pairs = ([said(taker, each, before, folder) for each in (before, after)] for taker in takers)
     return ["x" if one != other else "." for one, other in pairs]
 

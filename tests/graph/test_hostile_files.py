@@ -55,7 +55,7 @@ VALUES: list[Any] = [
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) inside a JSON value."""
+    """Yield each (container, key) inside a JSON value."""
     stack = [value]
     while stack:
         container = stack.pop()
@@ -67,7 +67,7 @@ def places(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutations() -> Iterator[str]:
-    """Files with one to three of their values replaced, swapped or taken out."""
+    """Yield files with one to three of their values replaced, swapped or removed."""
     chance = random.Random(SEED)
     files = [json.loads(to_json(gt.load(SAVED / f"{n}.json"))) for n in ("trace", "recording")]
     files += [json.loads(to_json(gt.load(SAVED / "failed.json"))), json.loads(changed())]

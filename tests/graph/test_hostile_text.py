@@ -32,7 +32,7 @@ _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 
 
 def obeyed(text: str) -> set[str]:
-    """Return the characters of a text that a terminal or a viewer obeys instead of showing."""
+    """Return the characters of a text that control a terminal or viewer instead of being shown."""
     return {
         each
         for each in set(text) - {"\n", "\t"}
@@ -43,7 +43,7 @@ def obeyed(text: str) -> set[str]:
 
 
 def hostile(graph: gt.Graph) -> gt.Graph:
-    """Return the graph with each text of it that may be any text ending in `HOSTILE`."""
+    """Return the graph with `HOSTILE` at the end of each free text."""
     data = json.loads(to_json(graph))
     for container, key in leaves(data):
         old = container[key]
@@ -65,7 +65,7 @@ NAMES = ["recording", "failed", "full"]
 
 @pytest.fixture(params=range(3), ids=NAMES, scope="module")
 def graphs(request: pytest.FixtureRequest) -> tuple[gt.Graph, gt.Graph]:
-    """A graph, and the same with hostile texts."""
+    """Return a graph, and the same graph with hostile texts."""
     graph = GRAPHS[request.param]
     return graph, hostile(graph)
 

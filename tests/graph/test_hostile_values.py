@@ -42,7 +42,7 @@ SENTENCES = "has no source lines|no time was measured|has no values of this kind
 
 
 def leaves(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Every (container, key) of a number or a text that is a value."""
+    """Yield each (container, key) of a value that is a number or a text."""
     stack = [data]
     while stack:
         container = stack.pop()
@@ -57,7 +57,7 @@ def leaves(data: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def mutations(part: int) -> Iterator[str]:
-    """Files with one or two values replaced by others of their kind."""
+    """Yield files with one or two values replaced by values of the same kind."""
     chance = random.Random(SEED + part)
     graphs = [gt.load(SAVED / f"{name}.json") for name in ("recording", "failed")]
     files = [to_json(graph) for graph in (*graphs, full_graph())]
@@ -78,7 +78,7 @@ def mutations(part: int) -> Iterator[str]:
 
 
 def doors(path: Path, graph: gt.Graph, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """What shows a graph: its name, and a call that does."""
+    """Yield the functions that show a graph, each with its name."""
     for name, render in RENDERERS.items():
         yield name, partial(render, graph, folder)
     yield "html", partial(gt.to_html, graph, folder / "page.html")

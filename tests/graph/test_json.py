@@ -47,7 +47,7 @@ KINDS = len(get_args(Event))
 
 
 def filled(kind: Any) -> Any:
-    """A value of an annotated type in which no field, at any depth, is at its default."""
+    """Return a value of an annotated type in which no field, at any depth, has its default."""
     simple = {int: 1, float: 1e-300, bool: True, str: HOSTILE, Any: 1 - 2j}
     if kind in simple:
         return simple[kind]
@@ -68,7 +68,7 @@ def filled(kind: Any) -> Any:
 
 
 def full_graph() -> Graph:
-    """A graph in which no field of any value is at its default; its second node is."""
+    """Return a graph without default values, except in its second node."""
     graph: Graph = filled(Graph)
     second = Node(1, "F", (None, META), grad_outputs=(None,))
     untracked = (replace(graph.untracked[0], inputs=()), replace(graph.untracked[0], inputs=(0,)))
@@ -131,7 +131,7 @@ ORDERS = st.none() | st.integers(0, 2**31 - 1)
 
 
 def of(kind: Any) -> st.SearchStrategy[Any]:
-    """Any value of a type as annotated in graph.py, node ids aside."""
+    """Return a strategy for values of a type as annotated in graph.py, except node ids."""
     if kind is int:
         return st.integers(-(2**63), 2**63 - 1)
     if kind is float:

@@ -69,7 +69,7 @@ EACH = pytest.mark.parametrize("writer", WRITERS)
 
 @contextmanager
 def at_most(size: int) -> Iterator[None]:
-    """No file grows beyond `size` bytes: what a full disk does, to this process alone."""
+    """Limit files of this process to `size` bytes, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -79,7 +79,7 @@ def at_most(size: int) -> Iterator[None]:
 
 
 def forked(program: Callable[[], object]) -> int:
-    """The number of a child process that runs this, and ends with 0, or 1 for an exception."""
+    """Return the id of a child that runs this, and ends with 0, or with 1 for an exception."""
     child = os.fork()
     if child:
         return child
@@ -100,7 +100,7 @@ def die(*_: object) -> NoReturn:
 
 
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a file system, or a system, in which every file has a name."""
+    """Simulate a file system or operating system without unnamed files."""
     monkeypatch.setattr(module.os, "O_TMPFILE", os.O_RDWR)  # a folder cannot be opened so
 
 
@@ -393,7 +393,7 @@ OWN = {
 
 
 def writers(tree: ast.AST) -> Iterator[str]:
-    """The calls in a file that may write one, but for those of the function itself."""
+    """Yield the calls that may write a file, except those that write to a `replacement`."""
     files = {
         item.optional_vars.id
         for node in ast.walk(tree)

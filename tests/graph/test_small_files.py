@@ -22,7 +22,7 @@ _TRAINING = b'{"format": "graphviz_torch training", "version": 1}\n{"step":0,"gr
 
 
 def events(count: int) -> bytes:
-    """A graph that is right, of so many events without a value of their own."""
+    """Return the file of a valid graph with this number of events, which have no values."""
     nodes = b'"id":[],"name":{"distinct":[],"at":[]},"outputs":{"lengths":[],"items":[]}'
     nodes = nodes.replace(b'"items":[]', b'"items":{"distinct":[],"at":[]}')
     at = b",".join([b"0"] * count)

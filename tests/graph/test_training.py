@@ -35,7 +35,7 @@ MEASURED = {"norm": 2, "max_abs": 2, "mean": 1, "zero_fraction": 2}
 
 
 def steps(count: int, depth: int = 2) -> list[TrainingStep]:
-    """Steps of a training of a small model, each with a batch of its own."""
+    """Return steps of a training of a small model, each with another batch."""
     torch.manual_seed(0)
     layers = [layer for _ in range(depth) for layer in (nn.Linear(4, 4), nn.Tanh())]
     model = nn.Sequential(*layers, nn.Linear(4, 1))
@@ -56,7 +56,7 @@ def training() -> Training:
 
 
 def unmeasured(graph: Graph) -> Graph:
-    """The graph without the numbers that have two digits in a file."""
+    """Return the graph without the numbers that a file rounds to two digits."""
     nodes = [
         node._replace(
             seconds=None,
@@ -215,7 +215,7 @@ def test_a_writing_that_fails_leaves_the_steps_before_and_the_next_is_read(
 
 @contextmanager
 def full_disk(path: Path, room: int) -> Iterator[None]:
-    """Let no file of this process grow beyond the size that one has now and some bytes."""
+    """Limit files of this process to the file's current size and some bytes more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, hard))
     try:
@@ -374,7 +374,7 @@ def test_what_is_no_training_is_refused_with_its_reason(
 
 
 def steps_of_one_graph(training: Training, change: str, count: int, folder: Path) -> str:
-    """A training's file: its first graph, and steps that change this of it."""
+    """Return a training's file: its first graph, and steps that each change the graph so."""
     head = "".join(json.dumps(row) + "\n" for row in lines_of(training, folder)[:2])
     row = f',"graphs":[{{"like":0,"change":{change}}}]}}\n'
     return head + "".join(f'{{"step":{i}{row}' for i in range(1, count))

@@ -105,7 +105,7 @@ def compared_with_itself(reading: Reading) -> Iterator[Finding]:
 
 
 def _part(reading: Reading, node: int) -> Node | None:
-    """Return the slice, or another part of a tensor, from which a node was computed alone."""
+    """Return the node of a slice, or of another part of a tensor, upstream of a node."""
     for _ in range(_MAX_DEPTH):
         value = reading.graph.nodes[node]
         if value.operation in _PARTS:

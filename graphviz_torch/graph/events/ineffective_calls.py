@@ -93,7 +93,7 @@ class RestartedSchedule(IneffectiveCall):
 class RecreatedObject(IneffectiveCall):
     """An optimizer, scheduler or scaler that is re-created and loses its state.
 
-    An optimizer may be re-created for each step or for each epoch; the others are for each step.
+    An optimizer may be re-created for each step or each epoch, a scheduler or scaler for each step.
     """
 
     what: RecreatedKind = "optimizer"

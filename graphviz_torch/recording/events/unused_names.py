@@ -139,7 +139,7 @@ def _is_unused(function: ast.FunctionDef, used: set[str]) -> bool:
 
 
 def _inherits(owner: type, name: str) -> bool:
-    """Return True if a base class may call the method, which only nn.Module is known not to do."""
+    """Return True if a base class may call the method; nn.Module calls only methods that it has."""
     bases = owner.__mro__[1:-1]
     others = [base for base in bases if base is not Module]
     return bool(others) or any(name in vars(base) for base in bases)

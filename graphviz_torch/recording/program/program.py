@@ -190,7 +190,7 @@ class Program:
     def forget_modules(self) -> None:
         """Drop the references to modules, because their calls are no longer observed.
 
-        A hook that is running now, although it was removed, notifies the old key only.
+        The key changes, so that a removed hook that is still running does not notify the program.
         """
         self.key = object()
         self.stack.forget_running()

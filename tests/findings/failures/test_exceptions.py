@@ -37,7 +37,7 @@ def parameter() -> nn.Parameter:
 
 
 def state(*, bias: bool) -> Any:
-    """An optimizer of a layer."""
+    """Return an optimizer of a layer."""
     return torch.optim.SGD(nn.Linear(2, 2, bias=bias).parameters(), lr=0.1)
 
 

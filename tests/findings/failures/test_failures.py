@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("the_same_numbers")
 
 
 class Broken(Function):
-    """Its backward does what it was told."""
+    """A Function whose backward calls the given function."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, backward: Callable[[Tensor], Tensor]) -> Tensor:
@@ -200,7 +200,7 @@ def test_a_quotation_ends_with_its_sentence_and_a_rank_in_vain_is_told_of_the_ot
 
 
 class Router(nn.Module):
-    """A block whose forward moves a buffer that decides what it does."""
+    """A block whose forward changes a buffer that decides its next computation."""
 
     def __init__(self, repaired: bool) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ pytestmark = [
 
 
 def raised(program: Callable[[], Any], **options: Any) -> BaseException:
-    """The exception that a recorded program ends with."""
+    """Return the exception that ends a recorded program."""
     with pytest.raises(BaseException) as caught, record(**options):  # noqa: PT011
         program()
     return caught.value
@@ -107,7 +107,7 @@ def test_notes_may_be_turned_off() -> None:
 
 def test_the_exception_itself_passes_as_it_was_raised() -> None:
     class Special(ValueError):
-        """With text of two lines, as a hostile program may write it."""
+        """An exception whose text has two lines, as in a hostile program."""
 
     error = Special("out of memory\n" * 1000)
 
