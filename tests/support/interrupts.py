@@ -55,8 +55,9 @@ class Signal:
         counts: Callable[[], bool],
         unguarded: Collection[CodeType] = (),
     ) -> None:
-        self.left, self.folder, self.counts = at, folder, counts
+        self.at, self.folder, self.counts = at, folder, counts
         self.unguarded = unguarded
+        self.places: list[tuple[CodeType, int]] = []  # code and offset of each place, in order
         self._ends: dict[FrameType, bytes] = {}  # frame -> `_signal_points` of the frame's code
         # Frame -> 1 if Python handles signals before the frame's next instruction, else 0.
         self._after: dict[FrameType, int] = {}
@@ -78,8 +79,8 @@ class Signal:
                 del self._ends[frame], self._after[frame]
             return self
         if looks and self.counts():
-            self.left -= 1
-            if self.left == 0:
+            self.places.append((frame.f_code, frame.f_lasti))
+            if len(self.places) == self.at:
                 raise KeyboardInterrupt
         return self
 
