@@ -9,7 +9,7 @@ from typing import Literal
 
 import pytest
 import torch
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from torch import nn
 
 from graphviz_torch import diff, record, to_html
@@ -29,14 +29,28 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
+@pytest.fixture(scope="module")
+def watched(browser: Browser) -> tuple[BrowserContext, list[str]]:
+    """Return a context with a page, and what goes wrong on its pages.
+
+    A page or a context for each test would take thrice the CPU.
+    """
+    context, wrong = browser.new_context(), list[str]()
+    context.on("weberror", lambda error: wrong.append(str(error.error)))
+    context.on("console", lambda m: m.type == "error" and wrong.append(m.text))
+    context.on("request", lambda r: r.url.startswith("http") and wrong.append(r.url))
+    context.new_page()
+    return context, wrong
+
+
 @pytest.fixture
-def opened(browser: Browser, tmp_path: Path) -> Iterator[object]:
+def opened(watched: tuple[BrowserContext, list[str]], tmp_path: Path) -> Iterator[object]:
     """Yield a function that opens a graph's page.
 
     The test fails after an error on the page, or after a request to the network.
     """
-    wrong: list[str] = []
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, color_scheme="light")
+    context, wrong = watched
+    first = iter(context.pages)
 
     def open_(
         graph: Graph | str,
@@ -49,19 +63,21 @@ def opened(browser: Browser, tmp_path: Path) -> Iterator[object]:
         path = tmp_path / "graph.html"
         text = graph if isinstance(graph, str) else to_html(graph, **options)  # type: ignore[arg-type]
         path.write_text(text, encoding="utf-8")
-        page = context.new_page()
+        page = next(first, None) or context.new_page()
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.emulate_media(color_scheme=theme)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda m: m.type == "error" and wrong.append(m.text))
-        page.on("request", lambda r: r.url.startswith("http") and wrong.append(r.url))
         page.goto(path.as_uri() + address)
         page.wait_for_selector(".view[data-cards]")
         return page
 
     yield open_
-    context.close()
-    assert wrong == []
+    kept, *others = context.pages
+    for page in others:
+        page.close()
+    kept.mouse.move(0, 0)
+    found = wrong.copy()
+    wrong.clear()
+    assert found == []
 
 
 @pytest.fixture(scope="module")
