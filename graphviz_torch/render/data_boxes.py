@@ -187,7 +187,7 @@ def _drop_inner_data(
     paths = drawing.tree.paths
     many = sum(rows[i].kind == "data" for i in shown) > _MAX_DATA_BOXES
 
-    def is_kept(i: int) -> bool:
+    def has_box(i: int) -> bool:
         row = rows[i]
         if row.kind != "data" or (row.label and not many):
             return True
@@ -195,7 +195,7 @@ def _drop_inner_data(
             kind != "key" or key >= 0 or (row.label and not paths[key]) for kind, key in ends[i]
         )
 
-    return list(filter(is_kept, shown))
+    return list(filter(has_box, shown))
 
 
 def _stub(position: int, alike: Sequence[Untracked], frames: tuple[int, ...]) -> Stub:
