@@ -50,7 +50,7 @@ def graphs_of(
 
 
 def _methods(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
-    """Return a method of those listeners whose class overrides it, in order."""
+    """Return the method `name` of those listeners whose class overrides it, in order."""
     default = getattr(Listener, name)
     return [getattr(one, name) for one in listeners if getattr(type(one), name) is not default]
 

@@ -79,7 +79,7 @@ def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]
     """
     cut = _cut(reading, name, node)
     if cut is None:
-        why = f"Backward cannot reach {name}: {_unreached(reading, name)}"
+        why = f"Backward cannot reach {name}: {_reason_unreached(reading, name)}"
         return GradientPath(reading.graph, name, (), 0, why)
     after = next((i for i in cut.after if paths[i]), None)
     if after is None:
@@ -98,7 +98,7 @@ def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
     return next(known, None) or next(upstream_of, None)
 
 
-def _unreached(reading: Reading, name: str) -> str:
+def _reason_unreached(reading: Reading, name: str) -> str:
     """Return why no path leads to a parameter or node, although no cut before it is known."""
     parameter = next((p for p in reading.graph.parameters if p.name == name), None)
     if parameter is not None and not parameter.requires_grad:

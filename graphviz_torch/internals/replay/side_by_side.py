@@ -13,7 +13,7 @@ the changed run. These are then the only difference, and operators that use them
 of them is called on values that differ between the runs, the control flow is taken to depend on
 these values.
 
-Defines the private `_should_skip_dynamo`; without it, a mode loads the compiler (2.13).
+The modes define `_should_skip_dynamo` (private, 2.13). A mode without it loads the compiler.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class GradientHooks:
         self._hooks.remove()
 
     def add(self, given: Iterable[tuple[int, int, Tensor | None]]) -> None:
-        """Describe gradients of nodes whose hooks did not run.
+        """Compute the statistics of gradients of nodes whose hooks did not run.
 
         Args:
             given: tuples of node id, output_nr and gradient.

@@ -73,8 +73,8 @@ class PendingGradients:
     """A queue of gradients with equal metadata.
 
     The queue is one flat list, because thousands of tuples would slow down Python's garbage
-    collector. The engine's threads may add gradients at the same time. The three values of a
-    gradient are therefore added by one call of `extend`, which is atomic.
+    collector. The engine's threads may add gradients at the same time. The key, version and tensor
+    of a gradient are therefore added by one call of `extend`, which is atomic.
     """
 
     __slots__ = ("meta", "rows")
@@ -170,7 +170,7 @@ class Descriptions:
         return known
 
     def see(self, where: Where, gradient: Tensor, kind: GradientClass) -> None:
-        """Describe a gradient, or queue it for `describe_all`.
+        """Compute the statistics of a gradient, or queue the gradient for `describe_all`.
 
         Args:
             where: key of the gradient.
@@ -195,7 +195,7 @@ class Descriptions:
     def _wait(
         self, where: Where, gradient: Tensor, kind: GradientClass, batch: PendingBatch
     ) -> None:
-        """Queue a dense gradient, and describe its batch if the batch is full.
+        """Queue a dense gradient, and compute the statistics of its batch if the batch is full.
 
         Args:
             where: key of the gradient.
@@ -223,12 +223,12 @@ class Descriptions:
             wait_for_tensor(gradient, device)
 
     def describe_all(self) -> None:
-        """Describe the queued gradients of all batches."""
+        """Compute the statistics of the queued gradients of all batches."""
         for batch in self._batches.values():
             self.describe(batch)
 
     def describe(self, batch: PendingBatch) -> None:
-        """Describe the queued gradients of a batch."""
+        """Compute the statistics of the queued gradients of a batch."""
         cuda, stream = batch.cuda, batch.stream
         batch.elements = 0
         if not batch.waiting:
@@ -267,7 +267,7 @@ class Descriptions:
             self._describe_like(*same)
 
     def _describe_together(self, groups: list[_Group]) -> None:
-        """Describe CPU gradients of one dtype in one reduction."""
+        """Compute the statistics of CPU gradients of one dtype in one reduction."""
         with _hide_operators(), unseen_operators():
             gradients = [own for _, _, own in groups]
             if self._finite and all_finite(gradients):
