@@ -38,7 +38,7 @@ def recorded(device: torch.device) -> tuple[Graph, torch.Tensor]:
 
 
 def by_hand() -> dict[str, torch.Tensor]:
-    """What autograd says the gradient at every step is, asked one tensor at a time."""
+    """Return the gradient at each step from autograd, one tensor at a time."""
     x = torch.tensor(VALUES, requires_grad=True)
     a = x + 2
     b = a**2

@@ -45,7 +45,7 @@ SAID_EARLY = re.compile(
 
 
 def python(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What Python does with these arguments."""
+    """Return the result of Python with these arguments."""
     command = [sys.executable, *arguments]
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     return subprocess.run(
@@ -65,5 +65,5 @@ def _listen() -> None:
 
 
 def recorded(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """What the command does with them."""
+    """Return the result of the command with these arguments."""
     return python("-m", "graphviz_torch", "run", *arguments, folder=folder)

@@ -39,7 +39,7 @@ META = TensorMeta((3,), "float32", "cpu")
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
-    """The worked example in a file."""
+    """Return a file with the worked example."""
     tensors = worked_example()
     return trace(tensors["y"], names=tensors).save(tmp_path / "mean.json.gz")
 
@@ -373,7 +373,7 @@ def test_no_form_is_written_under_the_name_of_another(
 
 
 class Done:
-    """A process that has ended."""
+    """A replacement for a process that has ended."""
 
     def wait(self) -> int:
         return 0
@@ -562,7 +562,7 @@ def test_a_process_that_nobody_waited_for_keeps_no_folder(
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return once the condition holds; a test that waits in vain is ended by its time limit."""
+    """Return once the condition holds. If it never does, the test's time limit ends the test."""
     while not condition():
         time.sleep(0.02)
 
@@ -589,7 +589,7 @@ def test_the_app_follows_a_script_that_runs_and_stops_it_where_the_page_asks(
 
 
 def steps_of(recording: Path) -> tuple[TrainingStep, ...]:
-    """The steps that are recorded so far."""
+    """Return the steps that are recorded so far."""
     saved = load(recording)
     assert isinstance(saved, Training)
     return saved.steps

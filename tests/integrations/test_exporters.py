@@ -34,7 +34,7 @@ from graphviz_torch.integrations.rows import SCHEMA
 
 @pytest.fixture(scope="module")
 def graph() -> Graph:
-    """A recorded step of a small model."""
+    """Return a recorded step of a small model."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     with record(model) as recording:

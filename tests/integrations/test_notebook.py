@@ -18,7 +18,7 @@ loss.backward()
 
 @pytest.fixture
 def shell() -> Iterator[Any]:
-    """A shell with a model of two layers."""
+    """Return an IPython shell with a model of two layers."""
     InteractiveShell.clear_instance()
     made = InteractiveShell.instance(colors="NoColor")
     made.run_cell("import torch; a, b = torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)")

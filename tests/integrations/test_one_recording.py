@@ -43,7 +43,7 @@ from tests.support.processes.forks import forked
 def found(
     script: str, folder: Path, capsys: pytest.CaptureFixture[str], *options: str
 ) -> tuple[list[dict[str, Any]], str]:
-    """What `graphviz-torch run` finds in a script, and what it says of it."""
+    """Return the findings of `graphviz-torch run` for a script, and its output."""
     path = folder / "train.py"
     path.write_text(MODEL + script)
     main(["run", "--format", "json", *options, str(path)])
@@ -52,7 +52,7 @@ def found(
 
 
 def told(script: str, folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
-    """What `graphviz-torch run` prints of a script, in one line."""
+    """Return the output of `graphviz-torch run` for a script, in one line."""
     path = folder / "train.py"
     path.write_text(MODEL + script)
     main(["run", *options, str(path)])
@@ -309,7 +309,7 @@ def test_a_run_keeps_no_more_the_longer_it_is(every: int) -> None:
 
 
 def of_each_step(*, one: bool) -> list[Graph]:
-    """The graph of each step of a training: by one recording, or by one for each."""
+    """Return the graph of each step of a training, from one recording or one per step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

@@ -114,7 +114,7 @@ def test_a_wait_is_told_while_it_lasts_and_before_a_signal_ends_it(tmp_path: Pat
 
 
 def calls(**times: int) -> tuple[CollectiveCalls, ...]:
-    """Calls of all four ranks, one a line: `a=3` is three times at "a"."""
+    """Return the calls of all four ranks, one per line: `a=3` means three calls at "a"."""
     return tuple(
         CollectiveCalls("all_reduce", "", (0, 1, 2, 3), line, count)
         for line, count in times.items()
@@ -182,7 +182,7 @@ def test_of_many_kinds_of_places_a_few_are_told() -> None:
 
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Ranks:
-    """The first of two; its threads look at nothing by themselves."""
+    """Return the first of two ranks; its threads do not check anything by themselves."""
     monkeypatch.setattr(stall, "_POLL_SECONDS", 100.0)
     return Ranks(0, 2, dist.HashStore())
 

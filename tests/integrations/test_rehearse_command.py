@@ -63,7 +63,7 @@ KEYS += "meshes seconds"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """With the script train.py and weights, which are of another value."""
+    """Return a folder with the script train.py, and a file with weights of ones."""
     import torch
 
     (tmp_path / "train.py").write_text(SCRIPT)

@@ -118,7 +118,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def node_counts(path: Path) -> list[int]:
-    """The number of nodes of each step in a file."""
+    """Return the number of nodes of each step in a file."""
     run = load(path)
     assert isinstance(run, Training)
     return [len(step.graph.nodes) for step in run.steps]

@@ -24,7 +24,7 @@ pytest_plugins = ["pytester"]
 
 
 class Net(nn.Module):
-    """Two layers, whose link may be cut."""
+    """A model of two layers, with or without a cut between them."""
 
     def __init__(self, cut: bool = False) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ from tests.support.processes.forks import forked
 
 
 class Net(nn.Module):
-    """Two layers, the first of which is cut off; from step `spoil` on, the loss is NaN."""
+    """A model whose first layer is cut off, and whose loss is NaN from step `spoil` on."""
 
     def __init__(self, spoil: int = 99) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def train(model: nn.Module, optimizer: Any, steps: int, backward: Any = None) ->
 
 
 def numbers(path: Path) -> list[int]:
-    """The numbers of the steps in a file."""
+    """Return the numbers of the steps in a file."""
     run = load(path)
     assert isinstance(run, Training)
     return [step.number for step in run.steps]

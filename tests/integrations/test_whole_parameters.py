@@ -69,7 +69,7 @@ def grad(values: Tensor) -> GradientStats:
 
 
 def parameter(values: Tensor, part: int | None, parts: int) -> Graph:
-    """What a rank has of a parameter of eight elements, which is a leaf."""
+    """Return a rank's shard of a parameter of eight elements, which is a leaf."""
     leaf = Node(0, "AccumulateGrad", (META,), leaf="parameter", grad_outputs=(grad(values),))
     row = Parameter("w", META, True, node=0, grad=grad(values), shard=part, shard_count=parts)
     return Graph((leaf,), parameters=(row,))

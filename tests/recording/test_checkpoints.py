@@ -146,7 +146,7 @@ def test_what_is_given_by_keyword_and_in_a_list_is_kept_too() -> None:
 
 
 class Arguments(torch.autograd.Function):
-    """What PyTorch 2.11 keeps the arguments of a part in."""
+    """The object in which PyTorch 2.11 keeps the arguments of a checkpointed segment."""
 
     @staticmethod
     def forward(*args: Any) -> Tensor:

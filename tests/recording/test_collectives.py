@@ -25,13 +25,13 @@ WAYS = "DDP", "DDP with a hook", "FSDP2", "FSDP2 in bf16", "HSDP", "TP", "SP", "
 
 @pytest.fixture(scope="module")
 def two() -> dict[str, list[dict[str, Any]]]:
-    """Each way of dividing a model, on two ranks."""
+    """The results of each kind of parallelism on two ranks."""
     return launched("tests.support.processes.parallelism", "gloo", ranks=2)
 
 
 @pytest.fixture(scope="module")
 def eight() -> dict[str, list[dict[str, Any]]]:
-    """Those that a fake group can run, as rank 0 of eight."""
+    """The results of those kinds that a fake group can run, as rank 0 of eight."""
     return launched("tests.support.processes.parallelism", "fake", "8", "FSDP2", "HSDP", "TP", "SP")
 
 
@@ -205,7 +205,7 @@ def test_ranks_that_give_and_take_alone_are_named() -> None:
 
 
 def divided_model() -> nn.Module:
-    """A tensor-parallel model, as rank 0 of two has it."""
+    """Return a tensor-parallel model as rank 0 of two has it."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import parallel
 

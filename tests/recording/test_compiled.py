@@ -54,7 +54,7 @@ class Net(nn.Module):
 def train(
     backend: str, how: str, recorded: bool, steps: int = 2
 ) -> tuple[list[Tensor], list[Recording]]:
-    """Losses, gradients and random state of some steps, and what was recorded of each."""
+    """Return losses, gradients and random states of some steps, and the recording of each."""
     torch.manual_seed(0)
     model = Net()
     compiled: nn.Module = model

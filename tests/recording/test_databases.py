@@ -41,7 +41,7 @@ Run = Callable[[], Any]
 
 @pytest.fixture(autouse=True, scope="module")
 def group_of_one_module() -> Iterator[None]:
-    """The group that `mesh` makes ends with this file."""
+    """Destroy the process group that `mesh` creates at the end of this file."""
     yield
     leave()
 
@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
 
 
 def end_of(run: Run) -> str:
-    """What a program gives, to the bit, or how it fails."""
+    """Return the exact result of a program, or its error."""
     torch.manual_seed(0)
     try:
         found = run()
@@ -64,7 +64,7 @@ def end_of(run: Run) -> str:
 
 
 def difference(run: Run) -> str:
-    """How a program ends otherwise inside a recording; "" if it does not."""
+    """Return how a program ends differently inside a recording; "" if it does not."""
     bare = end_of(run)
     recording = record()
     with recording:
@@ -210,7 +210,7 @@ def test_every_optimizer_with_each_set_of_its_options() -> None:
 
 
 class Answering(Tensor):
-    """Answers every function itself."""
+    """An object that answers each function itself."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -14,7 +14,7 @@ from tests.support.observable import objects_of_ours
 
 
 def each_step(kind: type[torch.optim.Optimizer], clears: str, *, micro: int = 1) -> list[list[str]]:
-    """The rules found in each of four steps, each in a recording of its own."""
+    """Return the rules found in each of four steps, each in a recording of its own."""
     model = nn.Linear(3, 1)
     optimizer = kind(model.parameters(), lr=1e-3)  # type: ignore[call-arg]
     told = []

@@ -38,7 +38,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any, Tensor], Tensor]
 
 
 class Operators(TorchDispatchMode):
-    """The names of the operators that run, in order."""
+    """A mode that lists the names of the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -50,7 +50,7 @@ class Operators(TorchDispatchMode):
 
 
 class Passing(TorchFunctionMode):
-    """A user's own mode."""
+    """A user's own mode, which changes nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def seen_by_hooks(run: Callable[[], Tensor]) -> int:
-    """Bytes of all storages that autograd saves, each once."""
+    """Return the bytes of all storages that autograd saves, each counted once."""
     storages: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ def test_reading_what_is_kept_runs_no_hook_and_no_forward() -> None:
 
 
 def saving(*tensors: Tensor | None) -> Tensor:
-    """The result of a custom function that saves these."""
+    """Return the result of a custom Function that saves these tensors."""
 
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(*tensors)

@@ -94,7 +94,7 @@ def test_there_and_back_is_four_copies_two_of_them_in_backward() -> None:
 
 
 class Noisy(nn.Module):
-    """Dropout, a buffer that changes, a custom Function: what a recording could disturb."""
+    """A model with dropout, a changing buffer and a custom Function."""
 
     def __init__(self) -> None:
         super().__init__()

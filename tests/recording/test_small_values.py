@@ -164,7 +164,7 @@ def test_no_tensor_is_kept_alive() -> None:
 
 
 class Seen(TorchFunctionMode):
-    """What a user's own mode sees."""
+    """A user's own mode, which lists the calls that it sees."""
 
     def __init__(self) -> None:
         super().__init__()

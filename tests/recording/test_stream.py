@@ -34,7 +34,7 @@ Add = Callable[..., None]
 
 @pytest.fixture
 def add(monkeypatch: pytest.MonkeyPatch) -> Add:
-    """Adds listeners to all recordings of a test."""
+    """Add listeners to all recordings of a test."""
 
     def more(*kinds: type[Listener]) -> None:
         monkeypatch.setattr(listeners, "LISTENERS", (*listeners.LISTENERS, *kinds))
@@ -354,7 +354,7 @@ def test_a_program_that_is_not_here_is_not_told() -> None:
 
 
 def twice(into: Any, outof: tuple[Tensor]) -> None:
-    """Changes a gradient in place."""
+    """Double a gradient in place."""
     outof[0].mul_(2)
 
 

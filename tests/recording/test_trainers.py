@@ -17,7 +17,7 @@ from graphviz_torch import Graph, find, record
 
 
 class Model(nn.Module):
-    """Its first layer cannot learn."""
+    """A model whose first layer cannot learn."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ def by_transformers(model: Model) -> Graph:
 
 
 def told(graph: Graph) -> set[tuple[str, str]]:
-    """The rules that find something, and their lines in the model."""
+    """Return the rules with findings, and their lines in the model."""
     return {(finding.rule, finding.where) for finding in find(graph)}
 
 

@@ -235,7 +235,7 @@ class WithPositions(nn.Module):
 
 
 class Routed(nn.Module):
-    """Two experts, of which `topk` chooses one for each row."""
+    """A model of two experts, of which `topk` chooses one for each row."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,13 +29,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "rehearsal.md"
 
 @pytest.fixture(scope="module")
 def gloo() -> dict[str, list[dict[str, Any]]]:
-    """What two ranks on gloo have and send."""
+    """The memory and messages of two ranks over gloo."""
     return launched(MODULE, *WAYS, ranks=2)
 
 
 @pytest.fixture(scope="module")
 def allocated() -> dict[str, int]:
-    """The peak of real tensors, with collectives that copy nothing."""
+    """The peak memory of real tensors, with collectives that copy nothing."""
     return launched(MODULE, "fake", "2", *WAYS)
 
 

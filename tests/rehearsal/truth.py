@@ -29,7 +29,7 @@ COLUMNS = ("parameters", "gradients", "optimizer", "activations", "flops", "sent
 
 
 def told(found: Rehearsal) -> dict[str, Any]:
-    """What a rehearsal tells, as `counted()` has it."""
+    """Return the report of a rehearsal in the form of `counted()`."""
     count, nbytes = Counter[str](), Counter[str]()
     for each in found.collectives:
         count[each.kind] += each.count
@@ -84,7 +84,7 @@ def cell_row(cell: str, real: dict[str, Any]) -> str:
 
 
 def cell_table(*, every: bool = False) -> None:
-    """Prints the table of combinations, some or all."""
+    """Print the table of some or all combinations."""
     head = ["training", *CELL_COLUMNS, "peak, cpu", "peak, cuda"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     names = list(cells.cells(every=every))
@@ -95,7 +95,7 @@ def cell_table(*, every: bool = False) -> None:
 
 
 def gpu_table(names: list[str]) -> None:
-    """Prints the table of combinations beside real tensors on a GPU."""
+    """Print the table of combinations, compared with real tensors on a GPU."""
     head = ["training", *CELL_COLUMNS, "peak on the GPU", "peak of the rehearsal"]
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for i in range(0, len(names), 7):

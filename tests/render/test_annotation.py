@@ -23,7 +23,7 @@ z.backward()
 
 
 def ran(folder: Path) -> tuple[Graph, Path]:
-    """The graph of the program, and its file."""
+    """Return the graph of the program, and its file."""
     file = folder / "program.py"
     file.write_text(PROGRAM)
     with record() as recording:

@@ -40,7 +40,7 @@ def of_blocks(name: str = "") -> list[Collective]:
 
 
 def counted(text: str) -> int:
-    """How many collectives the lines of a picture speak of."""
+    """Return the number of collectives that the lines of a picture mention."""
     said = re.findall(rf"(?:([\d,]+) {TIMES} )?all_\w+[^<\n\"]*?ranks(?: {TIMES}(\d+))?", text)
     return sum(int(before or behind or 1) for before, behind in said)
 

@@ -18,7 +18,7 @@ def recorded(model: nn.Module) -> Graph:
 
 
 def line_of(dot: str, text: str) -> str:
-    """The node of a DOT text that says `text`."""
+    """Return the line of the node with this text in a DOT text."""
     (found,) = [line for line in dot.splitlines() if text in line and re.match(r"\s*\d+ \[", line)]
     return found
 

@@ -64,7 +64,7 @@ def chain(count: int, *, blocks: int = 40) -> Graph:
 
 
 class Payload:
-    """What a payload holds, read by its documented form alone."""
+    """The data of a page, read only by its documented form."""
 
     def __init__(self, text: str) -> None:
         data = gzip.decompress(base64.b64decode(text))

@@ -37,7 +37,7 @@ _GRAMMAR = {
 
 @dataclass
 class Chart:
-    """What a reader of the text finds in it."""
+    """The contents of a Mermaid text."""
 
     nodes: dict[str, list[str]] = field(default_factory=dict)  # id -> lines
     edges: list[tuple[str, str]] = field(default_factory=list)

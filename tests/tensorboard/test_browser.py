@@ -185,7 +185,7 @@ def page(context: sync_api.BrowserContext) -> Iterator[sync_api.Page]:
 
 
 def choose(page: sync_api.Page, which: int, text: str) -> None:
-    """Take an entry of the run's (0) or the tag's (1) list."""
+    """Choose an entry of the list of runs (0) or tags (1)."""
     menu = page.locator("tf-graph-controls paper-dropdown-menu").nth(which)
     menu.click()
     menu.locator("paper-item").get_by_text(text, exact=True).click()
@@ -201,7 +201,7 @@ def wait_for(page: sync_api.Page, name: str) -> None:
 
 
 def expand(page: sync_api.Page, scope: str, child: str) -> None:
-    """Open a scope as its double click does."""
+    """Open a scope, as a double click does."""
     page.locator(f'g.node[data-name="{scope}"] > .nodeshape').first.dispatch_event("dblclick")
     wait_for(page, child)
 

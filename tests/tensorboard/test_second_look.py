@@ -22,7 +22,7 @@ def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Net(nn.Module):
-    """With all that a second run could move: dropout, batch norm, a counter."""
+    """A model with state that a second run could change: dropout, batch norm, a counter."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ Fault = Callable[["Net", torch.optim.Optimizer, int], object]
 
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, all gradients are read in every step."""
+    """Let watch() read all gradients in each step, however busy the machine is."""
     monkeypatch.setattr(health, "_MIN_COST", 60.0)
 
 

@@ -11,13 +11,13 @@ from graphviz_torch.recording.health import health
 
 @pytest.fixture(autouse=True)
 def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busy the machine is, all gradients are read in every step."""
+    """Let watch() read all gradients in each step, however busy the machine is."""
     monkeypatch.setattr(health, "_MIN_COST", 60.0)
     torch.manual_seed(0)
 
 
 class Net(nn.Module):
-    """A body and a head."""
+    """A model of a body and a head."""
 
     def __init__(self) -> None:
         super().__init__()

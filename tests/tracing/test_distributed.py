@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without d
 
 @pytest.fixture(scope="module")
 def four() -> dict[str, Any]:
-    """What rank 0 of four saw, with gloo."""
+    """The result of rank 0 of four, over gloo."""
     return launched("tests.support.processes.ranks", "work", ranks=4)
 
 

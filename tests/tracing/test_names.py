@@ -174,7 +174,7 @@ def test_no_value_of_the_callers_is_asked_for_anything() -> None:
 
 
 class Lazy(OrderedDict[str, Any]):
-    """A registry that loads what it lists when it is asked: here it cannot."""
+    """A registry that raises if its lazy entries are loaded."""
 
     def _fails(self, *_: Any) -> Any:
         raise ValueError("could not load")
@@ -183,7 +183,7 @@ class Lazy(OrderedDict[str, Any]):
 
 
 class LazyList(list[Any]):
-    """The same for a list."""
+    """A list that raises if its lazy items are loaded."""
 
     __iter__ = __len__ = __getitem__ = Lazy._fails
 
@@ -199,7 +199,7 @@ class LazyFields:
 
 
 class Unwritable:
-    """A key that has no text."""
+    """A key without a text."""
 
     __str__ = __repr__ = Lazy._fails
 
@@ -262,7 +262,7 @@ def test_a_module_that_was_never_initialised_names_nothing() -> None:
 
 
 class Guarded:
-    """An object that gives none of its attributes away."""
+    """An object that raises if an attribute is read."""
 
     def __init__(self) -> None:
         self.scale = leaf()

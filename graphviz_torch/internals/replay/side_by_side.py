@@ -13,7 +13,7 @@ the changed run. These are then the only difference, and operators that use them
 of them is called on values that differ between the runs, the control flow is taken to depend on
 these values.
 
-The modes define `_should_skip_dynamo` (private, 2.13). A mode without it loads the compiler.
+`SideBySide` defines `_should_skip_dynamo` (private, 2.13). A mode without it loads the compiler.
 """
 
 from __future__ import annotations

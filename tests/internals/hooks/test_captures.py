@@ -24,7 +24,7 @@ from graphviz_torch.internals.hooks.captures import CaptureWatch, is_captured
 
 
 class Graph:
-    """In place of `torch.cuda.CUDAGraph`: lists the operators that run while it is captured."""
+    """A replacement for `torch.cuda.CUDAGraph`, which lists the operators that it captures."""
 
     fails = False
 
@@ -160,7 +160,7 @@ def test_a_warm_up_that_uses_no_gradient_is_no_mistake() -> None:
 
 @contextmanager
 def watched_here() -> Iterator[object]:
-    """A program that is watched, and somebody who watches captures."""
+    """Enter a program while a watch on captures is open, and yield the program's key."""
     key = object()
     enter_program(key)
     try:

@@ -11,7 +11,7 @@ from graphviz_torch.internals.hooks import dispatch as watching
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that has seen only the CPU."""
+    """Simulate a process that has only used the CPU."""
     for device in list(watching.DEVICE_LABELS):
         monkeypatch.delitem(watching.DEVICE_LABELS, device)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)

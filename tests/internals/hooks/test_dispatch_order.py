@@ -16,7 +16,7 @@ from tests.support.programs import in_threads
 
 
 def switch() -> tuple[bool, bool]:
-    """How PyTorch has the watched key in this thread: included, excluded."""
+    """Return whether the watched key is included, and excluded, in this thread."""
     key = torch._C.DispatchKey.AutocastIPU
     return (
         torch._C._dispatch_tls_is_dispatch_key_included(key),
@@ -25,7 +25,7 @@ def switch() -> tuple[bool, bool]:
 
 
 def registered() -> bool:
-    """Has a watched operator a kernel at the key."""
+    """Return True if a watched operator has a kernel for the key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key("aten::_to_copy", "AutocastIPU")
 
 
@@ -33,7 +33,7 @@ OFF = switch()
 
 
 def watching() -> tuple[OperatorWatch, list[str]]:
-    """A watch that is open, and the operators that it sees."""
+    """Return an open watch, and the list of operators that it reports."""
     seen: list[str] = []
 
     def see(call: Dispatched) -> None:

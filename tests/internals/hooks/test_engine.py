@@ -14,7 +14,7 @@ from tests.support.programs import in_threads
 
 
 def watching() -> tuple[EngineWatch, list[str]]:
-    """A watch that is open, and what it notices."""
+    """Return an open watch, and the list of events that it reports."""
     seen: list[str] = []
     watch = EngineWatch(lambda *_: seen.append("begin"), lambda *_: seen.append("end"))
     watch.open()
@@ -26,7 +26,7 @@ def backward() -> None:
 
 
 def wrap() -> Any:
-    """Replace what runs backward, as a library of others may; returns what was there before."""
+    """Replace the function that runs backward, as another library may; return the previous one."""
     theirs = torch.autograd.graph._engine_run_backward
 
     @functools.wraps(theirs)

@@ -26,7 +26,7 @@ PACKAGE = watch.__file__.removesuffix("hooks/watch.py")
 
 
 class Toy:
-    """Three things that are to be there together, and the watcher of them."""
+    """A watcher that needs three patches together."""
 
     parts: ClassVar[set[str]] = set()
 

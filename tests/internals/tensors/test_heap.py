@@ -34,7 +34,7 @@ def test_nothing_found_is_held_afterwards() -> None:
 
 @contextmanager
 def switching() -> Iterator[None]:
-    """Let threads take turns as often as Python can."""
+    """Make threads take turns as often as Python allows."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

@@ -24,7 +24,7 @@ RAGGED = [torch.tensor([1.0, 2.0]), torch.tensor([3.0])]
 
 @pytest.fixture(autouse=True, scope="module")
 def group_of_one_module() -> Iterator[None]:
-    """The group that `mesh` makes ends with this file."""
+    """Destroy the process group that `mesh` creates at the end of this file."""
     yield
     leave()
 

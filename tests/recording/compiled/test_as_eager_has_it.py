@@ -28,7 +28,7 @@ Key = tuple[str, str, str, str]
 
 
 class Scaled(torch.autograd.Function):
-    """Two operands and a number, with setup_context."""
+    """A Function of two operands and a number, with setup_context."""
 
     generate_vmap_rule = True
 
@@ -48,7 +48,7 @@ class Scaled(torch.autograd.Function):
 
 
 class Sorted(torch.autograd.Function):
-    """Two results, the second without a gradient."""
+    """A Function with two results, the second of which has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,7 +64,7 @@ class Sorted(torch.autograd.Function):
 
 
 class Split(torch.autograd.Function):
-    """Two results, both with a gradient."""
+    """A Function with two results, both with a gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:

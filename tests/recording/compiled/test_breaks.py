@@ -87,7 +87,7 @@ def calls_what_is_meant_to_stay_in_python(x: Tensor) -> Tensor:
 
 
 class Backend:
-    """Counts the graphs that it is given."""
+    """A backend that counts the graphs that it compiles."""
 
     def __init__(self) -> None:
         self.graphs = 0

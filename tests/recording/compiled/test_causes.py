@@ -26,7 +26,7 @@ Forward = Callable[["Model", Tensor], Tensor]
 
 
 class Model(nn.Module):
-    """Two ways from the input, and a head behind them."""
+    """A model with two branches from the input, and a head after them."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ LOST = ("cut-gradient", "backward-returned-none", "zero-gradient")
 
 
 def told(graph: Graph) -> list[Any]:
-    """What is said of gradients that got lost, but for what the tensors are called."""
+    """Return the findings about lost gradients, without the names of tensors."""
 
     def described(found: Finding) -> tuple[str, ...]:
         return found.rule, found.severity, found.where, found.cause, found.advice

@@ -88,7 +88,7 @@ def recorded(calls: Callable[[Model, Tensor], Tensor], backend: str | None) -> G
 
 
 def described(graph: Graph) -> list[str]:
-    """All there is of each node but its time, as text: a NaN is like another there."""
+    """Return all fields of each node except times, as text, in which all NaN are equal."""
     return [repr([*node._replace(seconds=None, note="")]) for node in graph.nodes]
 
 
@@ -242,7 +242,7 @@ def test_an_unknown_way_is_refused() -> None:
 
 
 class Reads(nn.Module):
-    """Reads a number of what it computes, which waits for the device."""
+    """A model that reads a number of its result, which waits for the device."""
 
     def __init__(self) -> None:
         super().__init__()

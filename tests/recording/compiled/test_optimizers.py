@@ -93,7 +93,7 @@ MAKES = (
 def run(
     steps: Steps, make: Any, compiled: Any, recorded: bool
 ) -> tuple[list[Tensor], int, list[Finding]]:
-    """Parameters after it, graphs that were compiled for it, and what is said."""
+    """Return the parameters afterwards, the number of compiled graphs, and the findings."""
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)

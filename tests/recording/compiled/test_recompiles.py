@@ -68,7 +68,7 @@ def apart(x: Tensor) -> Tensor:
 
 
 class InALoop(Net):
-    """Dynamo skips the forward, and compiles what it calls."""
+    """A model whose forward Dynamo skips, while it compiles the functions called there."""
 
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -92,7 +92,7 @@ class BesideAnLSTM(InALoop):
 
 
 def hooked(model: Net) -> Step:
-    """Each of its blocks has a hook that changes what it gives."""
+    """Return a model whose blocks each have a hook that changes the result."""
     for block in model.blocks:
         block.register_forward_hook(lambda _, given, output: output + 1)
     return trained(torch.compile(model, backend="aot_eager"))
@@ -243,7 +243,7 @@ def uncollected_garbage() -> Iterator[None]:
 
 
 def compilations(begin: Callable[[], Step], recorded: str) -> list[dict[str, int]]:
-    """After each step, how many frames and graphs were compiled so far, and graphs broken."""
+    """Return for each step the numbers of compiled frames, graphs and graph breaks so far."""
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)
@@ -295,7 +295,7 @@ def test_a_hook_of_ours_that_calls_what_is_not_compiled_leaves_a_region_unwatche
 
 
 class Cycle:
-    """What only the collector frees."""
+    """An object that only the garbage collector frees."""
 
     def __init__(self) -> None:
         self.itself = self

@@ -91,7 +91,7 @@ def described(graph: Graph) -> list[str]:
 
 
 def told(graph: Graph) -> tuple[list[Finding], list[Finding]]:
-    """What is said of functions that are skipped, and what else."""
+    """Return the findings about skipped functions, and the other findings."""
     found = find(graph)
     said = [one for one in found if one.rule == "compile-skipped"]
     return said, [one for one in found if one not in said]
@@ -140,7 +140,7 @@ class Block(nn.Module):
 
 
 class OfBlocks(Net):
-    """Dynamo skips the forward, and compiles the blocks."""
+    """A model whose forward Dynamo skips, while it compiles the blocks."""
 
     def __init__(self) -> None:
         super().__init__()

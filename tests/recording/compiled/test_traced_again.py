@@ -38,14 +38,14 @@ class Base(nn.Module):
 
 
 class WithSuper(Base):
-    """Its forward needs the cell `__class__`."""
+    """A model whose forward needs the cell `__class__`."""
 
     def forward(self, x: Tensor, *more: Tensor, scale: float = 2.0, **options: Any) -> Tensor:
         return self.drop(self.b(super().forward(x, *more, scale=scale, **options)))
 
 
 class WithCells(Base):
-    """Its argument is the variable of a function inside."""
+    """A model whose argument an inner function uses."""
 
     def forward(self, x: Tensor, *more: Tensor, **options: Any) -> Tensor:
         def twice() -> Tensor:
@@ -55,7 +55,7 @@ class WithCells(Base):
 
 
 class Overwriting(Base):
-    """It gives its argument another value, and changes another in place."""
+    """A model that reassigns one argument, and changes another in place."""
 
     def forward(self, x: Tensor, *more: Tensor, **options: Any) -> Tensor:
         x = self.a(x)
@@ -65,7 +65,7 @@ class Overwriting(Base):
 
 
 class Breaking(Base):
-    """Two breaks, one of them under a condition of a value."""
+    """A model with two graph breaks, one of which depends on a value."""
 
     def forward(self, x: Tensor, *more: Tensor, **options: Any) -> Tensor:
         x = self.a(x)
@@ -101,7 +101,7 @@ class Counting(TorchDispatchMode):
 
 
 def trained(watched: Callable[[], Any]) -> tuple[Any, ...]:
-    """All that a program could notice of a step of a model compiled before."""
+    """Return all observable results of a step of a model that was compiled before."""
     torch._dynamo.reset()
     counters.clear()
     torch.manual_seed(0)

@@ -15,7 +15,7 @@ from graphviz_torch import Graph, find, record, simulate_accelerator
 
 
 class Cut(nn.Module):
-    """fc1, something that cuts, fc2."""
+    """A model of a layer, a cut, and another layer."""
 
     def __init__(self, cut: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

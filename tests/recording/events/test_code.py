@@ -16,7 +16,7 @@ def here() -> FrameType:
 
 
 def line(place: CodePosition | None) -> int | None:
-    """The line of a place, counted from that of its function."""
+    """Return the line of a position, counted from the first line of its function."""
     if place is None:
         return None
     code, offset = place

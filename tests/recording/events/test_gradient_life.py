@@ -16,13 +16,13 @@ from graphviz_torch.graph.events import GradientClip, MixedLosses, OptimizerStep
 
 
 def clips(graph: Graph) -> list[tuple[str, str, int]]:
-    """Of each clip its function, its moment and how often it was."""
+    """Return the function, the moment and the number of calls of each clip."""
     found = (event for event in graph.events if isinstance(event, GradientClip))
     return [(event.function, event.moment, event.times) for event in found]
 
 
 def steps(graph: Graph) -> list[tuple[str, int, int]]:
-    """Of each optimizer its name, how many parameters of others it has, and its steps."""
+    """Return for each optimizer its name, its number of foreign parameters, and its steps."""
     found = (event for event in graph.events if isinstance(event, OptimizerStep))
     return [(event.optimizer, event.foreign, event.times) for event in found]
 
@@ -97,7 +97,7 @@ def zeroed(parameters):
 
 
 def in_a_library() -> Callable[..., None]:
-    """A function whose code lies beside PyTorch's."""
+    """Return a function whose code is in a file next to PyTorch's."""
     path, found = Path(torch.__file__).parents[1] / "a_library" / "optim.py", dict[str, Any]()
     exec(compile(LIBRARY, str(path), "exec"), found)
     return found["zeroed"]  # type: ignore[no-any-return]

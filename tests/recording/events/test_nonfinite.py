@@ -42,7 +42,7 @@ FINE: list[Loss] = [
 
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU is as a device that would have to be waited for."""
+    """Treat the CPU like a device whose values have to be waited for."""
     for module in (nonfinite_origin, nonfinite, probes):
         monkeypatch.setattr(module, "is_on_cpu", lambda tensor: False)
 
@@ -56,7 +56,7 @@ def verdict(loss: Loss, device: Any = "cpu") -> list[tuple[str, str, str]]:
 
 
 def plain(verdicts: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Without how many NaN and Inf there are."""
+    """Return the text without the numbers of NaN and Inf."""
     pattern = r"(?<=made )\d+ (?=NaN|Inf)|(?<=and )\d+ (?=Inf)|(?<=contains )\d+ (?=NaN)"
     return [(rule, severity, re.sub(pattern, "", text)) for rule, severity, text in verdicts]
 

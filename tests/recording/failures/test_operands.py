@@ -15,13 +15,13 @@ from graphviz_torch import record
 
 @dataclass
 class Batch:
-    """One batch of a loader."""
+    """One batch of a DataLoader."""
 
     y: Tensor
 
 
 class Model(nn.Module):
-    """Adds what it holds, which has another length than its input."""
+    """A model that adds a tensor of another length than its input."""
 
     def __init__(self, held: str) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Model(nn.Module):
 
 
 class Registry(dict[str, Tensor]):
-    """Says what it holds to nobody."""
+    """A dict whose items cannot be listed."""
 
     def items(self) -> Any:
         raise ValueError("could not load")
@@ -43,7 +43,7 @@ class Registry(dict[str, Tensor]):
 
 
 def labels(run: Callable[[Tensor], Tensor]) -> list[str]:
-    """The labels of the operands when `run` fails for their shapes."""
+    """Return the labels of the operands if `run` fails because of their shapes."""
     x = torch.ones(4, requires_grad=True)
     with pytest.raises(RuntimeError, match="must match the size"), record() as recording:
         run(x)

@@ -16,7 +16,7 @@ _times = count()
 
 
 class Event:
-    """Recorded a second after the one before, on any device."""
+    """A simulated event, recorded one second after the previous one on any device."""
 
     failed = False  # does CUDA refuse to do anything more
 

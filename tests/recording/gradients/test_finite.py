@@ -20,7 +20,7 @@ from tests.support.programs import function
 
 
 def first_gradient(graph: Graph) -> Any:
-    """The node that backward gave a gradient that is not finite before all others."""
+    """Return the first node in backward whose gradient is not finite."""
     nodes = [n for n in graph.nodes if any(s is not None and s.nonfinite for s in n.grad_outputs)]
     return min(nodes, key=lambda node: math.inf if node.order is None else node.order)
 

@@ -32,7 +32,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[torch.device]:
 
 
 def described(*gradients: Tensor, device: torch.device | str = "cpu") -> list[GradientStats]:
-    """What a recording says of these gradients, each at a leaf of its own."""
+    """Return the recorded statistics of these gradients, each at a leaf of its own."""
     leaves = [torch.zeros_like(gradient, device=device).requires_grad_() for gradient in gradients]
     there = [gradient.to(device) for gradient in gradients]
     with record() as recording:
@@ -54,7 +54,7 @@ def agrees(stats: GradientStats, gradient: Tensor) -> None:
 
 
 def gradient(elements: int, seed: int = 0) -> Tensor:
-    """Random values of which a third are zero, the largest of them negative and at the end."""
+    """Return random values: a third are zero, the largest is negative and at the end."""
     made = torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     made[::3] = 0
     made[-1] = -100

@@ -14,7 +14,7 @@ LONG = "a" * 9_000 + "b" * 1_000
 
 
 class Inner(nn.Module):
-    """A module that is called for another one."""
+    """A module that another module calls."""
 
     def __init__(self, inner: nn.Module, name: str = "inner") -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from graphviz_torch.recording.listener import Listener, ModuleColumns
 
 
 def modes(model: nn.Module, *later: nn.Module) -> dict[str, str]:
-    """The modes after two steps, where these modules go to eval mode between them and after."""
+    """Return the modes after two steps; the modules go to eval mode between and after them."""
     with record(model) as recording:
         model(torch.ones(4, 2)).sum().backward()
         for module in later:
@@ -26,7 +26,7 @@ def modes(model: nn.Module, *later: nn.Module) -> dict[str, str]:
 
 
 class Partly(nn.Module):
-    """Does not call one of its layers, and calls another twice."""
+    """A model that does not call one of its layers, and calls another one twice."""
 
     def __init__(self) -> None:
         super().__init__()

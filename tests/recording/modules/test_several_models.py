@@ -37,7 +37,7 @@ def test_both_players_of_a_gan_go_by_their_variables() -> None:
 
 
 class Plain:
-    """Holds its models as attributes, and calls them in methods."""
+    """An object whose attributes are models, which its methods call."""
 
     def __init__(self) -> None:
         self.encoder, self.decoder = net(4, 2), net(2, 4)
@@ -110,7 +110,7 @@ def test_a_notebooks_other_models_do_not_count_unless_the_cell_names_them() -> N
 
 
 class Trainer:
-    """Holds models in a list."""
+    """An object with a list of models."""
 
     def __init__(self) -> None:
         self.nets = [nn.Linear(4, 4), nn.Linear(4, 4)]

@@ -95,7 +95,7 @@ def lost(program: Callable[[], None], folder: str, most: int) -> int:
 
 
 def keys_and_modes() -> tuple[Any, ...]:
-    """All dispatch keys of this thread, and its modes but for gradients."""
+    """Return this thread's dispatch keys, and its modes except the gradient mode."""
     keys = [
         (name, asked(key))
         for name, key in vars(torch._C.DispatchKey).items()
@@ -169,7 +169,7 @@ def test_a_signal_wherever_python_lets_one_in_leaves_all_keys_and_modes(
 
 
 class Empty(TorchFunctionMode):
-    """A mode of somebody else's that does nothing."""
+    """A mode of another library, which does nothing."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))

@@ -132,7 +132,7 @@ READ = [
 
 
 def refusing(name: str) -> type[Tensor]:
-    """A class of tensors that raise when they are asked for this."""
+    """Return a tensor class that raises if this attribute is read."""
 
     def refuse(self: Tensor, *args: Any) -> Any:
         raise RuntimeError(f"no {name} to be had")

@@ -28,7 +28,7 @@ def clamp(gradient: Tensor) -> None:
 
 
 def train() -> None:
-    """Two training steps, with all that rules look for."""
+    """Run two training steps that use everything that rules check."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.1), nn.Linear(8, 3))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -84,7 +84,7 @@ class Model(nn.Module):
 
 
 def program(model: Model) -> None:
-    """Two steps of a training, with losses, a clip and a NaN, and one that fails."""
+    """Run two training steps with losses, a clip and a NaN, and one step that fails."""
     table = torch.optim.SGD(model.table.parameters(), lr=0.1)
     rest = torch.optim.Adam([*model.body.parameters(), *model.large.parameters()])
     for _ in range(2):

@@ -18,7 +18,7 @@ from tests.support.programs import function
 
 @pytest.fixture(autouse=True)
 def no_collector() -> Iterator[None]:
-    """The garbage collector is off."""
+    """Disable the garbage collector."""
     gc.collect()
     gc.disable()
     yield

@@ -25,7 +25,7 @@ from tests.support.programs import Functions, Operators
 
 
 class Model(nn.Module):
-    """A product, once behind a cut."""
+    """A model that uses a weight twice, once after a cut."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ def test_a_sparse_gradient_is_taken_by_its_leaf_and_not_copied() -> None:
 
 
 class Minus:
-    """A tensor-like that answers everything with a number."""
+    """A tensor-like object that answers each call with a number."""
 
     requires_grad = True
 
@@ -205,7 +205,7 @@ class Minus:
 
 
 class Odd(Tensor):
-    """A subclass of which every answer is a word."""
+    """A tensor subclass that answers each call with a word."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -135,7 +135,7 @@ def inputs() -> tuple[Tensor, Tensor]:
 
 
 def profiled(run: Callable[[], object], folder: Path) -> list[Copy]:
-    """What the profiler saw of it."""
+    """Return the copies that the profiler saw."""
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
         run()
@@ -193,7 +193,7 @@ def test_every_copy_is_timed_and_none_is_left_over() -> None:
 
 
 def waits(run: Callable[[], object]) -> int:
-    """How often PyTorch says that a call waits for the device."""
+    """Return the number of PyTorch's warnings about calls that wait for the device."""
     torch.cuda.synchronize()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -218,7 +218,7 @@ def test_where_the_layout_is_easy_enough_edges_of_eight_ranks_stay(layers: int) 
 
 
 def _ends(graph: Graph) -> set[tuple[int, int]]:
-    """Edges between operations; leaves are written inside them."""
+    """Return the edges between operations; leaves are written inside operations."""
     return {(e.source, e.target) for e in graph.edges if not graph.nodes[e.source].leaf}
 
 

@@ -31,7 +31,7 @@ from tests.support.models import MLP
 
 
 def cuts(dot: str) -> list[tuple[str, str, str]]:
-    """Ends and colour of the dashed lines, as Graphviz reads them."""
+    """Return the ends and colors of the dashed lines, as Graphviz reads them."""
     read = json.loads(layout(dot, "json"))
     names = {o["_gvid"]: o["name"] for o in read["objects"]}
     dashed = [edge for edge in read.get("edges", []) if edge.get("style") == "dashed"]

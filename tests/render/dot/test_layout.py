@@ -89,7 +89,7 @@ def test_an_edge_that_is_invisible_in_an_svg_is_so_in_print() -> None:
 
 @pytest.fixture
 def a_dot(tmp_path: Path) -> Path:
-    """A `dot` that tells what it was asked."""
+    """Return a replacement for `dot` that prints its arguments and input."""
     dot = tmp_path / "dot"
     dot.write_text(f"#!{sys.executable}\nimport sys\nprint(sys.argv[1:], sys.stdin.read()[:7])\n")
     dot.chmod(0o755)

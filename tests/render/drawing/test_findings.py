@@ -20,7 +20,7 @@ SENTENCE = "fc1.weight and fc1.bias got no gradient: a result was cut by detach(
 
 
 class Detached(nn.Module):
-    """The first layer's result is detached."""
+    """A model that detaches the first layer's result."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,14 +38,14 @@ def recorded() -> gt.Recording:
 
 
 def opened(page: str) -> str:
-    """What the view of a page is given, as text."""
+    """Return the data of the view in a page, as text."""
     payload = re.search(r'id="graph">([^<]*)<', html.unescape(page))
     assert payload is not None
     return gzip.decompress(base64.b64decode(payload[1])).decode(errors="replace")
 
 
 def plain(text: str) -> str:
-    """Text without the numbers by which SVG and Mermaid write letters."""
+    """Return a text in which SVG's and Mermaid's character codes are letters again."""
     return re.sub(r"&?#(\d+);", lambda match: chr(int(match[1])), text)
 
 

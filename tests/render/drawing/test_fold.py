@@ -48,7 +48,7 @@ def test_blocks_drawn_as_one_never_feed_what_they_read() -> None:
 
 
 class Collecting(nn.Module):
-    """Joins the results of all its modules."""
+    """A model that joins the results of all its modules."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ def test_tensors_that_folded_blocks_hand_on_are_told_with_the_range_of_their_row
 
 
 class Twice(nn.Module):
-    """A block of two parts that are alike."""
+    """A block of two equal parts."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class GELU(nn.Module):
 
 
 class Cells(nn.Module):
-    """A cell and a layer that take turns."""
+    """A model that alternates a cell and a layer."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def titles(drawing: Drawing) -> list[str]:
 
 
 def in_circles(drawing: Drawing) -> bool:
-    """Is there a way from something that is drawn back to itself?"""
+    """Return True if a path leads from a drawn element back to itself."""
     users = TopologicalSorter[int]()
     for source, target in drawing.ends:
         users.add(target, source)

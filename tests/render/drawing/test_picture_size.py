@@ -39,7 +39,7 @@ class Masked(nn.Module):
 
 
 class Around(nn.Module):
-    """A model with a masked block."""
+    """A model with a masked block inside."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def test_a_function_that_returns_anything_else_is_told_what_to_return(values: li
 
 
 class Body(nn.Module):
-    """Two layers. The second is frozen."""
+    """A model of two layers, the second of which is frozen."""
 
     def __init__(self, frozen: bool = True) -> None:
         super().__init__()

@@ -159,7 +159,7 @@ def test_never_more_than_the_limit_is_shown_unless_asked_for() -> None:
 
 
 class Interleaved(nn.Module):
-    """Two lists of modules that take turns."""
+    """A model that alternates the modules of two lists."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -230,7 +230,7 @@ def test_the_footer_names_what_is_closed_and_how_to_open_it() -> None:
 
 
 class Shared(nn.Module):
-    """Two modules with one weight between them, and a bias of each."""
+    """Two modules that share a weight, each with a bias of its own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -283,14 +283,14 @@ def test_a_shared_weight_is_drawn_once_and_what_is_not_shared_stays_where_it_is(
 
 
 class Reader(nn.Module):
-    """Reads the results of all before it."""
+    """A module that reads all earlier results."""
 
     def forward(self, made: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(made).sum(0).tanh()
 
 
 class Readers(nn.Module):
-    """Modules of which each reads all before it."""
+    """A model whose modules each read all earlier results."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

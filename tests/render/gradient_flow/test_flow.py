@@ -44,7 +44,7 @@ def widths(svg: str) -> dict[str, list[float]]:
 
 
 class Net(nn.Module):
-    """Four layers. With a cut, it lies between the second and the third."""
+    """Four layers, optionally with a cut between the second and the third."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from graphviz_torch.render.labels import TIMES
 
 
 class Apply(nn.Module):
-    """A block that computes a function of what comes in and of a weight."""
+    """A block that computes a function of its input and of a weight."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ def test_two_calls_on_the_same_data_keep_their_numbers() -> None:
 
 
 class Refined(nn.Module):
-    """Calls its layer on data, then on what that gave, with the data beside it."""
+    """A model that calls its layer on data, and then on the result together with the data."""
 
     def __init__(self) -> None:
         super().__init__()
