@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ..graph import Graph, Transfer, Untracked
@@ -44,7 +44,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
         if places.is_repeated(row):
             continue
         ends[i] |= {("key", key) for node in row.targets if (key := drawing.key(node)) in drawn}
-        one = inside[i]
+        one = inside[i] if inside[i] is not None else places.closed_call(row, ends[i])
         if one is None and not ends[i]:
             continue
         if one is None:
@@ -290,11 +290,14 @@ class _GroupLookup:
         self._lone: set[str] = set()  # paths of closed groups with parameters only
         self._opened: dict[str, tuple[int, ...]] = {}
         self._repeated: set[str] = set()
+        self._calls: set[int] = set()  # closed function calls
         if drawing.groups is None:
             return
         groups = drawing.groups.groups
         for part, path, _ in drawing.tree.parts:
             if isinstance(part, Box):
+                if groups[part.group].kind == "call":
+                    self._calls.add(part.group)
                 self._closed[groups[part.group].path] = ~part.group
                 if groups[part.group].has_only_leaves:
                     self._lone.add(groups[part.group].path)
@@ -311,6 +314,21 @@ class _GroupLookup:
         if row.kind == "module" and row.label in self._lone:
             return self._closed[row.label]
         return next((self._closed[p] for p in _enclosing_modules(row) if p in self._closed), None)
+
+    def closed_call(self, row: Untracked, ends: Collection[tuple[str, int]]) -> int | None:
+        """Return the key of the closed function call that alone uses the result of a call on data.
+
+        Such a call on data is part of what the function computes, and has no box.
+
+        Args:
+            row: the entry.
+            ends: the drawn elements ("key", key) and entries ("stub", index) that use it.
+        """
+        if row.kind == "function" and not row.sources and len(ends) == 1:
+            [(kind, key)] = ends
+            if kind == "key" and ~key in self._calls:
+                return key
+        return None
 
     def is_repeated(self, row: Untracked) -> bool:
         """Return True if a call is inside a block that is not drawn because an identical one is."""

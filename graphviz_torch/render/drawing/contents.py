@@ -62,7 +62,7 @@ def _contents(drawing: Drawing, number: int, represented: list[int]) -> Contents
     nodes = drawing.graph.nodes
     ids = _ids(drawing, represented)
     own = _ids(drawing, [number]) if len(represented) > 1 else ids
-    kept = sum([drawing.interest[n][2] for n in represented if n in drawing.interest])
+    kept = sum([drawing.interest[n].saved_bytes for n in represented if n in drawing.interest])
     return Contents(len(represented), tuple([nodes[i] for i in ids]), tuple(own), kept)
 
 

@@ -129,6 +129,20 @@ class Contents:
         return Totals(elements, gradients, self.saved_bytes, sum(seconds) if seconds else None)
 
 
+class Interest(NamedTuple):
+    """The reasons to open a group: sums over the nodes inside."""
+
+    findings: int = 0
+    transfers: int = 0  # and collectives
+    learning: int = 0  # parameters that learn, if most parameters of the model are frozen
+    saved_bytes: int = 0  # bytes saved for backward
+
+    @property
+    def is_marked(self) -> bool:
+        """True if the group contains a finding, a transfer or a collective."""
+        return bool(self.findings or self.transfers)
+
+
 class Badge(NamedTuple):
     """A line that a finding or a difference adds to a box."""
 
@@ -179,8 +193,7 @@ class Drawing:
     groups: Groups | None = None
     # Group -> title that names the input of its module call: "encoder(positive)".
     call_titles: Mapping[int, str] = field(default_factory=dict)
-    # Group -> (number of findings, number of transfers and collectives, bytes saved for backward).
-    interest: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    interest: Mapping[int, Interest] = field(default_factory=dict)  # by group
     # Group that is drawn as a single operation -> this operation.
     fused: Mapping[int, FusedNode] = field(default_factory=dict)
     start: int | None = None  # the group to draw; None: the whole graph
@@ -429,11 +442,14 @@ class Drawing:
         name = part.name if alike else self.call_titles.get(number, part.name)
         if part.kind == "call":
             name = name.partition("#")[0]
-        outer = part.parent
-        while outer is not None and groups[outer].kind != "module":
-            outer = groups[outer].parent
-        if outer is not None and (name[:1].isdigit() or outer not in self.tree.framed_groups):
-            name = f"{groups[outer].name.partition('#')[0]}.{name}"
+        for outer in self.groups.with_ancestors(part.parent):
+            if groups[outer].kind != "module":
+                continue
+            if name[:1].isdigit() or outer not in self.tree.framed_groups:
+                name = f"{groups[outer].name.partition('#')[0]}.{name}"
+            # A Sequential without a frame is a prefix, and so are those around it.
+            if outer in self.tree.framed_groups or groups[outer].module_class != "Sequential":
+                break
         if alike:
             first, last = groups[min(alike)], groups[max(alike)]
             loop = part.kind == "run" and name.startswith("repeat ")

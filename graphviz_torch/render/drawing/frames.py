@@ -19,9 +19,22 @@ def frame(drawing: Drawing) -> Drawing:
     kinds, repeated = drawing.groups.groups, drawing.tree.represented_groups
     runs = {n for n in drawing.tree.framed_groups if kinds[n].kind in ("run", "chain")}
     runs.difference_update(repeated)
+    runs |= {n for n in drawing.tree.framed_groups if is_plain_sequential(drawing, n)} - {*repeated}
     drawing = _remove_frames(drawing, runs)
     drawing = _remove_frames(drawing, _interrupted_containers(drawing))
     return _remove_frames(drawing, *_single_child_modules(drawing))
+
+
+def is_plain_sequential(drawing: Drawing, number: int) -> bool:
+    """Return True if a group is an nn.Sequential, whose name its modules have in their titles.
+
+    A Sequential that is a whole network, or whose title names the input of the call, is left out.
+    """
+    assert drawing.groups is not None
+    part = drawing.groups.groups[number]
+    if part.module_class != "Sequential" or number in (drawing.start, *drawing.call_titles):
+        return False
+    return "." in part.path or any(row.path == "" for row in drawing.graph.modules)
 
 
 def _remove_frames(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
@@ -12,15 +12,13 @@ from ...graph.collective import by_node
 from ..data_boxes import stubs_of
 from ..groups.keys import Keys
 from .connect import connect
-from .drawing import Drawing
+from .drawing import Drawing, Interest
 from .frames import frame
 from .page import PageEstimate
 from .picture_size import page_share
 from .tree import Box, Leaf, Open
 
-# (number of findings, number of transfers and collectives, bytes saved for backward) in a group.
-_Interest = tuple[int, int, int]
-_NOTHING: _Interest = (0, 0, 0)
+_NOTHING = Interest()
 _MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little, to show more boxes
 # Edges and data can make a drawing too large. This is the maximum number of attempts to close
 # groups until the drawing fits.
@@ -34,23 +32,26 @@ def open_groups(drawing: Drawing) -> Drawing:
     """Choose the groups to open, add edges and data, and return the new drawing.
 
     With the option `depth`, the groups of the first `depth` levels are opened. Otherwise groups are
-    opened while the page has space: first those with findings, copies or collectives, then outer
-    groups before inner groups. If the drawing with its edges and data is larger than a page, some
-    groups are closed again.
+    opened while the page has space: first those with findings, copies or collectives, then those
+    that learn in a model of which most is frozen, then outer groups before inner groups. If the
+    drawing with its edges and data is larger than a page, some groups are closed again.
     """
     if drawing.groups is None:
         folded = drawing.inner.folded
         leaves = [Leaf(node.id) for node in drawing.graph.nodes if node.id not in folded]
         opened = frame(connect(drawing.having(tree=Open(None, tuple(leaves)))))
         return opened.having(stubs=stubs_of(opened))
-    opening = _Opening(drawing, set())
+    opening = _Opening(drawing)
     best = opened = _open(drawing, opening)
     order = opening.order
     for _ in range(_MAX_TRIES):
         if best.fits or drawing.whole or not order:
             break
-        # Close the groups that were opened last, which are the least interesting.
-        order = order[: len(order) - 1 - len(order) // _MAX_TRIES]
+        # Close the groups that were opened last, which are the least interesting, but of several
+        # modules of a class keep one as an example.
+        count = max(1, len(order) // _MAX_TRIES)
+        examples = [[opening.example(each)] for each in order[-count:] if len(each) > 1]
+        order = [*order[:-count], *examples]
         kept = {number for together in order for number in together}
         opened = _open(drawing, _Opening(drawing, opening.opened.keys() - kept))
         boxes = len(opened.nodes) + len(opened.boxes)
@@ -77,9 +78,14 @@ def _open(drawing: Drawing, opening: _Opening) -> Drawing:
 
 
 class _Opening:
-    """The state of the choice of groups to open. Groups in `closed` are never opened."""
+    """The state of the choice of groups to open.
 
-    def __init__(self, drawing: Drawing, closed: Set[int | None]) -> None:
+    Args:
+        drawing: the drawing.
+        closed: groups that are not opened, unless they have a single child.
+    """
+
+    def __init__(self, drawing: Drawing, closed: Set[int | None] = frozenset()) -> None:
         assert drawing.groups is not None
         self.drawing = drawing
         self.groups = drawing.groups
@@ -88,6 +94,8 @@ class _Opening:
         # first group of a family -> the open group that contains it
         self.around: dict[int, int | None] = {}
         self.interest = drawing.interest
+        # True if most parameters of the model are frozen
+        self.is_frozen = any(each.learning for each in self.interest.values())
         ends = [end for cut in drawing.graph.cuts for end in (cut.before, *cut.after)]
         inner = {self.groups.of[end] for end in ends if end is not None}
         self.cut = {outer for number in inner for outer in self.groups.with_ancestors(number)}
@@ -96,7 +104,8 @@ class _Opening:
         self.repeated: set[int] = set()  # groups that are drawn for several identical groups
         # lists of groups that were opened together, in the order of opening
         self.order: list[list[int]] = []
-        self.passed = set(closed)  # groups that stay closed because they did not fit
+        self.closed = closed
+        self.passed: set[int] = set()  # groups that stay closed because they did not fit
         # number of nodes in each group, without nodes that another node's box shows
         self.visible = self._count()
         paged = drawing.limit is None and drawing.options["depth"] is None
@@ -159,9 +168,12 @@ class _Opening:
             _, below, number = heappop(waiting)
             if number in self.opened or number in self.passed or self._stays_closed(number):
                 continue
+            single = len(self._items(number)) < 2  # such a group takes the same space when open
+            if number in self.closed and not single:
+                continue
             if not whole and self.passed and groups[number].kind == "call":
                 continue  # function calls stay closed after a module did not fit
-            together = [number] if whole else self._opened_with(number, waiting)
+            together = [number] if whole or single else self._opened_with(number, waiting)
             for each in together:
                 page.show(each, self._items(each))
             large = groups[number].kind == "graph" or (whole and bool(self.drawing.graph.segments))
@@ -174,17 +186,23 @@ class _Opening:
                     return False
                 self.passed.update(together)
                 # If not all modules of a class fit, open one of them as an example.
-                if len(together) < 2 or not page.open([number]):
+                example = self.example(together)
+                if len(together) < 2 or not page.open([example]):
                     continue
-                self.passed.discard(number)
-                together = [number]
-            self.order.append(together)
+                self.passed.discard(example)
+                together = [example]
+            if not single:
+                self.order.append(together)
             shown += sum([len(self._items(each)) - 1 for each in together])
             for opened in together:
                 for alike in self._open_group(opened):
                     later = below + 1
                     heappush(waiting, (self._priority(alike, later), later, alike[0]))
         return fits
+
+    def example(self, together: Sequence[int]) -> int:
+        """Return the first module, or the first that is drawn for several identical modules."""
+        return min(together, key=lambda number: (number not in self.repeated, number))
 
     def _items(self, number: int | None) -> list[int]:
         """Return the keys of a group's children to draw: nodes, and one group per family."""
@@ -197,10 +215,9 @@ class _Opening:
         modules of the same class and depth. A group with findings, transfers or collectives is
         opened alone.
         """
-        found, moved, _ = self.interest.get(number, _NOTHING)
         part = self.groups.groups[number]
         if not self._plain_run(number):
-            if found or moved or not part.module_class:
+            if any(self.interest.get(number, _NOTHING)[:3]) or not part.module_class:
                 return [number]
             level = self._class_and_depth(number)
             alike = [
@@ -209,7 +226,7 @@ class _Opening:
                 if self._class_and_depth(n) == level
                 and n not in self.opened
                 and not self._stays_closed(n)
-                if not any(self.interest.get(n, _NOTHING)[:2])
+                if not any(self.interest.get(n, _NOTHING)[:3])
             ]
             return [number, *alike]
         row = self.opened[self.around[number]]
@@ -222,12 +239,12 @@ class _Opening:
         return groups[number].module_class.partition("(")[0], sum(around)
 
     def _stays_closed(self, number: int) -> bool:
-        """Return True if opening the group would show nothing new.
+        """Return True if opening the group would show nothing new, or only frozen modules.
 
         Such a group is fused into one operation, contains only parameters, is a module that calls
         one function, or is a chain of operations that the group's name lists.
         """
-        found, moved, _ = self.interest.get(number, _NOTHING)
+        interest = self.interest.get(number, _NOTHING)
         if number in self.drawing.fused:
             return number not in self.repeated
         part = self.groups.groups[number]
@@ -235,17 +252,19 @@ class _Opening:
             if part.path in self.called:
                 return True  # the box also shows the module's call, which created no node
             if part.size > _MAX_LONE_PARAMETERS:
-                return not found
+                return not interest.findings
+        if self.is_frozen and part.kind == "module" and not any(interest[:3]):
+            return len(self._items(number)) > 1
         if number in self.cut:
             return False
         if (
             self.page
             and part.kind == "module"
-            and not (found or moved)
+            and not interest.is_marked
             and self._is_one_call(number)
         ):
             return True  # the module's name says more than that of the function
-        return part.kind == "chain" and not (found or moved)
+        return part.kind == "chain" and not interest.is_marked
 
     def _is_one_call(self, number: int) -> bool:
         """Return True if a group would show one box, of a function call."""
@@ -255,8 +274,8 @@ class _Opening:
     def _plain_run(self, number: int) -> bool:
         part = self.groups.groups[number]
         modules = any(self.groups.groups[child].kind == "module" for child in part.children)
-        found, moved, _ = self.interest.get(number, _NOTHING)
-        return part.kind == "run" and modules and not (found or moved)
+        marked = self.interest.get(number, _NOTHING).is_marked
+        return part.kind == "run" and modules and not marked
 
     def tree(self, start: int | None) -> Open:
         """Return the opened groups as a tree."""
@@ -286,13 +305,15 @@ class _Opening:
             if self.interest
             else [_NOTHING]
         )
-        found, moved, saved = (sum(column) for column in zip(*interest, strict=True))
+        found, moved, learning, saved = (sum(column) for column in zip(*interest, strict=True))
         kind = self.groups.groups[alike[0]].kind
         if kind == "run":  # open runs (consecutive nodes) early: a closed run says little
             below -= 1
         elif kind == "call":  # function calls are opened later than modules
             below += 2
-        return -min(found, 1), -min(moved, 1), below, -saved, alike[0]
+        if learning:  # open the innermost modules that learn before the next block
+            return -min(found, 1), -min(moved, 1), -1, -below, 0, alike[0]
+        return -min(found, 1), -min(moved, 1), 0, below, -saved, alike[0]
 
     def _open_group(self, number: int | None) -> list[tuple[int, ...]]:
         self.opened[number] = found = self._families(number)
@@ -326,8 +347,12 @@ def weigh(drawing: Drawing) -> Drawing:
     moved.update({node: len(sent) for node, sent in by_node(drawing.graph.collectives).items()})
     groups, of = tree.groups, tree.of
     # First sum over the nodes directly in each group, then add the sums of the groups inside.
-    found, copies, kept = ([0] * len(groups) for _ in range(3))
-    for column, counted in ((found, named), (copies, moved)):
+    found, copies, learning, kept = ([0] * len(groups) for _ in range(4))
+    for column, counted in (
+        (found, named),
+        (copies, moved),
+        (learning, _learning_parameters(drawing)),
+    ):
         for i, times in counted.items():
             if (number := of[i]) is not None:
                 column[number] += times
@@ -337,8 +362,16 @@ def weigh(drawing: Drawing) -> Drawing:
                 kept[number] += saved.nbytes
     for part in reversed(groups):  # inner groups first
         if (outer := part.parent) is not None:
-            for column in (found, copies, kept):
+            for column in (found, copies, learning, kept):
                 column[outer] += column[part.id]
-    every = enumerate(zip(found, copies, kept, strict=True))
-    interest = {number: interest for number, interest in every if interest != _NOTHING}
+    every = enumerate(zip(found, copies, learning, kept, strict=True))
+    interest = {number: Interest(*sums) for number, sums in every if sums != _NOTHING}
     return drawing.having(interest=interest)
+
+
+def _learning_parameters(drawing: Drawing) -> dict[int, int]:
+    """Return the parameters that learn -> 1, if most parameters of the model are frozen."""
+    known = drawing.graph.parameters
+    if 2 * sum(not each.requires_grad for each in known) <= len(known):
+        return {}
+    return {node.id: 1 for node in drawing.graph.nodes if node.leaf == "parameter"}

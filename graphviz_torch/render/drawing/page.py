@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Final
 
 from .drawing import Drawing
+from .frames import is_plain_sequential
 from .sizes import Sizes
 
 # Page size in points. A README's column is 622 points wide. Scaled down to this width, a page has
@@ -123,8 +124,11 @@ class PageEstimate:
     def _size(self, key: int) -> _Size:
         if key < 0 and ~key in self._open:
             width, height = self._open[~key]
-            if len(self._items[~key]) < 2 and ~key not in self._drawing.tree.represented_groups:
-                return width, height  # an open group with only one child has no frame
+            alone = len(self._items[~key]) < 2
+            if (
+                alone or is_plain_sequential(self._drawing, ~key)
+            ) and ~key not in self._drawing.tree.represented_groups:
+                return width, height  # such a group has no frame
             return max(width, self._sizes.title(~key)) + _FRAME_WIDTH, height + _FRAME_HEIGHT
         return self._sizes.box(key)
 

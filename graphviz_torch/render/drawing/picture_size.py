@@ -17,7 +17,10 @@ from .sizes import Size, Sizes
 from .stubs import End, Stub
 from .tree import Path, common_path
 
-_MAX_WIDTH, _MAX_HEIGHT = 865.0, 1560.0  # points that are scaled to a page of 622 x 1,125 points
+# Points that are scaled to a page of 622 x 1,125 points. A picture may be a tenth higher than its
+# estimate.
+_MAX_WIDTH, _MAX_HEIGHT = 865.0, 1415.0
+_NARROWED: Final = 40.0  # points by which Graphviz narrows a picture of a low height
 _RANK_GAP: Final = 18.7  # points between ranks
 _BOX_GAP: Final = 16.0  # points between the boxes of a rank
 _EDGE_WIDTH: Final = 18.0  # points that an edge needs beside the boxes that it passes
@@ -36,7 +39,9 @@ def page_share(drawing: Drawing) -> float:
     A drawing that fills the page is scaled until its text is 9 px high.
     """
     width, height = picture_size(drawing)
-    return max(width / _MAX_WIDTH, height / _MAX_HEIGHT)
+    high = height / _MAX_HEIGHT
+    # Graphviz makes a picture narrower if the page has space below the picture.
+    return max(width / (_MAX_WIDTH + _NARROWED * max(0.0, 1 - high)), high)
 
 
 def picture_size(drawing: Drawing) -> Size:

@@ -104,6 +104,34 @@ def test_the_repeated_block_of_a_transformer_is_open_once(recordings: dict[str, 
     assert drawing.title_with_class(block) == "h.0 … 3  \N{MULTIPLICATION SIGN}4 · GPT2Block"
 
 
+def framed(drawing: Drawing) -> list[str]:
+    """The titles of the frames of modules."""
+    assert drawing.groups is not None
+    modules = [n for n in drawing.tree.framed_groups if drawing.groups.groups[n].kind == "module"]
+    return [drawing.title_with_class(number) for number in sorted(modules)]
+
+
+def test_one_of_the_blocks_that_do_not_all_fit_is_open(recordings: dict[str, Any]) -> None:
+    drawing = draw(draw_graph(step("resnet18", recordings)).graph, {})
+    # A Sequential has no frame: its name is in the titles of its blocks.
+    assert framed(drawing) == ["layer1.0 … 1  \N{MULTIPLICATION SIGN}2 · BasicBlock"]
+    closed = [drawing.title(number) for number in sorted(drawing.closed_groups)]
+    assert closed == [f"layer{stage}.{block}" for stage in (2, 3, 4) for block in (0, 1)]
+
+
+def test_the_part_that_learns_is_open_if_most_is_frozen(recordings: dict[str, Any]) -> None:
+    graph = draw_graph(step("lora", recordings)).graph
+    drawing = draw(graph, {})
+    assert "query · LoRA" in framed(drawing)
+    drawn = {graph.nodes[node].module.rpartition(".")[2] for node in drawing.nodes}
+    assert {"lora_A", "lora_B"} <= drawn
+    assert drawing.groups is not None
+    learning = {node.module for node in graph.nodes if node.leaf == "parameter"}
+    for number in drawing.tree.framed_groups:
+        path = drawing.groups.groups[number].path
+        assert any(module.startswith(f"{path}.") for module in learning)
+
+
 def test_arithmetic_stays_closed_while_a_module_does(recordings: dict[str, Any]) -> None:
     drawing = draw(draw_graph(step("unet", recordings)).graph, {})
     assert drawing.groups is not None
