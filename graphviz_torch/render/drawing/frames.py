@@ -28,13 +28,20 @@ def frame(drawing: Drawing) -> Drawing:
 def is_plain_sequential(drawing: Drawing, number: int) -> bool:
     """Return True if a group is an nn.Sequential, whose name its modules have in their titles.
 
-    A Sequential that is a whole network, or whose title names the input of the call, is left out.
+    A Sequential that is a whole network or that is called several times is left out, and so is
+    every Sequential of a drawing with all details.
     """
     assert drawing.groups is not None
-    part = drawing.groups.groups[number]
-    if part.module_class != "Sequential" or number in (drawing.start, *drawing.call_titles):
+    groups = drawing.groups.groups
+    part = groups[number]
+    if part.module_class != "Sequential" or drawing.options["detail"] == "full":
         return False
-    return "." in part.path or any(row.path == "" for row in drawing.graph.modules)
+    if number == drawing.start or number in drawing.call_titles:
+        return False
+    if "." not in part.path and all(row.path for row in drawing.graph.modules):
+        return False
+    beside = drawing.groups.roots if part.parent is None else groups[part.parent].children
+    return "#" not in part.name and all(groups[n].name != f"{part.name}#2" for n in beside)
 
 
 def _remove_frames(

@@ -35,7 +35,7 @@ def test_a_closed_block_has_its_path_for_a_tooltip() -> None:
     with record(model) as recording:
         model(torch.ones(2, requires_grad=True)).sum().backward()
     closed = [
-        line for line in to_dot(recording, depth=1).splitlines() if re.match(r"\t\tg\d", line)
+        line for line in to_dot(recording, depth=1).splitlines() if re.match(r"\tg\d+ \[", line)
     ]
     assert [line.rpartition(" tooltip=")[2] for line in closed] == ['"0.0"]', '"0.1"]']
 
@@ -163,11 +163,10 @@ def test_modules_are_nested_clusters_with_their_parameters_inside_the_operations
     dot = to_dot(graph, detail="gradients")
     drawn = Drawn(dot)
     attn, mlp = "<B>attn · MultiheadAttention</B>", "<B>mlp · Sequential</B>"
-    assert set(drawn.clusters) == {mlp}
-    assert attn in Drawn(to_dot(graph, detail="full")).clusters
+    assert not drawn.clusters  # the titles inside a Sequential name it
+    assert {attn, mlp} <= set(Drawn(to_dot(graph, detail="full")).clusters)
     assert any(attn in node["label"] for node in drawn.nodes.values())  # one call of torch's
     assert any("mlp.0 · Linear(8, 32)" in node["label"] for node in drawn.nodes.values())
-    assert first in drawn.inside[mlp]
     leaves = {str(node.id) for node in graph.nodes if node.leaf == "parameter"}
     assert not leaves & set(drawn.nodes)
     assert "in_proj_weight f32[24, 8]" in dot
