@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Cut, Finding, GradientStats, Node, Parameter, TensorMeta
+from ...graph import Cut, Finding, Parameter, TensorMeta
 from ...graph.events import ConstantTerm, UnusedSum
-from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of
@@ -15,18 +14,6 @@ from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstr
 # Operations that may be between a loss and its terms.
 _SUMS = {"add", "sub", "rsub"}
 _LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
-
-# Name of the node that a double backward creates -> its activation.
-_ACTIVATIONS = {
-    "ThresholdBackwardBackward": "ReLU",
-    "LeakyReluBackwardBackward": "LeakyReLU",
-    "PreluBackwardBackward": "PReLU",
-    "PreluKernelBackwardBackward": "PReLU",
-    "HardtanhBackwardBackward": "Hardtanh",
-    "HardsigmoidBackwardBackward": "Hardsigmoid",
-    "RreluWithNoiseBackwardBackward": "RReLU",
-}
-_PIECEWISE_LINEAR = tuple(_ACTIVATIONS)
 
 
 @rule("warning", of=(ConstantTerm, Cut))
@@ -300,94 +287,6 @@ def _learns_uncut(reading: Reading, cut: Cut) -> bool:
         return False
     users = {edge.target for edge in reading.users[cut.before]} - {*cut.after}
     return any(reading.graph.nodes[user].order is not None for user in users)
-
-
-@rule("warning", of=(GradientStats,), advanced=True)
-def zero_second_derivative(reading: Reading) -> Iterator[Finding]:
-    """autograd.grad computed a second derivative through piecewise linear activations, such as
-    ReLU. This derivative is zero, so a loss computed from it trains nothing.
-
-    ## Why it matters
-
-    The second derivative of ReLU and LeakyReLU is zero, because they are piecewise linear. A
-    physics-informed loss computed from this derivative has a value, but trains nothing.
-
-    ## Example
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Sequential(nn.Linear(1, 16), nn.ReLU(), nn.Linear(16, 1))
-    x = torch.linspace(0, 1, 20)[:, None].requires_grad_()
-    with record(model) as recording:
-        u = model(x)
-        (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
-        (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)  # <- reported
-        loss = u[0].square().sum() + (ddu + torch.sin(x)).square().mean()
-        loss.backward()
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from torch import nn
-    from graphviz_torch import record
-
-    model = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
-    x = torch.linspace(0, 1, 20)[:, None].requires_grad_()
-    with record(model) as recording:
-        u = model(x)
-        (du,) = torch.autograd.grad(u.sum(), x, create_graph=True)
-        (ddu,) = torch.autograd.grad(du.sum(), x, create_graph=True)
-        loss = u[0].square().sum() + (ddu + torch.sin(x)).square().mean()
-        loss.backward()
-    ```
-
-    ## When it is intended
-
-    A gradient penalty uses only the first derivative. Its gradient reaches the parameters, so
-    it is not reported.
-
-    ## Not detected
-
-    Second derivatives that `torch.func` computes without nodes in the graph are not detected.
-
-    ## See also
-
-    - [torch.autograd.grad](https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)
-    """
-    nodes = reading.graph.nodes
-    if any(node.leaf and node.order is not None for node in nodes):
-        return  # a backward, such as that of a gradient penalty, reached the parameters
-    activations = [
-        node for node in nodes if node.name.startswith(_PIECEWISE_LINEAR) and _norm(node)
-    ]
-    requested = [node for node in nodes if node.leaf and any(node.grad_outputs)]
-    if activations and requested and not any(map(_norm, requested)):
-        where = next((nodes[i].where for i, _ in reading.graph.outputs), "")
-        kinds = {
-            _ACTIVATIONS[kind]
-            for kind in _PIECEWISE_LINEAR
-            for n in activations
-            if n.name.startswith(kind)
-        }
-        yield finding(
-            "warning",
-            f"The second derivative{at(where)} is zero everywhere: {listing(sorted(kinds))} is "
-            "piecewise linear. A term of the loss that uses it trains nothing.",
-            cause="a piecewise linear activation",
-            advice="Use a smooth activation: tanh, SiLU, softplus, GELU or sin.",
-            where=where,
-            nodes=tuple(node.id for node in activations),
-        )
-
-
-def _norm(node: Node) -> float:
-    """Return the largest norm of the gradients at a node; 0 if none was recorded."""
-    return max((stats.norm for stats in node.grad_outputs if stats is not None), default=0.0)
 
 
 @rule("warning", of=(Parameter,))

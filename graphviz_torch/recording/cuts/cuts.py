@@ -52,7 +52,7 @@ from ..backward import Backward
 from ..listener import GraphValues, Listener, Reach, RegionRan
 from ..live import LiveGraph, nodes_with_hidden_parameters
 from ..program import Program
-from ..program.source_lines import source_text
+from ..program.source_lines import line_number
 from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
@@ -117,6 +117,8 @@ class Cuts(Listener):
         if end == start:
             if func in METADATA_CALLS:
                 return
+            if func is torch.tensor and self._reads:
+                self._note_constructor(frame)
             if self._detached:
                 operands, self._detached = list(self._detached), {}
                 cut = self._new_cut("detach_", operands, [result], [result], frame)
@@ -132,6 +134,14 @@ class Cuts(Listener):
         plain = type(result) is Tensor and alone and result.requires_grad
         if self._tracker.known or not plain:
             self._look(event, cuts=not plain)
+
+    def _note_constructor(self, frame: FrameType) -> None:
+        """Mark the numbers that were read in the line that calls torch.tensor."""
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        for cut in (origin.cut for origin in self._reads):
+            place = cut.place
+            if cut.name in _NUMBERS and place is not None and place[0].co_filename == file:
+                cut.constructs = line_number(place) == line
 
     def on_region_end(self, event: RegionRan) -> None:
         """Assign trails to the results of a compiled region that depend on cuts inside."""
@@ -236,7 +246,7 @@ class Cuts(Listener):
     def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         cuts = [
             Cut(
-                _shown_name(cut),
+                cut.name,
                 cut.tensor,
                 before,
                 tuple(dict.fromkeys(resolver.nodes(cut.after))),
@@ -422,12 +432,6 @@ class Cuts(Listener):
         """Forget all cuts and trails."""
         self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
-
-
-def _shown_name(cut: CutRecord) -> str:
-    """Return the name of a cut; "tensor" for a number that its line passes to torch.tensor."""
-    passes = cut.name in _NUMBERS and "torch.tensor(" in source_text(cut.place)
-    return "tensor" if passes else cut.name
 
 
 def _node_with_constant(results: list[GradFn], start: int) -> int | None:

@@ -29,6 +29,7 @@ class CutRecord:
     origin: weakref.ref[CutOperands]
     named: bool = True  # False if the label "" is used for operands that are parameters
     in_region: bool = False  # True if the cut is inside a region whose node is alive
+    constructs: bool = False  # True if its number was passed to torch.tensor in the same line
     read: str = ""  # name of the call that read the result into Python, if any
     pending: bool = False  # True if a number was read into Python, whose later use is unknown
     after: list[int] = field(default_factory=list)  # sequence numbers of nodes that use the result
@@ -38,8 +39,11 @@ class CutRecord:
         """Return the name of the call that made the cut.
 
         For a detached tensor that was only read into Python, this is the call that read it: the
-        name of `x.detach().numpy()` is "numpy".
+        name of `x.detach().numpy()` is "numpy". For a number that was passed to torch.tensor in the
+        same line, it is "tensor".
         """
+        if self.constructs:
+            return "tensor"
         return (
             self.read if self.read and not self.after and self.how in DETACHING_CALLS else self.how
         )

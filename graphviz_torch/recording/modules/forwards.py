@@ -1,5 +1,8 @@
 """Find forwards through which no backward runs, and forwards that repeat an earlier one.
 
+A forward without gradients may repeat a forward with gradients. If it does so in each step, a
+reference or target model is probably the model itself.
+
 Only outermost forwards are observed. Each forward has one of three states:
 
     pending      no backward has run through the forward, but a later one may
@@ -25,13 +28,19 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph
-from ...graph.events import DiscardedForward, RepeatedForward, RetainedForward
+from ...graph.events import (
+    DiscardedForward,
+    ReferenceForward,
+    RepeatedForward,
+    RetainedForward,
+)
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.nodes import hook_dictionaries
+from ...internals.probes import Probe, fetch, probe
 from ...internals.tensors.heap import tensors_made_since
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
@@ -47,6 +56,7 @@ _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
 _MIN_KEPT = 3  # a line is reported if its forwards of this number of steps are kept
+_MAX_NORM = 4096  # number of elements whose norm is compared
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 
 
@@ -71,6 +81,17 @@ class _Forward:
     cuts: int  # number of cuts that were recorded before the forward ended
     step: int  # number of optimizer steps before the forward
     was_read: bool = False  # True if the program read a value into Python after the forward
+
+
+class _Call(NamedTuple):
+    """A call of an outermost module."""
+
+    module: str
+    given: _ArgumentKey
+    step: int  # number of optimizer steps before the call
+    lines: Lines
+    with_gradients: bool
+    norm: Probe  # norm of a part of the result
 
 
 @dataclass(slots=True)
@@ -98,6 +119,11 @@ class Forwards(Listener):
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
         self._lines: dict[Lines, _LineForwards] = {}
+        self._calls: deque[_Call] = deque(maxlen=_MAX_PENDING)  # the latest calls of this step
+        self._counts: Counter[Lines] = Counter()  # number of calls with gradients
+        # Lines of a call with gradients and of a call without -> for each pair of such calls with
+        # the same arguments, the number of optimizer steps before them and the norms of results.
+        self._repeats: dict[tuple[str, Lines, Lines], list[tuple[int, Probe, Probe]]] = {}
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
         program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
@@ -109,23 +135,25 @@ class Forwards(Listener):
         if running_node() is not None:
             # A checkpoint repeats this forward inside backward, and runs backward through it there.
             self._began = -1
-        elif torch.is_grad_enabled():
+        else:
             args, kwargs = frame_variables(event.frame, "args", "kwargs")
             args = event.args if args is None else args
             self._argument_key = _argument_key(args, kwargs)
-            if any(each.grad_fn is not None for each in tensors(args, kwargs)):
+            differentiable = any(each.grad_fn is not None for each in tensors(args, kwargs))
+            if differentiable and torch.is_grad_enabled():
                 self._began = -1  # ignored, since the argument is a result of another forward
 
     def _on_outermost_end(self, event: ModuleEnded) -> None:
         if self._began < 0:
             return
         start, self._began = self._began, -1
-        fns = [t.grad_fn for t in tensors(event.output) if t.grad_fn is not None]
-        if not fns or not torch.is_grad_enabled():
-            return
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
         module = self.program.module
+        self._compare_call(module, lines, next(iter(tensors(event.output)), None))
+        fns = [t.grad_fn for t in tensors(event.output) if t.grad_fn is not None]
+        if not fns or not torch.is_grad_enabled():
+            return
         graph = weakref.ref(hook_dictionaries(fns[:1])[0])
         training = bool(getattr(event.module, "training", True))
         row = module, lines, start, sequence_number(), graph, training, self._argument_key
@@ -135,6 +163,42 @@ class Forwards(Listener):
                 self._note_repeated(module, other.lines, lines)
                 break
         self._pending.append(self._last)
+
+    def _compare_call(self, module: str, lines: Lines, result: Tensor | None) -> None:
+        """Compare a call with the calls of this step in the other mode, with or without gradients.
+
+        Args:
+            module: path of the module that was called.
+            lines: the call stack of the call.
+            result: the first tensor that the call returned.
+        """
+        given, enabled = self._argument_key, torch.is_grad_enabled()
+        norm = None if result is None or not given.key else probe(_norm, result)
+        if norm is None:
+            return
+        step = self.program.steps.count
+        for other in self._calls:
+            same = other.module == module and other.given.key == given.key
+            if same and other.step == step and other.with_gradients is not enabled:
+                pair = (lines, other.lines) if enabled else (other.lines, lines)
+                if len(self._repeats) < _MAX_LINES:
+                    found = self._repeats.setdefault((module, *pair), [])
+                    found.append((step, norm, other.norm))
+        self._calls.append(_Call(module, given, step, lines, enabled, norm))
+        if enabled and len(self._counts) < _MAX_LINES:
+            self._counts[lines] += 1
+
+    def _look_at_repeats(self) -> None:
+        """Report calls without gradients that repeat all calls with gradients of a line."""
+        line = self.program.line()
+        for (module, first, second), found in self._repeats.items():
+            steps = [step for step, *_ in found]
+            if len(set(steps)) < _MIN_KEPT or len(steps) < self._counts[first]:
+                continue
+            if fetch([one for _, one, _ in found]) == fetch([other for *_, other in found]):
+                at = first_difference(first, second)
+                event = ReferenceForward(module=module, first=line(first[at]))
+                self.events.note(event, second[at], steps=len(set(steps)))
 
     def _note_repeated(self, module: str, first: Lines, second: Lines) -> None:
         at, line = first_difference(first, second), self.program.line()
@@ -151,6 +215,7 @@ class Forwards(Listener):
 
     def on_resume(self, event: Resumed) -> None:
         self._pending.clear()
+        self._calls.clear()
         self._last = None
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
@@ -170,6 +235,7 @@ class Forwards(Listener):
                     )
                     self.events.note(event, own_line(lines, used), count=count)
         self._look_at_retained(used)
+        self._look_at_repeats()
 
     def _look_at_retained(self, used: Sequence[Lines]) -> None:
         """Report lines whose forwards of several earlier steps are alive, and were never used."""
@@ -209,6 +275,7 @@ class Forwards(Listener):
     def close(self) -> None:
         self.program.stack.close()
         self._pending.clear()
+        self._calls.clear()
         self._last = None
 
     def _line(self, forward: _Forward) -> _LineForwards:
@@ -226,6 +293,14 @@ class Forwards(Listener):
         """
         if self._last is not None:
             self._last.was_read = self._last.was_read or self.program.cuts > self._last.cuts
+
+
+def _norm(result: Tensor) -> Tensor:
+    """Return the norm of up to about 4,096 elements of a tensor."""
+    flat = TensorBase.reshape(result, (-1,))
+    part = flat[:: 1 + TensorBase.numel(flat) // _MAX_NORM]
+    found: Tensor = torch.linalg.vector_norm(TensorBase.double(part))
+    return found
 
 
 def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:

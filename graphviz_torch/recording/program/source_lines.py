@@ -106,6 +106,11 @@ def sources(line: Callable[[CodePosition | None], str]) -> Callable[[Source], st
     return written
 
 
+def line_number(place: CodePosition) -> int:
+    """Return the number of a position's line."""
+    return _line(*place)
+
+
 def source_text(place: CodePosition | None) -> str:
     """Return the user's source line without indentation and comment; "" if unavailable."""
     if place is None:

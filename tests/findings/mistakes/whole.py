@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -169,3 +171,87 @@ def a_usual_first_loss(record: Record) -> None:
     optimizer = SGD(model.parameters(), lr=0.1)
     with record(model):
         step(optimizer, F.cross_entropy(model(torch.randn(32, 6)), torch.arange(32) % 3))
+
+
+def derivative(record: Record, *, create: bool, scale: bool = False) -> None:
+    net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = SGD(net.parameters(), lr=0.1)
+    with record(net):
+        t = torch.rand(16, 1, requires_grad=True)
+        u = net(t)
+        (du,) = torch.autograd.grad(u.sum(), t, retain_graph=True, create_graph=create)
+        residual = u * du.norm() if scale else u + du
+        step(optimizer, residual.square().mean())
+
+
+@says("derivative-without-graph", "a constant in backward", advice="create_graph=True")
+def residual_of_a_constant_derivative(record: Record) -> None:
+    derivative(record, create=False)
+
+
+@silent("derivative-without-graph")
+def residual_of_a_derivative(record: Record) -> None:
+    derivative(record, create=True)
+
+
+@silent("derivative-without-graph")
+def loss_weighted_by_a_gradient_norm(record: Record) -> None:
+    derivative(record, create=False, scale=True)
+
+
+@silent("derivative-without-graph")
+def adversarial_input(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        x = torch.randn(8, 6, requires_grad=True)
+        (g,) = torch.autograd.grad(model(x).square().mean(), x)
+        step(optimizer, model(x + 0.1 * g.sign()).square().mean())
+
+
+def prefer(record: Record, policy: nn.Module, reference: nn.Module, epochs: int = 1) -> None:
+    optimizer = SGD(policy.parameters(), lr=0.1)
+    with record(policy):
+        for _ in range(4):
+            x, chosen = torch.randn(8, 6), torch.arange(8)[:, None] % 3
+            with torch.no_grad():
+                before = reference(x).log_softmax(-1).gather(1, chosen)
+            for _ in range(epochs):
+                after = policy(x).log_softmax(-1).gather(1, chosen)
+                step(optimizer, -F.logsigmoid(after - before).mean())
+
+
+@says("reference-is-the-model", "in 4 steps", "both are the same model")
+def preferences_without_a_reference(record: Record) -> None:
+    model = mlp()
+    prefer(record, model, model)
+
+
+@silent("reference-is-the-model")
+def preferences_with_a_copy(record: Record) -> None:
+    model = mlp()
+    prefer(record, model, copy.deepcopy(model).requires_grad_(False))
+
+
+@silent("reference-is-the-model")
+def several_epochs_on_old_probabilities(record: Record) -> None:
+    model = mlp()
+    prefer(record, model, model, epochs=2)
+
+
+class Adapted(nn.Module):
+    """A model with an adapter, which the reference switches off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base, self.adapter = mlp(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Without gradients, the model is its own reference.
+        return self.base(x) + self.adapter(x) if torch.is_grad_enabled() else self.base(x)
+
+
+@silent("reference-is-the-model")
+def a_reference_without_the_adapter(record: Record) -> None:
+    model = Adapted()
+    prefer(record, model, model)

@@ -1,0 +1,56 @@
+"""Events about gradients that are cleared, clipped, read or unused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ..values import Operand
+from .base import Occurrence
+
+ClipMoment = Literal[
+    "in time",
+    "before backward",
+    "after the step",
+    "while scaled",
+    "before the average",
+    "no parameters",
+    "each backward",
+]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DiscardedGradients(Occurrence):
+    """A backward pass whose gradients are always cleared before an optimizer step uses them."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientClearing(Occurrence):
+    """A call that cleared gradients before an optimizer step used them."""
+
+    # True for zero_grad() of the optimizer, False for zero_grad() of a module or for other code
+    by_optimizer: bool = False
+    steps: int = 0  # number of optimizer steps before the call, since the program began
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientClip(Occurrence):
+    """A call that clips gradients."""
+
+    function: str = ""  # "clip_grad_norm_"
+    moment: ClipMoment = "in time"  # when the call happened
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GradientRead(Occurrence):
+    """A read of the attribute `.grad` of a non-leaf tensor, which is None."""
+
+    label: str = ""  # name of the caller's variable for the tensor
+    tensor: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnusedGradients(Occurrence):
+    """Gradients of parameters whose optimizer never stepped; `where` is the line of backward."""
+
+    parameters: tuple[str, ...] = ()

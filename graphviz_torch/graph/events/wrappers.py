@@ -1,0 +1,27 @@
+"""Events about modules that DistributedDataParallel wraps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .base import Occurrence
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class UnusedInWrapper(Occurrence):
+    """An optimizer step while DistributedDataParallel waited for gradients.
+
+    No backward produced these gradients. `where` is the line that called the wrapper's forward.
+    """
+
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WrapperBypass(Occurrence):
+    """An optimizer step with gradients of a forward that bypassed DistributedDataParallel.
+
+    `where` is the line that calls the forward; `nodes` are the ids of the parameters' nodes.
+    """
+
+    wrapper: str = ""  # name of the caller's variable for the DistributedDataParallel module
