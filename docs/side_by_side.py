@@ -1,8 +1,8 @@
 """Draw a sheet with pictures by several tools: `python -m docs.side_by_side`, in a checkout.
 
 Each cell has a tool's default picture of a model, drawn by one call without options. A tool that is
-not installed has no column. The file `docs/images/side_by_side.png` is overwritten. Needed are
-torchviz, torchview, torchvista, Pillow and Chromium.
+not installed has no column. The file `docs/images/side_by_side.png` is overwritten. The script
+needs torchviz, torchview, torchvista, Pillow and Chromium.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Sphinx extension that adds to the pages of the site.
+"""A Sphinx extension that prepares the repository's pages for the site.
 
 The pages are plain Markdown, so that they can be read in the repository. When the site is built:
 

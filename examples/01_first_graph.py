@@ -1,6 +1,6 @@
-"""A first graph: from five lines of PyTorch to a picture with names, shapes and gradients.
+"""Record five lines of PyTorch, and draw a picture with names, shapes and gradients.
 
-Writes `first_graph.svg` into the folder it is started in.
+The script writes `first_graph.svg` to the current folder.
 """
 
 import torch
@@ -18,7 +18,7 @@ with record() as recording:
 picture = draw_graph(recording.graph, theme="auto")
 picture.render(outfile="first_graph.svg")
 
-# One node for every autograd node, named as above; data flows from x to y.
+# The picture has a box for each autograd node, with the name of its result; data flows from x to y.
 assert [node.label for node in picture.graph.nodes] == ["x", "a", "b", "c", "y"]
 assert [node.title for node in picture.graph.nodes] == [
     "AccumulateGrad",
@@ -34,7 +34,7 @@ assert [(edge.source, edge.target) for edge in picture.graph.edges] == [
     (3, 4),
 ]
 
-# What reached x in backward is its gradient.
+# The recorded gradient of x equals `x.grad`.
 (gradient,) = picture.graph.nodes[0].grad_outputs
 assert gradient is not None
 assert torch.equal(torch.tensor(gradient.values), x.grad)

@@ -1,7 +1,7 @@
-"""Moving to a device and back: where each copy is, which way it goes, how many bytes it moves.
+"""Copy data to a device and back; the graph shows each copy, its direction and its bytes.
 
-On a machine with a GPU it uses that; elsewhere a simulated one, on which all values are real.
-Writes `moving_to_a_device.svg` into the folder it is started in.
+The script uses a GPU if there is one, otherwise a simulated GPU, which computes the same values.
+It writes `moving_to_a_device.svg` to the current folder.
 """
 
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ graph = recording.graph
 draw_graph(graph, theme="auto").render(outfile="moving_to_a_device.svg")
 print(to_text(graph))
 
-# Two copies in forward; backward takes the gradient the same way back.
+# Forward has two copies. Backward copies the gradient back through both.
 assert [(t.kind, t.phase) for t in graph.transfers] == [
     ("HtoD", "forward"),
     ("DtoH", "forward"),

@@ -1,6 +1,6 @@
-"""Large graphs: a model of 4,000 nodes on one page, and the ways to see more of it.
+"""Draw a graph of 4,000 nodes on one page, then parts of it in more detail.
 
-Writes `large_*.svg` into the folder it is started in.
+The script writes `large_*.svg` to the current folder.
 """
 
 import torch
@@ -10,7 +10,7 @@ from graphviz_torch import draw_graph, record
 
 
 class Block(nn.Module):
-    """Pre-norm MLP with a residual."""
+    """An MLP with a norm before it, and a residual connection around both."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """300 blocks."""
+    """An embedding, 300 blocks and a linear layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,15 +44,15 @@ with record(model) as recording:
 graph = recording.graph
 assert len(graph.nodes) > 4000
 
-# With more than 100 nodes to draw, blocks of the same structure are drawn as one.
+# In a graph of more than 100 nodes, blocks of the same structure are drawn as one.
 whole = draw_graph(graph)
 whole.render(outfile="large_folded.svg")
 assert "blocks.0 … 299  \N{MULTIPLICATION SIGN}300 · Block" in whole.source
 
-# One level of modules, everything deeper closed.
+# This picture opens one level of modules. Modules inside of these stay closed.
 draw_graph(graph, depth=1).render(outfile="large_depth_1.svg")
 
-# One module, with what comes before and after it by name.
+# This picture shows one module, and the names of the modules before and after it.
 one = draw_graph(graph, module="blocks.7", color_by="time")
 one.render(outfile="large_one_block.svg")
 assert "time in backward" in one.source

@@ -1,4 +1,4 @@
-"""What is wrong in a step: layers that do not learn, each for its reason; a backward that fails."""
+"""Find why two layers do not learn, and why a backward fails."""
 
 from contextlib import suppress
 
@@ -37,14 +37,14 @@ assert cut.message.startswith(
 )
 assert cut.where == "04_what_is_wrong.py:20", cut.where
 
-# Without the detach(), and with every layer in use, there is nothing to say.
+# A model without detach(), in which all layers are used, has no findings.
 healthy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
 with record(healthy) as recording:
     healthy(torch.randn(64, 4)).square().mean().backward()
 assert find(recording.graph) == []
 
 
-# A backward that fails says at which line, and in the program's own names, what made it fail.
+# If backward fails, the finding names the line that caused it, and the program's own names.
 class Gate(nn.Module):
     def __init__(self):
         super().__init__()
@@ -53,12 +53,12 @@ class Gate(nn.Module):
     def forward(self, x):
         gate = torch.sigmoid(x)
         y = self.inner(gate)
-        gate += 1  # backward needs the gate as it was
+        gate += 1  # backward needs the earlier values of gate
         return y * gate
 
 
 model = Gate()
-with suppress(RuntimeError), record(model) as recording:  # the error passes as PyTorch raised it
+with suppress(RuntimeError), record(model) as recording:  # the recording does not catch the error
     model(torch.randn(8, 4)).sum().backward()
 
 (changed,) = find(recording.graph)

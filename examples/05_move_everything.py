@@ -1,6 +1,6 @@
-"""Put everything on the device at once, and see what was copied.
+"""Copy all tensors and modules of a program to a device, and print the copies.
 
-Runs on a GPU if there is one, else on a simulated one.
+The script uses a GPU if there is one, otherwise a simulated GPU.
 """
 
 from contextlib import nullcontext
@@ -28,7 +28,7 @@ with nullcontext([torch.device("cuda", 0)]) if gpu else simulate_accelerator() a
     assert batches["test"].sum() == 0  # still a view of data
     assert note == "a string"
 
-    # `data` and its views came in one copy, and each of the two parameters in one.
+    # One copy moved `data` with its views, and one copy moved each of the two parameters.
     copies = [transfer for transfer in recording.graph.transfers if transfer.kind == "HtoD"]
     assert sorted(copy.nbytes for copy in copies) == [2 * 4, 6 * 4, 12 * 4]
     for copy in copies:

@@ -1,6 +1,6 @@
-"""From which size on does a GPU pay? The copies there and back are counted apart from the work.
+"""From which size is a GPU faster than the CPU? Copies and work are timed separately.
 
-On a machine without a GPU the table has the CPU alone, and says who is missing.
+On a machine without a GPU, the table contains only the CPU, and names the missing device.
 """
 
 import torch

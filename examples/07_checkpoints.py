@@ -1,4 +1,4 @@
-"""Save on one device, restore on another, and prove that nothing was lost on the way."""
+"""Save a model on one device, load it on another, and check that both compute the same."""
 
 import torch
 
@@ -34,7 +34,7 @@ with simulate_accelerator() as [device]:
     print(result)
     assert result.graph.nodes[result.first.node].label == "2.weight"
 
-# A file that does not fit changes nothing, and says why.
+# A file that does not fit the model changes nothing, and the error gives the reason.
 try:
     load_checkpoint(path, {"model": build(width=16)})
     message = "it fits"

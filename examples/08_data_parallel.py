@@ -1,6 +1,6 @@
-"""How nn.DataParallel divides a batch, read from the graph: 100 samples in batches of 30.
+"""Read from the graph how nn.DataParallel divides 100 samples in batches of 30.
 
-Runs on simulated devices, and needs no GPU.
+The script runs on simulated devices and needs no GPU.
 """
 
 import torch
@@ -27,8 +27,8 @@ assert table == {
     (8, 10): [2, 2, 2, 2, 2],
 }
 
-# What one step copies: the parts of the batch, the parameters, the outputs, and in backward the
-# gradients of all of them.
+# One step copies the parts of the batch, the parameters and the outputs. Backward copies the
+# gradients of all of these.
 with simulate_accelerator(3) as devices:
     model = torch.nn.DataParallel(torch.nn.Linear(5, 2).to(devices[0]), device_ids=devices)
     batch = torch.randn(9, 5).to(devices[0])

@@ -1,4 +1,4 @@
-"""A model on two devices by hand: one half here, one half there, and a copy between them."""
+"""Train a model of which each half is on its own device, with a copy between the halves."""
 
 import torch
 
@@ -22,7 +22,7 @@ with simulate_accelerator(2) as devices:
     with record(model) as recording:
         model(torch.randn(3, 4)).square().mean().backward()
 
-    # The copy in the forward comes back in the backward, with the same bytes.
+    # For the copy in forward, backward copies as many bytes in the opposite direction.
     between = [t for t in recording.graph.transfers if t.kind == "DtoD"]
     for transfer in between:
         print(transfer.phase, transfer.source, "->", transfer.target, transfer.nbytes, "bytes")
@@ -31,7 +31,7 @@ with simulate_accelerator(2) as devices:
         ("backward", "sim:1", "sim:0", 3 * 8 * 4),
     ]
 
-    # Without the second `.to` it fails as it would on two GPUs.
+    # Without the second `.to`, the call fails with the same error as on two GPUs.
     try:
         model.decoder(model.encoder(torch.randn(3, 4).to(devices[0])))
         message = "it runs"

@@ -1,9 +1,9 @@
-"""Four processes, one of which skips a layer: what DDP would wait for is a finding.
+"""Train with DDP on four ranks, one of which skips a layer: a finding names the missing gradients.
 
     torchrun --nproc-per-node=4 10_torchrun.py
 
-Run as a plain script it starts torchrun itself. The graph is recorded under `no_sync()`: nothing is
-communicated, so that nothing hangs, and every rank tells what it did.
+The command `python 10_torchrun.py` starts torchrun itself. The step is recorded under `no_sync()`,
+in which DDP sends nothing. Otherwise it would wait forever for the missing gradients.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A training run in TensorBoard: the graph of a step, gradients and transfers over steps.
+"""Write a training run to TensorBoard: graphs, gradients and copies of some steps.
 
-Afterwards: tensorboard --logdir runs
+Afterwards, start TensorBoard with `tensorboard --logdir runs`.
 """
 
 from pathlib import Path
@@ -28,22 +28,22 @@ with SummaryWriter("runs/train") as writer, simulate_accelerator() as (device,):
             with record(model) as recording:
                 loss = (model(data.to(device)) - 1).square().mean()
                 loss.backward()
-            # Graphs: the modules as scopes, shapes on the edges, colours by device and by time.
+            # The tab Graphs shows modules as scopes, shapes on edges, and colors by device or time.
             to_tensorboard(recording.graph, writer, tag="step", step=step, backward=True)
-            # Histograms: one ridge plot of the gradient by depth. Scalars: each layer's norm.
+            # Histograms shows the gradient by depth as a ridge plot, Scalars each layer's norm.
             add_gradients(recording, writer, step=step)
-            # Text: what was copied between devices.
+            # Text shows the copies between devices.
             add_transfers(recording, writer, step=step)
         optimizer.step()
         optimizer.zero_grad()
-    # Without a recording: what autograd knows by itself.
+    # This graph is not recorded: it contains only what autograd itself stores.
     add_autograd_graph(model(data.to(device)).sum(), writer, tag="traced")
 
 events = EventAccumulator("runs/train").Reload()
 assert {"step", "traced", "transfers", "gradient norm by depth"} <= set(events.Tags()["tensors"])
 assert [event.step for event in events.Tensors("transfers")] == [0, 10, 20]
 
-# The gradient fades towards the first layer: the slope that the ridge plot shows.
+# The gradient becomes smaller towards the first layer, as the ridge plot shows.
 norms = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
 assert norms["gradient norm/0.0"] < norms["gradient norm/5.0"] / 100
 print(f"In {Path('runs').absolute()}:", *sorted(events.Tags()["tensors"]), sep="\n  ")

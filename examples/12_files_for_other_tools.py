@@ -1,4 +1,4 @@
-"""The graph for networkx, GraphML, Model Explorer, Perfetto, and any program that reads JSON."""
+"""Export the graph to networkx, GraphML, Model Explorer, Perfetto and JSON."""
 
 import json
 
@@ -15,6 +15,6 @@ with record(model) as recording:
 network = to_networkx(recording)
 networkx.write_graphml(network, "step.graphml")
 assert networkx.is_directed_acyclic_graph(network)
-print(to_model_explorer(recording, "step.json"))  # model-explorer step.json
+print(to_model_explorer(recording, "step.json"))  # view it: model-explorer step.json
 assert to_chrome_trace(recording, "trace.json")["traceEvents"]  # open it in ui.perfetto.dev
 assert json.dumps(to_dict(recording)).startswith('{"format": "graphviz_torch rows"')

@@ -1,11 +1,11 @@
-"""One line before the loop records some of its steps, and logs what is wrong."""
+"""Record some steps of a training loop, and log their findings, with one line before the loop."""
 
 import torch
 
 from graphviz_torch.integrations.training import record_steps
 
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
-optimizer = torch.optim.SGD(model[1:].parameters(), lr=0.1)  # the first layer is forgotten
+optimizer = torch.optim.SGD(model[1:].parameters(), lr=0.1)  # the first layer is missing
 steps = record_steps(model, every=2, folder="graphs")
 for _ in range(4):
     optimizer.zero_grad()

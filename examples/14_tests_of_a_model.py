@@ -1,4 +1,4 @@
-"""Assertions for a test: gradients flow, nothing is copied, nothing is wrong, the graph stays."""
+"""Test a model: gradients flow, backward copies nothing, and nothing is reported."""
 
 import torch
 
@@ -17,4 +17,4 @@ assert_gradients_flow(recording, to="0.weight")
 assert_no_transfers(recording, phase="backward")
 assert_no_findings(recording)
 assert recording.graph.parameters
-assert_same_graph(recording, recording.graph)  # or a file beside the test
+assert_same_graph(recording, recording.graph)  # or compare with a saved file

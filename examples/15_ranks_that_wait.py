@@ -1,10 +1,10 @@
-"""Two processes that wait for each other for ever: where, and what one called more often.
+"""Two ranks wait for each other: print the line of each, and the call that one made more often.
 
     torchrun --nproc-per-node=2 --no-python graphviz-torch run 15_ranks_that_wait.py
 
-Run as a plain script it starts that itself. Rank 1 gathers once more than rank 0, which has gone on
-to the next line. Here PyTorch gives up after eight seconds; by itself it waits for minutes, and the
-same is said after ten.
+The command `python 15_ranks_that_wait.py` starts torchrun itself. Rank 1 gathers one time more than
+rank 0, which waits in the next line. Here PyTorch raises an error after eight seconds. By default
+it waits for minutes, and the message is printed after ten seconds.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Two processes train one model, divided in two ways: who has what, and what crosses when.
+"""Divide a model between two ranks in two ways; print each rank's shards and the collectives.
 
     torchrun --nproc-per-node=2 16_who_has_what.py
 
-Run as a plain script it starts torchrun itself.
+The command `python 16_who_has_what.py` starts torchrun itself.
 """
 
 import os
@@ -53,8 +53,8 @@ def step(divide):
 
 if "RANK" in os.environ:
     dist.init_process_group("gloo")
-    assert step(divide_tensors) == ["all_reduce"]  # the sum of what both ranks have of the output
-    sent = step(shard_parameters)  # a layer is gathered for forward, and again for backward
+    assert step(divide_tensors) == ["all_reduce"]  # adds the two parts of the output
+    sent = step(shard_parameters)  # layers are gathered for forward and backward
     assert sent == ["all_gather"] * 4 + ["reduce_scatter"] * 2
     dist.destroy_process_group()
 else:

@@ -1,6 +1,6 @@
-"""The gradient flow of a step, before and after a repair.
+"""Draw the gradient flow of a step with a mistake, and of the step without it.
 
-Writes `gradient_flow.svg` into the folder it is started in.
+The script writes `gradient_flow.svg` to the current folder.
 """
 
 import torch
@@ -10,7 +10,7 @@ from graphviz_torch import Recording, draw_flow, record
 
 
 class Net(nn.Module):
-    """Six blocks with skips. `cut=True` leaves in the mistake: a detach() between them."""
+    """Six blocks with skip connections. `cut=True` adds the mistake: a detach() between blocks."""
 
     def __init__(self, cut: bool) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 
 def step(cut: bool) -> tuple[Net, Recording]:
-    """A training step, recorded."""
+    """Record a training step; return the model and the recording."""
     torch.manual_seed(0)
     model = Net(cut)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -46,7 +46,7 @@ if __name__ == "__main__":
     draw_flow(before, after).render("gradient_flow.svg")
 
     starving = [name for name, p in wrong.named_parameters() if p.grad is None]
-    assert len(starving) == 8  # of the first layer and of three blocks
+    assert len(starving) == 8  # those of the first layer and of three blocks
     assert "8 of 16 parameters learn nothing: 17_gradient_flow.py:" in draw_flow(before).source
     assert all(p.grad is not None for p in right.parameters())
     assert "All 16 parameters learn." in draw_flow(after).source

@@ -1,4 +1,4 @@
-"""fully_shard: each rank keeps a part of each parameter, and gathers the whole to use it.
+"""fully_shard: each rank keeps a shard of each parameter, and gathers all shards for each use.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run fsdp2.py
 """

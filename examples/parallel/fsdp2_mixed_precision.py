@@ -1,4 +1,4 @@
-"""fully_shard that computes in bfloat16 and adds gradients up in float32.
+"""fully_shard that computes in bfloat16 and adds gradients in float32.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run fsdp2_mixed_precision.py
 """

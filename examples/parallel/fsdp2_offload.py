@@ -1,4 +1,4 @@
-"""fully_shard whose parts stay on the CPU between uses.
+"""fully_shard that keeps the shards on the CPU while they are not used.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run fsdp2_offload.py
 """

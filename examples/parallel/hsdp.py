@@ -1,4 +1,4 @@
-"""fully_shard over two dimensions: parts within a row of ranks, copies between the rows.
+"""fully_shard on a grid of ranks: each row of ranks shards a copy of the model.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run hsdp.py
 """

@@ -1,4 +1,4 @@
-"""A pipeline: each rank has one layer, and micro-batches go through them (1F1B).
+"""A pipeline: each rank has one layer, and micro-batches pass through the ranks (schedule 1F1B).
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run pipeline.py
 """

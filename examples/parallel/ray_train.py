@@ -1,4 +1,4 @@
-"""Ray Train's TorchTrainer: what a worker does is recorded in the worker.
+"""Ray Train's TorchTrainer: each worker records itself.
 
 python ray_train.py
 """

@@ -1,4 +1,4 @@
-"""Sequence parallelism: the norm, too, works on a part of the rows.
+"""Sequence parallelism: also the norm is computed on a shard of the rows on each rank.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run sequence_parallel.py
 """

@@ -1,4 +1,4 @@
-"""Tensor parallelism: one layer divided by columns, the next by rows.
+"""Tensor parallelism: the weight of one layer is sharded by columns, the next by rows.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run tensor_parallel.py
 """

@@ -1,4 +1,4 @@
-"""Tensor parallelism within a row of ranks, fully_shard between the rows.
+"""Tensor parallelism within each row of ranks, and fully_shard between the rows.
 
 torchrun --nproc-per-node=4 --no-python graphviz-torch run tensor_parallel_fsdp2.py
 """

@@ -1,4 +1,4 @@
-"""The shape of Llama 3 70B: fully_shard over all ranks, or tensor parallel groups inside of it.
+"""Train a model with Llama 3 70B's shapes: fully_shard, or also tensor parallelism (--tp).
 
 graphviz-torch rehearse --ranks 1024 --device-memory 80GiB llama.py
 graphviz-torch rehearse --ranks 128 --device-memory 80GiB llama.py --tp 8
