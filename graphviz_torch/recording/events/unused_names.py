@@ -40,7 +40,7 @@ _VARIABLES = re.compile(
 _SCRIPT = "__main__"
 
 
-class _Found(NamedTuple):
+class _UnusedDefinition(NamedTuple):
     """An unused name, with the position of its definition."""
 
     event: UnusedName
@@ -55,7 +55,7 @@ class UnusedNames(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._found: list[_Found] | None = None
+        self._found: list[_UnusedDefinition] | None = None
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         """Search the script at its first optimizer step."""
@@ -81,7 +81,7 @@ def _is_script(frame: FrameType) -> bool:
     return name == _SCRIPT and not notebook_cell(file)
 
 
-def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_Found]:
+def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefinition]:
     """Return the unused functions and variables of a file.
 
     Args:
@@ -100,9 +100,11 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_Found]:
     for event, line in _unused_functions(tree, variables):
         set_at = assigned.get(event.owner)
         place = None if set_at is None else place_of(file, set_at)
-        found.append(_Found(event, place_of(file, line), place))
+        found.append(_UnusedDefinition(event, place_of(file, line), place))
     for name, line in _assignments(tree, _unread_names(table)):
-        found.append(_Found(UnusedName(kind="variable", name=name), place_of(file, line)))
+        found.append(
+            _UnusedDefinition(UnusedName(kind="variable", name=name), place_of(file, line))
+        )
     return found
 
 

@@ -83,7 +83,7 @@ class _Forward:
     was_read: bool = False  # True if the program read a value into Python after the forward
 
 
-class _Call(NamedTuple):
+class _ComparedCall(NamedTuple):
     """A call of an outermost module."""
 
     module: str
@@ -119,7 +119,9 @@ class Forwards(Listener):
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
         self._lines: dict[Lines, _LineForwards] = {}
-        self._calls: deque[_Call] = deque(maxlen=_MAX_PENDING)  # the latest calls of this step
+        self._calls: deque[_ComparedCall] = deque(
+            maxlen=_MAX_PENDING
+        )  # the latest calls of this step
         self._counts: Counter[Lines] = Counter()  # number of calls with gradients
         # Lines of a call with gradients and of a call without -> for each pair of such calls with
         # the same arguments, the number of optimizer steps before them and the norms of results.
@@ -184,7 +186,7 @@ class Forwards(Listener):
                 if len(self._repeats) < _MAX_LINES:
                     found = self._repeats.setdefault((module, *pair), [])
                     found.append((step, norm, other.norm))
-        self._calls.append(_Call(module, given, step, lines, enabled, norm))
+        self._calls.append(_ComparedCall(module, given, step, lines, enabled, norm))
         if enabled and len(self._counts) < _MAX_LINES:
             self._counts[lines] += 1
 
