@@ -119,9 +119,8 @@ class Forwards(Listener):
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
         self._lines: dict[Lines, _LineForwards] = {}
-        self._calls: deque[_ComparedCall] = deque(
-            maxlen=_MAX_PENDING
-        )  # the latest calls of this step
+        # The latest calls of this step.
+        self._calls: deque[_ComparedCall] = deque(maxlen=_MAX_PENDING)
         self._counts: Counter[Lines] = Counter()  # number of calls with gradients
         # Lines of a call with gradients and of a call without -> for each pair of such calls with
         # the same arguments, the number of optimizer steps before them and the norms of results.
