@@ -2,13 +2,14 @@
 
     python -m tests.bench.foreign run RESULTS.jsonl SOURCE ...   one line of JSON for each model
     python -m tests.bench.foreign table RESULTS.jsonl            totals, errors, warnings by rule
-    python -m tests.bench.foreign page RESULTS.jsonl             docs/models.md
+    python -m tests.bench.foreign page RESULTS.jsonl [SCALED]    docs/models.md
     python -m tests.bench.foreign gallery FOLDER SOURCE ...      docs/architectures.md
 
 A SOURCE is "transformers", "libraries", or a folder of files that assign `MENAGERIE_ENTRIES`. Each
 model runs in forks of a process that has imported PyTorch, with limits of time and memory. Models
 that are already in RESULTS.jsonl are skipped, unless `--again` is given. `--only TEXT` selects the
-models whose name contains the text, and `--pictures FOLDER` keeps their pictures.
+models whose name contains the text, and `--pictures FOLDER` keeps their pictures. SCALED is a file
+of results with `--scale 8`.
 
 Two bare steps show whether the model is deterministic. If it is, the loss, gradients and weights of
 the recorded step must be bit-equal to theirs. `checks.py` has the other checks.
@@ -256,7 +257,8 @@ def main() -> None:
     if chosen.command == "table":
         print(report.table(rows))
     else:
-        report.write_page(rows)
+        scaled = [row for path in chosen.sources for row in read(Path(path)).values()]
+        report.write_page(rows, scaled)
 
 
 if __name__ == "__main__":

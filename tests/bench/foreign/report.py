@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -13,6 +16,16 @@ from typing import Any
 Row = dict[str, Any]
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
+_BARE_STEPS = (0.0, 0.001, 0.01, 0.05, math.inf)  # seconds; bounds of the groups of models
+_REASONS = {  # why a model was not recorded -> pattern of the error
+    "time limit": "not ended",
+    "package that is not installed": "No module named|requires the",
+    "memory limit": "alloc",
+    "batch norm of a batch of one": "more than 1 value per channel",
+    "no parameter or result with a gradient": "no parameter|no result|empty parameter list",
+    "arguments that do not fit the forward": "argument|expected|must be|have to|[Ii]nput",
+    "another version of a library": "import name|relative import|has no attribute",
+}
 _MOST_NAMES = 8  # largest number of models in a line
 
 
@@ -22,7 +35,7 @@ def table(rows: list[Row]) -> str:
 
 
 def _lines(rows: list[Row]) -> Iterator[str]:
-    ran = [row for row in rows if "cpu" in row]
+    ran = [row for row in rows if "nodes" in row]
     yield f"{len(rows)} models, {len(ran)} recorded"
     stages = Counter((row["library"], _stage(row)) for row in rows)
     yield from (f"  {count:5} {library}: {stage}" for (library, stage), count in stages.items())
@@ -44,7 +57,7 @@ def _lines(rows: list[Row]) -> Iterator[str]:
 
 
 def _stage(row: Row) -> str:
-    if "cpu" not in row:
+    if "nodes" not in row:
         return f"{row.get('stage', 'killed')}: not run"
     if row["faults"]:
         return "a check failed"
@@ -63,19 +76,14 @@ def _measures(ran: list[Row]) -> Iterator[str]:
     drawn = [row["still"] for row in ran if "still" in row]
     fit = sum(still["fits"] for still in drawn)
     yield f"pictures that fit a page: {fit} of {len(drawn)} ({fit / max(1, len(drawn)):.1%})"
-    for title, least in (
-        ("all models", 0.0),
-        ("bare steps of 10 ms or more", 0.01),
-        ("bare steps of 50 ms or more", 0.05),
-    ):
-        ratios = sorted(row["cpu"][1] / row["cpu"][0] for row in ran if row["cpu"][0] > least)
-        if len(ratios) > 1:
-            tenths = statistics.quantiles(ratios, n=10, method="inclusive")
-            marks = ", ".join(f"{10 * (i + 1)}% of them below {tenths[i]:.2f}" for i in (0, 4, 8))
-            yield (
-                f"CPU time of the recorded step divided by that of the bare step, for {title} "
-                f"({len(ratios)} models): {marks}"
-            )
+    timed = [row for row in ran if "seconds" in row]
+    for least, below in itertools.pairwise(_BARE_STEPS):
+        group = [row for row in timed if least <= row["seconds"][0] < below]
+        name = f"bare steps of {least * 1e3:g} ms " + (
+            "or more" if math.isinf(below) else f"to {below * 1e3:g} ms"
+        )
+        yield from _ratios(name, group)
+    yield from _ratios("all that were timed", timed)
     more = [row["memory"][1] - row["memory"][0] for row in ran]
     median = statistics.median(more) / 2**20
     yield f"additional memory of the recorded step: median {median:.1f} MiB"
@@ -87,9 +95,35 @@ def _measures(ran: list[Row]) -> Iterator[str]:
     )
 
 
-def write_page(rows: list[Row]) -> None:
-    """Write docs/models.md: the recorded models by library, with versions and the date."""
-    PAGE.write_text("\n".join(_page(rows)) + "\n")
+def _ratios(title: str, timed: list[Row]) -> Iterator[str]:
+    ratios = sorted(row["seconds"][1] / row["seconds"][0] for row in timed)
+    if len(ratios) > 1:
+        tenths = statistics.quantiles(ratios, n=10, method="inclusive")
+        marks = ", ".join(f"{tenths[i]:.2f}" for i in (0, 2, 6, 8))
+        middle = statistics.median(ratios)
+        yield (
+            f"CPU time of the recorded step divided by that of the bare step, {title} "
+            f"({len(ratios)}): median {middle:.2f} (deciles 1, 3, 7 and 9: {marks})"
+        )
+
+
+def _reason(row: Row) -> str:
+    """Return the kind of error that kept a model from being recorded."""
+    text = row["error"]
+    return next(
+        (reason for reason, pattern in _REASONS.items() if re.search(pattern, text)),
+        "other errors of the model or of its example",
+    )
+
+
+def write_page(rows: list[Row], scaled: list[Row]) -> None:
+    """Write docs/models.md: the recorded models by library, with versions and the date.
+
+    Args:
+        rows: results of small models.
+        scaled: results of models with larger sizes, for the ratio of CPU times alone.
+    """
+    PAGE.write_text("\n".join(_page(rows, scaled)) + "\n")
 
 
 _HEAD = """# Models that were recorded
@@ -110,8 +144,8 @@ A model *passes* if all of these are true:
 - The still picture, interactive view, TensorBoard graph, text and summary can be made."""
 
 
-def _page(rows: list[Row]) -> Iterator[str]:
-    ran = [row for row in rows if "cpu" in row]
+def _page(rows: list[Row], scaled: list[Row]) -> Iterator[str]:
+    ran = [row for row in rows if "nodes" in row]
     torch = ran[0]["torch"].partition("+")[0] if ran else ""
     day = datetime.now(timezone.utc).date()
     yield _HEAD
@@ -120,12 +154,18 @@ def _page(rows: list[Row]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for library in sorted({row["library"] for row in rows}):
         own = [row for row in rows if row["library"] == library]
-        recorded = [row for row in own if "cpu" in row]
+        recorded = [row for row in own if "nodes" in row]
         passed = sum(not row["faults"] for row in recorded)
         counts = f"{len(recorded)} | {passed} | {len(own) - len(recorded)}"
         yield f"| {_title(library)} | {_version(library)} | {counts} |"
     yield ""
     yield from (f"- {line}" for line in _measures(ran))
+    sized = [row for row in scaled if "seconds" in row]
+    size = "models of transformers with a width of 256 and a batch of 16"
+    yield from (f"- {line}" for line in _ratios(size, sized))
+    yield "\nThe others failed before they were recorded, or did not end in time:\n"
+    reasons = Counter(_reason(row) for row in rows if "nodes" not in row)
+    yield from (f"- {count} {reason}" for reason, count in reasons.most_common())
     for library in sorted({row["library"] for row in ran}):
         recorded = [row for row in ran if row["library"] == library]
         yield f"\n## {_title(library)}\n"
