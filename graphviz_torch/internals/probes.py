@@ -9,12 +9,13 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from .exceptions import ignore_exceptions
 from .functions import TensorBase
 from .guards import no_autocast, no_autograd, no_functions, no_operators
 from .hooks.dispatch import unseen
@@ -80,7 +81,7 @@ def fetch(probes: Sequence[Probe]) -> list[list[Any]]:
             key = each._numbers.device, each._numbers.dtype
             groups.setdefault(key, []).append(each)
     for group in groups.values():
-        with suppress(Exception):  # raised if the device has failed
+        with ignore_exceptions():  # raised if the device has failed
             run_unobserved(_fetch, group)
     return [each.values or [] for each in probes]
 

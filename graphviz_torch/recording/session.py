@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
@@ -23,6 +22,7 @@ from ..graph import Event, Graph, SavedKind
 from ..graph.events.ineffective_calls import IneffectiveCall
 from ..graph.gc import with_gc_disabled
 from ..internals.dynamo import is_trial
+from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import OTHER, active_programs, code_owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
 from ..internals.hooks.dispatch import sequence_number
@@ -261,7 +261,7 @@ class Session:
 
     def _last_ends(self) -> list[GradientEdge]:
         ends = list(self.program.stack.ends)
-        with suppress(Exception):
+        with ignore_exceptions():
             for _, tensor in self.program.names_in(self.program.frame):
                 if tensor.grad_fn is not None and tensor.grad_fn._sequence_nr() >= self._first:
                     ends.append((tensor.grad_fn, tensor.output_nr))

@@ -8,7 +8,6 @@ is read gets no names.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
-from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from ..graph import Graph
 from ..graph.text import type_text
+from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import caller_frame, local_variables, parameter_names, user_frames
 from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length
 from ..internals.wrappers import is_wrapped_child, unsharded_parameters
@@ -132,7 +132,7 @@ def _tensors_and_modules(values: Mapping[str, Any]) -> list[tuple[str, Tensor | 
         if issubclass(kind, (Tensor, nn.Module)):
             pairs.append((name, value))
         elif name == "self":
-            with suppress(Exception):
+            with ignore_exceptions():
                 pairs.extend(
                     (f"self.{key}", part)
                     for key, part in object.__getattribute__(value, "__dict__").items()
@@ -209,7 +209,7 @@ def _container_names(values: Mapping[str, Any]) -> Iterable[tuple[str, Tensor]]:
         if type(value) is Graph:  # skipped for speed, because a Graph contains no tensors
             continue
         if is_nesting(value) and length(value) <= _MAX_PER_CONTAINER:
-            with suppress(Exception):  # formatting a key may raise any exception
+            with ignore_exceptions():  # formatting a key may raise any exception
                 for path, tensor in flatten(value, ask=False)[:_MAX_PER_CONTAINER]:
                     yield f"{name}{path}" if path.startswith("[") else f"{name}.{path}", tensor
 

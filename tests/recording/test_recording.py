@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from graphviz_torch import Graph, record, simulate_accelerator, trace
+from graphviz_torch import Graph, record, simulate_accelerator, to_text, trace
 from graphviz_torch.recording.recording import Recording
 from tests.support import models
 from tests.support.programs import function, in_threads
@@ -352,6 +352,20 @@ def test_a_flop_counter_counts_the_users_operators_alone() -> None:
         return int(counter.get_total_flops())
 
     assert flops(recorded=True) == flops(recorded=False) > 0
+
+
+def test_a_variable_whose_attributes_cannot_be_read_stops_no_recording() -> None:
+    class Closed:
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError(f"{name} was read")
+
+    closed, model = Closed(), nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    assert "was read" not in to_text(recording, wide=True)
+    assert type(closed) is Closed
 
 
 def test_what_an_earlier_backward_freed_is_no_error() -> None:

@@ -15,11 +15,22 @@ from typing import Any
 QUIET = ("with", "del", "try:")
 
 
-class Interrupt:
-    """A tracing function that raises KeyboardInterrupt at the nth executed line in a folder."""
+def interrupt() -> None:
+    """Raise KeyboardInterrupt."""
+    raise KeyboardInterrupt
 
-    def __init__(self, at: int, folder: str, outside: Collection[CodeType] = ()) -> None:
-        self.left, self.folder = at, folder
+
+class Interrupt:
+    """A tracing function that raises an exception at the nth executed line in a folder."""
+
+    def __init__(
+        self,
+        at: int,
+        folder: str,
+        outside: Collection[CodeType] = (),
+        raising: Callable[[], None] = interrupt,
+    ) -> None:
+        self.left, self.folder, self.raising = at, folder, raising
         self.outside = outside  # no line counts while one of these functions runs
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -29,7 +40,7 @@ class Interrupt:
         if event == "line" and line[0] not in QUIET and not self._is_outside(frame):
             self.left -= 1
             if self.left == 0:
-                raise KeyboardInterrupt
+                self.raising()
         return self
 
     def _is_outside(self, frame: FrameType | None) -> bool:
@@ -92,12 +103,16 @@ def _signal_points(code: CodeType) -> bytes:
     return bytes(name.startswith("CALL") or "BACKWARD" in name for name in names)
 
 
-def interrupted(run: Callable[[], None], interrupt: Interrupt | Signal) -> bool:
-    """Call `run` with an interrupt; return whether KeyboardInterrupt was raised."""
+def interrupted(
+    run: Callable[[], None],
+    interrupt: Interrupt | Signal,
+    kind: type[BaseException] = KeyboardInterrupt,
+) -> bool:
+    """Call `run` with an interrupt; return whether an exception of this class was raised."""
     sys.settrace(interrupt)
     try:
         run()
-    except KeyboardInterrupt:
+    except kind:
         return True
     finally:
         sys.settrace(None)

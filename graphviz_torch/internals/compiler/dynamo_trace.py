@@ -11,7 +11,6 @@ ended. These functions are replaced only while something is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from importlib import import_module
 from threading import local
 from types import CodeType
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ..exceptions import ignore_exceptions
 from ..hooks.watch import Replacement, Row
 
 
@@ -139,7 +139,7 @@ def _wrap_compiler(original: Callable[..., Any]) -> Callable[..., Any]:
         if self is not _thread_state.output:
             return original(self, gm, examples)
         before = set(_region_node_classes())
-        with suppress(Exception):  # after an exception, the region is shown without its operations
+        with ignore_exceptions():  # after an exception, the region is shown without its operations
             _notify("on_graph_complete", *_completed_graph(self, gm))
         if _thread_state.again:
             raise TraceComplete
@@ -164,7 +164,7 @@ def _wrap_apply(original: Callable[..., Any]) -> Callable[..., Any]:
         if node is not before and tx.output is _thread_state.output:
             operands, made = _example_values(node.all_input_nodes), _example_values([node])
             _notify("on_apply", self.fn_cls, node.meta, operands, made)
-            with suppress(Exception):
+            with ignore_exceptions():
                 _notify("on_operand_order", _operand_positions(node, args))
         return result
 

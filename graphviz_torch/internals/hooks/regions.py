@@ -38,7 +38,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -61,6 +61,7 @@ from ..compiler.skipped import (
 )
 from ..compiler.stance import is_forced_eager
 from ..dynamo import not_compiled_itself, restore_marks
+from ..exceptions import ignore_exceptions
 from .calls import CallWatch
 from .dispatch import disable_in_thread, enable_in_thread
 from .modes import FUNCTIONS, arrange, movable
@@ -235,7 +236,7 @@ def _wrap_region_start(original: Callable[..., Any]) -> Callable[..., Any]:
             _Region(keeps_hooks, _thread_state.away, id(frame), in_python),
         )
         _thread_state.begins = True
-        with suppress(Exception):
+        with ignore_exceptions():
             _notify_skipped(skipped_before(function))
         if not (_thread_state.away or in_python):
             given = frame.f_locals.get("args", ()), frame.f_locals.get("kwargs", {})
@@ -345,7 +346,7 @@ def _wrap_conversion(original: Callable[..., Any]) -> Callable[..., Any]:
         try:
             result = original(self, frame, *args, **more)
         except Exception as error:
-            with suppress(Exception):
+            with ignore_exceptions():
                 _notify_skipped(skipped_now(self, frame.f_code, error))
             _check_skipped()
             raise
@@ -402,7 +403,7 @@ def _wrap_recompilation_reasons(original: Callable[..., Any]) -> Callable[..., A
     ) -> Any:
         reasons = original(entries, frame, *args, **more)
         if reasons and not more.get("skip_logging"):
-            with suppress(Exception):  # `reasons` has an item for each earlier compilation
+            with ignore_exceptions():  # `reasons` has an item for each earlier compilation
                 dynamo_trace.record_recompile(frame.f_code, str(reasons[0]), len(reasons))
         return reasons
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain, compress
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from ..exceptions import ignore_exceptions
 
 # The getter is called directly, because a subclass may override the attribute.
 _grad_fn: Any = torch._C.TensorBase.grad_fn.__get__  # type: ignore[union-attr]
@@ -49,7 +50,7 @@ def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:
     with torch._C.DisableTorchFunction():
         for value in instances_of(Tensor):
             fn: Any = None
-            with suppress(Exception):  # raised for some views that were changed in place
+            with ignore_exceptions():  # raised for some views that were changed in place
                 fn = _grad_fn(value)
             if fn is not None and fn._sequence_nr() >= number:
                 yield fn._sequence_nr(), fn, value

@@ -34,6 +34,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...graph import Extent
+from ..exceptions import ignore_exceptions
 from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
 
@@ -116,7 +117,7 @@ def elements(tensor: Tensor) -> Elements:
     if has_memory(tensor):  # the common case
         return Elements([tensor], TensorBase.numel(tensor))
     # Exceptions are suppressed, because a subclass may raise any.
-    with no_functions(), no_operators(), no_autograd(), suppress(Exception):
+    with no_functions(), no_operators(), no_autograd(), ignore_exceptions():
         return _elements(tensor)
     return _NO_ELEMENTS
 
@@ -161,7 +162,7 @@ def parts(tensor: Tensor) -> list[Tensor]:
         tensor = _functorch.get_unwrapped(tensor)
     if is_dense(tensor):
         return [tensor]
-    with no_functions(), no_operators(), no_autograd(), suppress(Exception):
+    with no_functions(), no_operators(), no_autograd(), ignore_exceptions():
         return _parts(tensor)
     return [tensor]
 

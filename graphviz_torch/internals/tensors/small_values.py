@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from ...graph.tensors import MOST_ELEMENTS
+from ..exceptions import ignore_exceptions
 from ..functions import TensorBase
 from ..guards import no_functions
 from ..probes import Probe, fetch, run_unobserved
@@ -75,7 +75,7 @@ class SmallValues(Generic[Key]):
             self._found.update(zip(keys, map(tuple, flat), strict=True))
             return
         for key, tensor in zip(keys, tensors, strict=True):
-            with suppress(Exception):  # raised for tensors that PyTorch cannot read
+            with ignore_exceptions():  # raised for tensors that PyTorch cannot read
                 self._see(key, tensor)
 
     def _see(self, key: Key, tensor: Tensor) -> None:

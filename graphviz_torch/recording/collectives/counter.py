@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from contextlib import suppress
 from threading import main_thread
 from typing import NamedTuple
 
 from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
+from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import user_frame
 from ...internals.hooks.collectives.watch import (
     CollectiveAwaited,
@@ -88,7 +88,7 @@ class CollectiveCounter:
         return RankPosition(tuple(calls), last, state)
 
     def _on_start(self, event: CollectiveStarted) -> None:
-        with suppress(Exception):
+        with ignore_exceptions():
             site = self._site(event)
             self._groups[event.group.name] = event.group
             self._times[site] = self._times.get(site, 0) + 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
 from torch.utils.checkpoint import CheckpointError
 
 from ...graph import Cause, Graph
+from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import CodePosition, caller_of_vmap, user_frame
 from ...internals.hooks.calls import Raised
 from ...internals.tensors.pytree import tensors
@@ -92,7 +92,7 @@ class Failures(Listener):
             fns = {i: fn for fn, i in live.ids.items() if fn in live.own}
             node, computed = None, []
             # An error of the search below must not replace the user's error.
-            with suppress(Exception):
+            with ignore_exceptions():
                 computed = producers_of(live.named)
                 node = find_failing_node(
                     fns,

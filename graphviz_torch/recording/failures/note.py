@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 
 from ...graph import Graph
 from ...graph.text import printable
+from ...internals.exceptions import ignore_exceptions
 
 
 def add_note(error: BaseException, graph: Graph) -> None:
@@ -20,7 +20,7 @@ def add_note(error: BaseException, graph: Graph) -> None:
         error: the exception.
         graph: the graph up to the failure.
     """
-    with suppress(Exception):
+    with ignore_exceptions():
         from ...findings import diagnosis  # imported late: the rules are slow to load
 
         notes = getattr(error, "__notes__", [])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Cause, Failure, Operand, TensorMeta
+from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import is_nesting
@@ -126,7 +126,7 @@ def _expression(tensor: Tensor, frame: FrameType | None) -> str:
         for name, value in local_variables(frame).items():
             if value is tensor:
                 return name
-            with suppress(Exception):  # reading a user's object may raise any exception
+            with ignore_exceptions():  # reading a user's object may raise any exception
                 for expression, part in _items_of(name, value):
                     if part is tensor or (part is not None and part is tensor._base):
                         return expression

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from ...graph import Extent, GradientStats, TensorMeta
 from ...graph.gc import with_gc_disabled
+from ...internals.exceptions import ignore_exceptions
 from ...internals.functions import TensorBase
 from ...internals.guards import dispatch_mode_count, set_grad_enabled
 from ...internals.hooks.dispatch import unseen
@@ -349,11 +350,11 @@ class _hide_operators:
         self._enabled = torch.is_grad_enabled()
         set_grad_enabled(False)
 
-    def __exit__(self, kind: Any, *_: object) -> bool:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         set_grad_enabled(self._enabled)
         self._watched.__exit__(None, None, None)
         self._calls.__exit__(None, None, None)
-        return kind is not None and issubclass(kind, Exception)
+        return ignore_exceptions().__exit__(kind, error, trace)
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from torch.nn import Module
 
 from ...findings import find
 from ...graph.text import listing
+from ...internals.exceptions import ignore_exceptions
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import EngineCalled
@@ -113,13 +114,13 @@ class NonfiniteRerun:
         if all(map(math.isfinite, values)):
             return None
         text = ""
-        with suppress(Exception):
+        with ignore_exceptions():
             text = self._first_operation(event)
         return any(map(math.isnan, values)), text
 
     def gradient(self) -> str:
         """Return why a gradient is NaN or Inf; "" if unknown. Call this before the step."""
-        with suppress(Exception):
+        with ignore_exceptions():
             for call in self._calls:
                 if text := self._nonfinite_argument(call) or self._rerun(call):
                     return text
@@ -262,7 +263,7 @@ class NonfiniteRerun:
         if not self.holds_gradients:
             self._calls.append(call)
             return
-        with suppress(Exception), unseen_calls():
+        with ignore_exceptions(), unseen_calls():
             outputs = _outputs(result)
             if sum([t.nbytes for t in outputs]) <= _MAX_NBYTES:
                 for i, output in enumerate(outputs):

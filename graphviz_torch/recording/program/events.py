@@ -9,13 +9,13 @@ something that could not be recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from ...graph import Event, TensorMeta
+from ...internals.exceptions import ignore_exceptions, raised_by_signal_handler
 from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
 
@@ -50,9 +50,16 @@ class RecordingNotes:
         self.missed[f"not recorded: {what}"] = None
 
     def miss(self, error: Exception) -> None:
-        """Add a "not recorded" note for an exception that was raised while recording."""
+        """Add a "not recorded" note for an exception that was raised while recording.
+
+        Raises:
+            Exception: `error` itself, if a signal handler of the program raised it, such as one
+                that ends the training after a time limit.
+        """
+        if raised_by_signal_handler(error):
+            raise error
         if len(self.missed) < _MAX_MISSED:
-            with suppress(Exception):  # a user's `__str__` may raise any exception
+            with ignore_exceptions():  # a user's `__str__` may raise any exception
                 text = next(iter(str(error).splitlines()), "")[:_MAX_TEXT]
                 self.leave_out(f"{type(error).__name__}: {text}")
 

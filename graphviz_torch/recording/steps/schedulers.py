@@ -46,7 +46,7 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
         elif type(value) in (list, tuple):
             items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_MAX_ITEMS]))
             yield from ((n, item) for n, item in items if issubclass(type(item), LRScheduler))
-        elif not isinstance(value, (torch.nn.Module, ModuleType, type)):
+        elif not issubclass(type(value), (torch.nn.Module, ModuleType, type)):
             with suppress(AttributeError):
                 for key, part in object.__getattribute__(value, "__dict__").items():
                     if issubclass(type(part), LRScheduler):

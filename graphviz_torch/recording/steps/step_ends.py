@@ -31,7 +31,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from threading import current_thread, get_ident
 from typing import Any, NoReturn
 
@@ -39,6 +38,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import OTHER, code_owner, enter_program, leave_program
 from ...internals.functions import METADATA_CALLS, UNSCALE, UPDATE_SCALE, TensorBase
 from ...internals.hooks.calls import Called, Calling, CallWatch
@@ -169,7 +169,7 @@ class StepEnds:
     def on_call_end(self, event: Called) -> None:
         """End the step if a call into torch updates a parameter by hand or clears gradients."""
         ends = False
-        with suppress(Exception):  # a tensor cannot be read
+        with ignore_exceptions():  # a tensor cannot be read
             ends = not (self._running or self._optimizers) and self._is_end(event)
         if ends:
             self._end()

@@ -9,12 +9,12 @@ of their own have no fingerprint.
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Any
 
 from torch import Tensor
 
 from ...graph import Fingerprint
+from ...internals.exceptions import ignore_exceptions
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
@@ -96,7 +96,7 @@ class ResultFingerprints(Listener):
             for tensor in tensors(value):
                 if not is_dense(tensor) or not tensor.requires_grad or tensor.grad_fn is None:
                     continue
-                with suppress(Exception):
+                with ignore_exceptions():
                     number = tensor.grad_fn._sequence_nr()
                     if again or number not in self._read:
                         self._see(number, tensor.output_nr, tensor)

@@ -75,13 +75,28 @@ def _longest_repeat(
     found = 1, 1
     if not nodes[at].name:
         return found  # no block begins at an operation that only joins links
+    named = 1  # number of rows of the block that have a name
     for size in range(2, (len(nodes) - at) // 2 + 1):
+        named += bool(nodes[at + size - 1].name)
+        if not _may_repeat(nodes[at].name, nodes[at + size].name, named):
+            continue
         times = 1
         while _follows(nodes, kinds, links, at, at + size * times, size, times):
             times += 1
         if times > 1 and size * (times - 1) > found[0] * (found[1] - 1):
             found = size, times
     return found
+
+
+def _may_repeat(first: str, other: str, named: int) -> bool:
+    """Return False if two rows cannot begin consecutive blocks with `named` named rows each.
+
+    The numbers of the second block continue those of the first, and are fewer than its named rows.
+    This is checked before `_follows` compares all rows: a chain of 1,000 layers has a million
+    pairs of rows at which a block could begin.
+    """
+    apart = _numbers_apart(first, other)
+    return apart is not None and 0 < apart[1] - int(apart[0][0]) < named
 
 
 def _follows(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from linecache import getline
 from types import FrameType
 from typing import Any
@@ -22,7 +24,7 @@ from graphviz_torch import record
 from graphviz_torch.graph.gc import with_gc_disabled
 from graphviz_torch.internals.hooks import dispatch, watch
 from graphviz_torch.recording.recording import Recording
-from tests.support.interrupts import QUIET, Interrupt, Signal, interrupted
+from tests.support.interrupts import QUIET, Interrupt, Signal, interrupt, interrupted
 from tests.support.observable import changes, observable
 
 PACKAGE = record.__code__.co_filename.removesuffix("recording/recording.py")
@@ -38,8 +40,26 @@ def program() -> None:
         loss.backward()
 
 
+def stop_after_a_time_limit(*_: object) -> None:
+    raise TimeoutError
+
+
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, stop_after_a_time_limit)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+SIGNAL = partial(signal.raise_signal, signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("time_limit")
+@pytest.mark.parametrize(
+    ("raising", "kind"), [(interrupt, KeyboardInterrupt), (SIGNAL, TimeoutError)]
+)
 def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, raising: Callable[[], None], kind: type[BaseException]
 ) -> None:
     arrived: list[Any] = []
     # Python itself swallows what is raised while an object is being freed.
@@ -51,9 +71,9 @@ def test_an_interrupt_at_any_line_arrives_and_leaves_nothing(
     before = observable()
     for at in range(1, lines, lines // 40):
         arrived.clear()
-        raised = interrupted(program, interrupt := Interrupt(at, PACKAGE, EDGES))
+        raised = interrupted(program, one := Interrupt(at, PACKAGE, EDGES, raising), kind)
         # What is known already takes fewer lines.
-        assert len(arrived) + raised == (interrupt.left <= 0), at
+        assert len(arrived) + raised == (one.left <= 0), at
         assert changes(before, observable()) == {}, at
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from graphviz_torch import Recording, draw_flow, record, rules
 from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node, Parameter
 from graphviz_torch.integrations.command.main import main
+from graphviz_torch.render.gradient_flow import repeats
 from graphviz_torch.render.gradient_flow.diagram import FlowCut
 from graphviz_torch.render.gradient_flow.from_graph import flow_diagram
 from graphviz_torch.render.gradient_flow.learning import LEARN_NOTHING
@@ -430,3 +431,21 @@ def test_blocks_stay_apart_where_the_gradient_vanishes_among_them() -> None:
     shown = texts(draw_flow(blocks([1e-6, 0.4, 0.3, 0.25])).source)
     assert "h.0.norm" in shown
     assert shown.count(f"{TIMES}3: 0.4 to 0.25") == 2
+
+
+def test_a_chain_of_layers_is_not_compared_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, str]] = []
+
+    def count(first: str, last: str) -> object:
+        compared.append((first, last))
+        return original(first, last)
+
+    original = repeats._numbers_apart
+    monkeypatch.setattr(repeats, "_numbers_apart", count)
+    layers = 60
+    model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)])
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    repeats.fold_blocks(flow_diagram(recording.graph, ()))
+    # Each pair of rows is compared at most once. All blocks of all sizes would be 30 times as many.
+    assert layers < len(compared) < layers**2 / 2

@@ -18,7 +18,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -29,6 +28,7 @@ from torch import Tensor
 from torch.library import Library
 
 from ....graph import CollectiveKind
+from ...exceptions import ignore_exceptions
 from ...frames import hide_frame
 from ...tensors.pytree import tensors
 from ..dispatch import sequence_number
@@ -258,6 +258,6 @@ def _group(given: Any) -> RankGroup:
 
 
 def _on_cpu(group: Any) -> bool:
-    with suppress(Exception):  # raised if the group has no backend for the CPU
+    with ignore_exceptions():  # raised if the group has no backend for the CPU
         return str(group._get_backend(torch.device("cpu")).name()) == "gloo"
     return False
