@@ -165,22 +165,24 @@ def _has_all(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def context() -> Iterator[sync_api.BrowserContext]:
-    """A context whose pages parse TensorBoard's code once."""
+def window() -> Iterator[tuple[sync_api.Page, list[str]]]:
+    """A page, which keeps the parsed code of TensorBoard from test to test, and its errors."""
+    errors: list[str] = []
     with sync_api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser.new_context(viewport={"width": 1400, "height": 1000})
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.set_default_timeout(120_000)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        yield page, errors
         browser.close()
 
 
 @pytest.fixture
-def page(context: sync_api.BrowserContext) -> Iterator[sync_api.Page]:
-    page = context.new_page()
-    page.set_default_timeout(120_000)
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
+def page(window: tuple[sync_api.Page, list[str]]) -> Iterator[sync_api.Page]:
+    page, errors = window
+    errors.clear()
+    page.goto("about:blank")  # else a test that goes to the same address keeps what was chosen
     yield page
-    page.close()
     assert errors == []
 
 
