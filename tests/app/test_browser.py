@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from app.panels.language import chinese
@@ -82,14 +82,14 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser, address: str) -> BrowserContext:
-    """A browser context whose pages do not parse the app's code again."""
-    return Visitor(browser, address).context
+def window(browser: Browser) -> Page:
+    """A page that parses the app's code once."""
+    return browser.new_page()
 
 
 @pytest.fixture
-def visitor(browser: Browser, address: str, context: BrowserContext) -> Iterator[Visitor]:
-    visitor = Visitor(browser, address, context=context)
+def visitor(browser: Browser, address: str, window: Page) -> Iterator[Visitor]:
+    visitor = Visitor(browser, address, page=window)
     yield visitor
     visitor.close()
 
@@ -114,9 +114,9 @@ def parts(page: Page) -> dict[str, Locator]:
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (1920, "dark")])
 def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
-    browser: Browser, address: str, context: BrowserContext, width: int, theme: str
+    browser: Browser, address: str, window: Page, width: int, theme: str
 ) -> None:
-    visitor = Visitor(browser, address, width, theme, context)
+    visitor = Visitor(browser, address, width, theme, window)
     page = visitor.open()
     visitor.press("Run backward")
     found = parts(page)
@@ -152,9 +152,9 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_the_lesson_stands_in_reading_order_and_the_graph_in_the_middle(
-    browser: Browser, address: str, context: BrowserContext, theme: str
+    browser: Browser, address: str, window: Page, theme: str
 ) -> None:
-    visitor = Visitor(browser, address, 390, theme, context)
+    visitor = Visitor(browser, address, 390, theme, window)
     page = visitor.open()
     visitor.press("Run backward")
     found = parts(page)
@@ -238,11 +238,11 @@ def test_the_replicas_of_data_parallel_stand_from_left_to_right(
 
 
 def test_every_page_fits_every_window_is_read_aloud_whole_and_warns_of_nothing(
-    browser: Browser, address: str, context: BrowserContext, log: Path
+    browser: Browser, address: str, window: Page, log: Path
 ) -> None:
     light = [(width, "light") for width in SIZES]
     windows = [*light, *((width, "dark") for width, _ in reversed(light))]
-    visitor = Visitor(browser, address, windows[0][0], context=context)
+    visitor = Visitor(browser, address, windows[0][0], page=window)
     wrong = []
     for path in [*PAGES, *STATES, *TABLES]:
         page = visitor.open(path)
@@ -332,7 +332,7 @@ def test_the_link_of_a_page_shows_the_same_again(visitor: Visitor, browser: Brow
     other.page.goto(page.url)
     other.settle()
     expect(other.page.get_by_text("x.grad = [10, 20]")).to_be_visible()
-    other.context.close()
+    other.close()
 
 
 def test_the_downloads_are_what_their_names_say(visitor: Visitor) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, Page, expect
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
@@ -78,8 +79,7 @@ class Visitor:
         url: address of the app.
         width: width of the window, in CSS pixels.
         theme: "light" or "dark".
-        context: a browser context whose pages have parsed the app's code; without one, the page has
-            its own.
+        page: a page that has parsed the app's code; without one, the visitor has its own.
     """
 
     def __init__(
@@ -88,18 +88,21 @@ class Visitor:
         url: str,
         width: int = 1280,
         theme: str = "light",
-        context: BrowserContext | None = None,
+        page: Page | None = None,
     ) -> None:
-        self.url, self._shared = url, context is not None
-        self.context = context or browser.new_context(accept_downloads=True)
-        self.page = self.context.new_page()
+        self.url, self._shared = url, page is not None
+        self.page = page or browser.new_page()
         self.page.set_viewport_size({"width": width, "height": SIZES[width]})
         self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
         self.page.set_default_timeout(WAIT)
         self.wrong: list[str] = []
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("request", self._asked)
-        self.page.on("console", self._told)
+        self._handlers: dict[Any, Any] = {
+            "pageerror": lambda error: self.wrong.append(str(error)),
+            "request": self._asked,
+            "console": self._told,
+        }
+        for event, handler in self._handlers.items():
+            self.page.on(event, handler)
 
     def _asked(self, request: object) -> None:
         url = request.url  # type: ignore[attr-defined]
@@ -126,12 +129,12 @@ class Visitor:
         assert not self.wrong
 
     def close(self) -> None:
-        """Close the page, and assert that no error occurred."""
+        """Close the page unless others use it, and assert that no error occurred."""
         assert not self.wrong
-        if self._shared:
+        for event, handler in self._handlers.items():
+            self.page.remove_listener(event, handler)
+        if not self._shared:
             self.page.close()
-        else:
-            self.context.close()
 
     def press(self, name: str) -> None:
         """Press a button, and wait for the result."""
