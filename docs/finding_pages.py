@@ -78,12 +78,16 @@ def run(program: str) -> ModuleType:
 
 
 def said(program: str) -> Sequence[Finding]:
-    """Run a program and return its findings.
+    """Run a program and return its findings."""
+    return findings_of(run(program))
+
+
+def findings_of(module: ModuleType) -> Sequence[Finding]:
+    """Return the findings of a program that has run.
 
     The first of these variables that the program has decides: `findings`, `watching`, `ranks` or
     `recording`.
     """
-    module = run(program)
     if hasattr(module, "findings"):
         return list(module.findings)
     if hasattr(module, "watching"):

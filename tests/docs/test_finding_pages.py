@@ -1,4 +1,4 @@
-"""Compare the pages of findings with the rules' docstrings, and run their examples."""
+"""Compare the index and the page of symptoms with the rules, and run that page's programs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ from graphviz_torch import rules
 
 AGAIN = "write them with `python -m docs.finding_pages`"
 CASES = list(PAGES.CASE.finditer(PAGES.SYMPTOMS.read_text()))
-
-
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
-def test_a_page_shows_the_report_of_its_example(rule: PAGES.Rule) -> None:
-    assert (PAGES.FOLDER / f"{rule.id}.md").read_text() == PAGES.kept_page(rule), AGAIN
 
 
 def test_the_index_lists_every_rule_and_no_page_is_left_over() -> None:

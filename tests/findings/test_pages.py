@@ -6,17 +6,15 @@ import re
 from pathlib import Path
 
 import pytest
+import torch._dynamo  # noqa: F401  (imported later, each example's `gc.collect()` would read it)
 
 import graphviz_torch
-from docs.finding_pages import run, said
+from docs import finding_pages
 from graphviz_torch import rules
-from graphviz_torch.findings.rule import HEADINGS
+from graphviz_torch.findings.rule import HEADINGS, Rule
 
 PACKAGE = Path(graphviz_torch.__file__).parent
 REPORTED = "  # <- reported"  # ends the line of an example that its finding is at
-EXAMPLES = {
-    f"{rule.id} {i}": (rule, program) for rule in rules() for i, program in enumerate(rule.examples)
-}
 REPAIRED = {
     f"{rule.id} {i}": (rule, program)
     for rule in rules()
@@ -46,18 +44,23 @@ def test_every_page_has_all_sections_in_order() -> None:
     assert not [rule.id for rule in rules() if not rule.examples or not rule.repaired_examples]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_reports_its_rule_first_at_the_marked_line(name: str) -> None:
-    rule, program = EXAMPLES[name]
-    found = said(program)
-    firsts = [f for f in found if f.severity == found[0].severity or f.severity == "info"]
-    own = [finding for finding in firsts if finding.rule == rule.id]
-    assert own, [finding.rule for finding in found]
-    marked = [i for i, line in enumerate(program.split("\n"), 1) if line.endswith(REPORTED)]
-    assert [own[0].where] == [f"train.py:{number}" for number in marked] or not marked
-    assert marked or not own[0].where
-    lines = [line for line in program.splitlines() if line.strip()]
-    assert sum(not line.startswith(("import ", "from ")) for line in lines) <= 13
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
+def test_an_example_reports_its_rule_first_at_the_marked_line_and_its_page_shows_the_report(
+    rule: Rule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {program: finding_pages.said(program) for program in rule.examples}
+    for program, findings in found.items():
+        firsts = [f for f in findings if f.severity in (findings[0].severity, "info")]
+        own = [finding for finding in firsts if finding.rule == rule.id]
+        assert own, [finding.rule for finding in findings]
+        marked = [i for i, line in enumerate(program.split("\n"), 1) if line.endswith(REPORTED)]
+        assert [own[0].where] == [f"train.py:{number}" for number in marked] or not marked
+        assert marked or not own[0].where
+        lines = [line for line in program.splitlines() if line.strip()]
+        assert sum(not line.startswith(("import ", "from ")) for line in lines) <= 13
+    monkeypatch.setattr(finding_pages, "said", found.__getitem__)
+    shown = (finding_pages.FOLDER / f"{rule.id}.md").read_text()
+    assert shown == finding_pages.kept_page(rule), "write it with `python -m docs.finding_pages`"
 
 
 @pytest.mark.parametrize("name", REPAIRED)
@@ -66,8 +69,9 @@ def test_a_repaired_program_reports_nothing_and_what_should_learn_has_a_gradient
 ) -> None:
     rule, program = REPAIRED[name]
     assert program not in rule.examples
-    assert [f for f in said(program) if f.severity != "info" or f.rule == rule.id] == []
-    module = run(program)
+    module = finding_pages.run(program)
+    found = finding_pages.findings_of(module)
+    assert [f for f in found if f.severity != "info" or f.rule == rule.id] == []
     if hasattr(module, "watching"):
         gradients = [parameter.grad for parameter in module.model.parameters()]
         assert all(each is not None and each.count_nonzero() for each in gradients)
