@@ -144,11 +144,12 @@ class _Use(NamedTuple):
 
 
 class _Factory(NamedTuple):
-    """A tensor that a call created from no other tensor."""
+    """A tensor that a call created from no tensor, or from one tensor that is not followed."""
 
     tensor: Ref
     name: str  # of the call: "arange"
     module: str | None  # path of the running module; None outside of a forward
+    base: Ref | None = None  # the tensor that is not followed
 
 
 class UntrackedCalls(Listener):
@@ -313,8 +314,8 @@ class UntrackedCalls(Listener):
             return
         weights = [one for one in given if type(one) is Parameter]
         if not weights and not any(map(self._is_followed, given)):
-            if len(given) == 1 and (data := self._producer_of(given[0])) is not None:
-                self._follow(made, data)
+            if len(given) == 1:
+                self._follow_view(given[0], made, "", frame)
             return
         frozen = bool(weights) and not any(one.requires_grad for one in weights)
         entry = self._add_call("function", given, made, frame, frozen=frozen)
@@ -367,7 +368,9 @@ class UntrackedCalls(Listener):
             first.copies.update(dict.fromkeys(copies))
             self._follow(made, first)
         elif (factory := self._factory_of(given)) is not None:
-            self._note_factory(made, factory.name, factory.module)
+            self._note_factory(made, factory.name, factory.module, factory.base)
+        elif type(given) is not Parameter:
+            self._note_factory(made, "", None, Ref(given))
 
     def _is_data(self, given: Tensor, producer: _Producer | None) -> bool:
         """Return True if a tensor is data, and not a weight, a buffer or the result of a call."""
@@ -507,25 +510,32 @@ class UntrackedCalls(Listener):
         elif entry.reason and not label:  # "labels[:, 1:]"
             entry.label, entry.reason = entry.reason, ""
         else:
-            entry.label = label or self._variable(given, frame) or (factory.name if factory else "")
+            entry.label = label or self._variable(given, frame)
+            base = factory.base() if factory is not None and factory.base is not None else None
+            if not entry.label and isinstance(base, Tensor):
+                entry.label = self._variable(base, frame)
+            entry.label = entry.label or (factory.name if factory is not None else "")
         entry.metas = (tensor_meta(given),)
         self._follow((given,), entry)
         if is_small(given):
             self._values.see(entry.serial, given)
         return entry
 
-    def _note_factory(self, made: Iterable[Tensor], name: str, module: str | None) -> None:
-        """Keep the call that created tensors from no tensor, such as `arange`.
+    def _note_factory(
+        self, made: Iterable[Tensor], name: str, module: str | None, base: Ref | None = None
+    ) -> None:
+        """Keep the call that created tensors, such as `arange` or `data[:, None]`.
 
         Args:
             made: the tensors.
-            name: name of the call.
+            name: name of the call, if it read no tensor.
             module: path of the running module; None outside of a forward.
+            base: the only tensor that the call read, which is not followed.
         """
         for tensor in made:
             key = id(tensor)
             reference = Ref(tensor, partial(self._forget_factory, key))
-            self._factories[key] = _Factory(reference, name, module)
+            self._factories[key] = _Factory(reference, name, module, base)
 
     def _forget_factory(self, key: int, reference: Ref) -> None:
         if key in self._factories and self._factories[key].tensor is reference:

@@ -296,7 +296,7 @@ class _GroupLookup:
         groups = drawing.groups.groups
         for part, path, _ in drawing.tree.parts:
             if isinstance(part, Box):
-                if groups[part.group].kind == "call":
+                if groups[part.group].kind == "call" and part.group not in drawing.fused:
                     self._calls.add(part.group)
                 self._closed[groups[part.group].path] = ~part.group
                 if groups[part.group].has_only_leaves:

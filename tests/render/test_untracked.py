@@ -189,7 +189,7 @@ def test_a_box_in_a_frame_has_the_name_of_its_module_and_its_whole_class() -> No
     model = nn.Sequential(block, nn.Linear(2, 1))
     with record(model) as recording:
         model(torch.ones(2, 3)).sum().backward()
-    assert "<B>0 · Dropout(0.5)</B>" in to_dot(recording)
+    assert "<B>0.0 · Dropout(0.5)</B>" in to_dot(recording)
 
 
 def test_the_boxes_nearest_to_the_nodes_are_drawn_where_there_are_too_many() -> None:

@@ -35,9 +35,8 @@ def fuse_groups(drawing: Drawing) -> Drawing:
             continue
         nodes = [i for inner in tree.with_descendants(part.id) for i in tree.groups[inner].nodes]
         nodes = [i for i in nodes if i not in folded]
-        if len(nodes) > (part.kind != "call") and (
-            part.kind != "module" or len(nodes) <= _MAX_FUSED_OPERATIONS
-        ):
+        small = part.kind != "module" or len(nodes) <= _MAX_FUSED_OPERATIONS
+        if len(nodes) > (part.kind != "call") and (small or _is_one_call(drawing, part)):
             inside[part.id] = sorted(nodes, key=tree.places.__getitem__)
             home.update(dict.fromkeys(nodes, part.id))
     if not inside:
@@ -64,7 +63,7 @@ def fuse_groups(drawing: Drawing) -> Drawing:
         made = {node for node, _ in makes[number]}
         if not marked.isdisjoint(ids):
             continue
-        if tree.groups[number].kind == "call":
+        if tree.groups[number].kind == "call" or _is_one_call(drawing, tree.groups[number]):
             units[number] = FusedNode(max(made, key=ids.index, default=ids[-1]), tuple(ids))
         elif len(makes[number]) == 1:
             [node] = made
@@ -84,11 +83,27 @@ def _visible(drawing: Drawing) -> list[Group]:
 
 def is_torch_call(drawing: Drawing, part: Group) -> bool:
     """Return True if a group is one call of a torch function (not of a function of the program)."""
-    if part.kind != "call" or not part.nodes:
+    if part.kind != "call" or drawing.groups is None:
         return False
-    nodes = drawing.graph.nodes
-    calls = [nodes[i].call for i in part.nodes if not nodes[i].leaf]
-    return bool(calls) and calls[0].rpartition("/")[2] == part.name
+    nodes, tree = drawing.graph.nodes, drawing.groups
+    inside = (i for number in tree.with_descendants(part.id) for i in tree.groups[number].nodes)
+    first = next((i for i in inside if not nodes[i].leaf), None)
+    return first is not None and nodes[first].call.rpartition("/")[2] == part.name
+
+
+def _is_one_call(drawing: Drawing, part: Group) -> bool:
+    """Return True if all operations of a module are of one call, such as those of an nn.GRU."""
+    assert drawing.groups is not None
+    groups, nodes = drawing.groups.groups, drawing.graph.nodes
+    if part.kind != "module":
+        return False
+    inside = drawing.groups.with_descendants(part.id)[1:]
+    if any(groups[number].kind in ("module", "call") for number in inside):
+        return False
+    calls = {
+        nodes[i].call for n in (part.id, *inside) for i in groups[n].nodes if not nodes[i].leaf
+    }
+    return len(calls) == 1 and "" not in calls
 
 
 def _is_candidate(drawing: Drawing, part: Group) -> bool:
@@ -102,7 +117,8 @@ def _is_candidate(drawing: Drawing, part: Group) -> bool:
     if part.kind == "module":
         children = [groups[n] for n in part.children]
         plain = all(c.kind == "chain" or is_torch_call(drawing, c) for c in children)
-        return plain and part.size <= 3 * _MAX_FUSED_OPERATIONS
+        small = plain and part.size <= 3 * _MAX_FUSED_OPERATIONS
+        return small or _is_one_call(drawing, part)
     return (part.kind == "chain" and not part.children) or is_torch_call(drawing, part)
 
 
