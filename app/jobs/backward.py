@@ -182,7 +182,7 @@ def _play_expression(choice: Choice, device: torch.device, backward: bool) -> Ru
 
 
 def _visitor_name(label: str) -> str:
-    """Return a name as the visitor wrote it, without the name of the dict that the app uses."""
+    """Return a variable's name as the visitor wrote it: "x" for the label "inputs.x"."""
     return label.removeprefix("inputs.").removeprefix("made.").removeprefix("named.")
 
 

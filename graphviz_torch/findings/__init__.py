@@ -180,7 +180,7 @@ def diagnosis(graph: Graph) -> str:
     failure = graph.failure
     if failure is None:
         return ""
-    # If the loss does not require grad, an error about a cut is the exact cause.
+    # If the loss does not require grad, an error about a cut names the exact cause.
     blocked = Reading(graph).loss_has_no_grad
     for found in find(graph):
         here = found.where and found.where in (failure.where, failure.raised_where)

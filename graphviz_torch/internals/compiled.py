@@ -33,7 +33,7 @@ def is_compiled(module: Any) -> bool:
 
 
 def backward_graph(kind: type) -> Graph | None:
-    """Return the backward graph of a region, given the class of its node, or None."""
+    """Return the backward graph of a compiled region, given its node's class; None if unknown."""
     forward: Any = kind._forward_cls  # type: ignore[attr-defined]
     module = getattr(getattr(forward, "_lazy_backward_info", None), "bw_module", None)
     return module.graph if isinstance(module, GraphModule) else None

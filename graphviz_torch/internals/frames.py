@@ -304,7 +304,7 @@ def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
-    """Return the frame that made a call, given the `frame` of the mode that handles the call."""
+    """Return the frame that called torch, given the `frame` in which a mode handles the call."""
     while frame is not None and frame.f_code in codes:
         frame = frame.f_back
         if frame is not None and frame.f_code is overrides.handle_torch_function.__code__:
@@ -339,7 +339,7 @@ def leave_programs() -> None:
 
 
 def suspend_programs() -> None:
-    """Suspend all programs of this context until `resume_programs`."""
+    """Suspend all recordings in this `contextvars` context until `resume_programs` is called."""
     _suspended.set(active_programs())
     leave_programs()
 

@@ -52,7 +52,7 @@ class RaisedRecursionLimit:
 def _note_own_limit() -> None:
     """Store the program's limit before the first instance opens."""
     global _limit, _raised
-    # If the current limit is one that we set, lowering it failed at the last `close`.
+    # A limit that we set is still there if `close` could not lower it.
     if not _open and sys.getrecursionlimit() != _raised:
         _limit = _raised = sys.getrecursionlimit()
 

@@ -107,7 +107,7 @@ def _complete_graphs(
     program: Program,
     listeners: Sequence[Listener],
 ) -> list[Graph]:
-    """Return the graphs with the values that belong to no single node."""
+    """Return copies of the graphs with the values that describe no single node, such as cuts."""
     attempt, line = program.remarks.attempt, program.line()
     modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)
     complete: list[Graph] = []

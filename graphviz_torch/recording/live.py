@@ -165,7 +165,7 @@ class LiveGraph:
             held.clear()
 
     def plain(self, *, failed: bool = False) -> Backward:
-        """Return the backward as plain values.
+        """Return the backward without references to tensors and autograd nodes.
 
         Args:
             failed: True if backward raised.

@@ -153,7 +153,7 @@ class _Factory(NamedTuple):
 
 
 class UntrackedCalls(Listener):
-    """Listener that follows tensors that require no gradient to the nodes that use them."""
+    """Listener that finds the nodes that use tensors which require no gradient."""
 
     needs = ("every_call",)
 
@@ -584,7 +584,8 @@ class UntrackedCalls(Listener):
 def _numbers_before(fn: Any) -> tuple[int, ...]:
     """Return the sequence numbers of a node and, if it is a view, of the nodes before it.
 
-    The graph may lack a view that only a call without a node reads.
+    Backward does not run a view that only calls without a node read. The graph then has only the
+    nodes before the view.
     """
     found = [int(fn._sequence_nr())]
     while fn.name().startswith(_VIEW_NODES) and len(found) < _MAX_VIEWS:

@@ -146,7 +146,7 @@ def inline_regions(
 def _drop_unreached_orders(graph: Graph) -> Graph:
     """Remove the execution order of nodes that no gradient reaches.
 
-    Outputs depend on such nodes only through cuts.
+    Outputs depend on such nodes only through calls that pass no gradient, such as `detach`.
     """
     nodes, users = list(graph.nodes), graph.users()
     outputs = {node for node, _ in graph.outputs}

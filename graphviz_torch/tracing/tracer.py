@@ -227,7 +227,8 @@ def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
 def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
     """Return the ids of all live nodes upstream of `starts`, in topological order, and the edges.
 
-    The graph is made safe to free (see `brace`). The returned ids keep the nodes alive.
+    The graph is changed so that freeing it does not overflow the stack (see `brace`). The returned
+    ids keep the nodes alive.
     """
     ids, edges = _sort_topologically(starts)
     brace(ids, edges)

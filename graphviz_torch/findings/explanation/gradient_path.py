@@ -106,9 +106,9 @@ class GradientPath:
         return Finding("gradient-path", "info", message, nodes=nodes)
 
     def to_text(self) -> str:
-        """Return the path as a table, and sentences below the table.
+        """Return a table of the nodes on the gradient's path, followed by a few sentences.
 
-        The sentences say where the norm shrank and grew most, and where the gradient ended.
+        The sentences say where the norm shrank and grew most, and which node the gradient reached.
         """
         count = len(self.points)
         head = f"The gradient's path to {self.target}: {count} node{'' if count == 1 else 's'}"

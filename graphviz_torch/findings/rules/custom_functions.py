@@ -1,4 +1,4 @@
-"""Rules about custom Functions and repeated forwards whose gradients are not those of the loss."""
+"""Rules about wrong gradients: of custom Functions, and of forwards that run again in backward."""
 
 from __future__ import annotations
 

@@ -363,7 +363,12 @@ def advice_on(how: str) -> str:
 
 
 def _ran_inside(cut: Cut, parameters: set[int | None]) -> bool:
-    """Return True if the cut's module ran in a block without gradients, such as no_grad."""
+    """Return True if a whole module ran in a block without gradients, such as no_grad.
+
+    Args:
+        cut: a result without a gradient.
+        parameters: nodes of the parameters from which the result was computed.
+    """
     inside = cut.how in _MODES and cut.in_forward is not False
     return inside and cut.before is not None and cut.before in parameters
 

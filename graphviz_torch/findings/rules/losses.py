@@ -460,7 +460,7 @@ def is_of_cross_entropy(reading: Reading, node: Node) -> bool:
 
 
 def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
-    """Return True if the scores come from a layer with weights, and only the loss uses them.
+    """Return True if a layer with weights computed the scores, and only the loss uses the scores.
 
     Args:
         maker: the node that computed the scores.

@@ -1,6 +1,6 @@
 """Run a program on fake tensors, and answer its reads of tensor values.
 
-Every tensor that is created inside is a fake tensor, which PyTorch's C++ code sees on the CPU.
+Every tensor that the program creates is a fake tensor, whose device is the CPU for C++ code.
 Reads by PyTorch's optimizers and gradient scalers do not influence shapes, and return 1 or 0. A
 read by the program returns the value given for its line, or 0 if the line only prints or logs the
 value. A read that decides a branch also returns 0, until the first step has ended. Then an error

@@ -3,11 +3,11 @@
 A listener's `on_call_start` runs before a call, `on_call_end` after it, and `on_call_error` if it
 raises.
 
-A listener's attribute `functions` selects its calls. It is a set of functions, and of names of
-keyword arguments. None selects every call that computes something. Half of the calls of a training
-step only read metadata (`x.shape`), and are passed only to listeners that name these functions. In
-the same way, the attribute `before` selects which of the listener's calls are passed to
-`on_call_start`; None selects all of them.
+A listener's attribute `functions` selects its calls. It is a set of functions and of keywords: the
+keyword "out" selects all calls with `out=`. None selects every call that computes something. Half
+of the calls of a training step only read metadata (`x.shape`), and are passed only to listeners
+that name these functions. In the same way, the attribute `before` selects which of the listener's
+calls are passed to `on_call_start`; None selects all of them.
 
 Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """

@@ -298,7 +298,7 @@ def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Return the cell of the graph that Dynamo's code calls in `frame`; None for other calls.
+    """Return the closure cell of the compiled graph that `frame` calls; None for other calls.
 
     Args:
         frame: the frame that calls `function`.

@@ -46,7 +46,7 @@ _functorch: Any = torch._C._functorch
 
 
 class Elements(NamedTuple):
-    """The plain tensors that contain the elements of a tensor."""
+    """The ordinary tensors that store the elements of a tensor, such as of a sparse one."""
 
     tensors: list[Tensor]  # dense tensors with memory
     numel: int  # number of elements, including those that a sparse layout omits

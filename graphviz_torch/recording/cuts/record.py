@@ -28,7 +28,7 @@ class CutRecord:
     in_forward: bool
     origin: weakref.ref[CutOperands]
     named: bool = True  # False if the label "" is used for operands that are parameters
-    in_region: bool = False  # True if the cut is inside a region whose node is alive
+    in_region: bool = False  # True if the call is inside a compiled region whose node exists
     constructs: bool = False  # True if its number was passed to torch.tensor in the same line
     read: str = ""  # name of the call that read the result into Python, if any
     pending: bool = False  # True if a number was read into Python, whose later use is unknown
@@ -50,7 +50,7 @@ class CutRecord:
 
 
 class LiveCut(NamedTuple):
-    """A cut, and the name and live node of each of its operands, while a graph is read."""
+    """A cut (a call that passes no gradient), with the name and the node of each operand."""
 
     cut: CutRecord
     operands: list[tuple[str, GradFn]]

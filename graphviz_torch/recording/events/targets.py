@@ -309,7 +309,7 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
-    """Return the number of ignored targets, the smallest and the largest other target."""
+    """Return the number of ignored targets, and the smallest and largest of the other targets."""
     skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
     least = torch.amin(torch.masked_fill(target, skip, info.max))

@@ -45,7 +45,7 @@ class _UnusedDefinition(NamedTuple):
 
     event: UnusedName
     place: CodePosition
-    assigned: CodePosition | None = None  # position that assigns the owner
+    assigned: CodePosition | None = None  # position of the assignment to `event.owner`
 
 
 class UnusedNames(Listener):

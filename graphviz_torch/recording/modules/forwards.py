@@ -55,7 +55,7 @@ from ..program.events import UserLine
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
-_MIN_KEPT = 3  # a line is reported if its forwards of this number of steps are kept
+_MIN_KEPT = 3  # number of steps whose forwards are still alive, for a line to be reported
 _MAX_NORM = 4096  # number of elements whose norm is compared
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 

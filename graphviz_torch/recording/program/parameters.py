@@ -248,7 +248,7 @@ class ParameterTable:
     def read_once(self) -> Iterator[None]:
         """Check for replaced parameters only once in the `with` block, for speed.
 
-        No code of the user may run in the block.
+        No user code may run in the block.
         """
         self._looked = False
         try:

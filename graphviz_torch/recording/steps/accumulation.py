@@ -23,10 +23,10 @@ _MAX_LINES = 64  # number of observed pairs of lines that call backward and step
 
 
 class Accumulation(Listener):
-    """Listener that records and checks the number of backwards whose gradients a step uses.
+    """Listener that counts the backwards whose gradients an optimizer step uses.
 
-    Steps that use the gradients of several backwards of one line are recorded. Steps with an
-    unusual number of backwards are reported.
+    A step is recorded if one source line called several of these backwards, and reported if the
+    number differs from that of other steps.
     """
 
     needs = ("every_call",)

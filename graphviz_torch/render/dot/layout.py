@@ -114,7 +114,7 @@ def _engine() -> list[str]:
 
 @cache
 def _fonts(source: Path) -> Path:
-    """Copy the fonts to a folder of the user, where fontconfig may write, and return the folder."""
+    """Copy the fonts to a folder in which fontconfig may write, and return this folder."""
     files = sorted(file for file in source.iterdir() if file.suffix in (".ttf", ".conf"))
     digest = sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -194,7 +194,7 @@ def _in_order(keys: Sequence[int], ends: Sequence[tuple[int, int]]) -> list[int]
 
 
 def _width(spans: Sequence[tuple[int, int, float]]) -> float:
-    """Return the largest sum of widths in a rank."""
+    """Return the width of the widest row, given (first row, last row, width) of each box."""
     change: dict[int, float] = defaultdict(float)
     for begin, end, wide in spans:
         change[begin] += wide

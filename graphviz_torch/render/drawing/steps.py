@@ -49,7 +49,8 @@ def draw_boxes(
 ) -> Drawing:
     """Return a drawing with default options and without edges.
 
-    Its `fused` also contains the groups that are not drawn, such as repeated blocks.
+    The drawing's `fused`, the groups that are drawn as single operations, also contains groups
+    that are not drawn, such as repeated blocks.
 
     Args:
         graph: the graph.

@@ -79,8 +79,8 @@ def _group_by_call(
         rows: (calls that contain the item, item) for each item of the level, in order.
         depth: number of outer calls that are grouped already.
         parts: list to which new groups are appended.
-        whole: True if the level is a named group. Then a call that created all its items gets no
-            group.
+        whole: True if the level is the inside of a named group. If one call created all items of
+            the level, this call then gets no group of its own.
     """
     found: list[Item] = []
     at = 0

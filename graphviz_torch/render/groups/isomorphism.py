@@ -35,7 +35,7 @@ class Structure:
         for at, i in enumerate(self.operations):
             position[i] = at
         # Position -> the operation's inputs. An input from a leaf is (input_nr, id of the leaf's
-        # outputs). An input from another operation is (distance between the positions, output_nr,
+        # outputs). An input from another operation is (difference of the two positions, output_nr,
         # input_nr).
         self.reads: list[list[tuple[int, ...]]] = [[] for _ in range(count)]
         # Position -> first and last position of the operations whose results this operation reads.

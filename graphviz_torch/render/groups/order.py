@@ -138,8 +138,8 @@ def _near_users(graph: Graph, edges: Sequence[Edge]) -> list[int]:
             stack.append(~i)
             sources = inputs[i]
             if len(sources) > 1:
-                # Sources at the end of the list are visited first. These are the deepest sources;
-                # among equally deep sources, the first input, because the sort is stable.
+                # Sources at the end of the list are visited first: the deepest ones, and among
+                # equally deep ones the source of the first input, because the sort is stable.
                 sources.reverse()
                 sources.sort(key=depth.__getitem__)
             stack += sources

@@ -225,9 +225,9 @@ def _ranks(graph: Graph) -> dict[str, Any] | None:
 
 
 def _attributes(nodes: Sequence[Node]) -> tuple[list[Any], list[int]]:
-    """Return the distinct attributes, and for each node the position of its own.
+    """Return the distinct rows of attributes, and for each node the index of its row.
 
-    The attributes of a node are those of autograd, and the text of each field in `_BESIDE`.
+    A row has the attributes that autograd keeps, and the texts of the fields in `_BESIDE`.
     """
     table = Table()
     table.position(())

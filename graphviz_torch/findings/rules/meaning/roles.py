@@ -31,8 +31,8 @@ _DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
 
 @rule("warning", of={*_REGRESSION, *_BY_HAND})
 def target_not_detached(reading: Reading) -> Iterator[Finding]:
-    """The target of a regression or similarity loss takes gradients, through the same parameters as
-    the prediction, or through a network that this step does not train.
+    """The target of a regression or similarity loss passes gradients on to the parameters of the
+    prediction, or to a network that this step does not train.
 
     ## Why it matters
 

@@ -109,7 +109,7 @@ class Arguments(NamedTuple):
 
 @cache
 def arguments(operator: str) -> Arguments:
-    """Return the positions of the arguments of an operator, given by name."""
+    """Return the positions of an operator's arguments, given the operator's name."""
     names = [argument.name for argument in _schema(operator).arguments]
 
     def place(wanted: tuple[str, ...]) -> int | None:
