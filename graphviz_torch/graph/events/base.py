@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ..ids import NodeId
+from ..immutable import Immutable, immutable
 from ..text import short_repr
 
 
-@dataclass(frozen=True, slots=True)
-class Occurrence:
+@immutable
+class Occurrence(Immutable):
     """The base of all events: line, nodes and count."""
 
     where: str = ""  # source line in the user's code

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from .base import Occurrence
 
 NameKind = Literal["variable", "function", "method"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class IgnoredResult(Occurrence):
     """A call whose result the program drops, although the call has no other effect."""
 
     call: str = ""  # "scores.masked_fill()"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ResultOnContext(Occurrence):
     """A custom Function that keeps its own result as an attribute of its context.
 
@@ -28,7 +28,7 @@ class ResultOnContext(Occurrence):
     attribute: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedName(Occurrence):
     """A function or variable of the script that nothing uses.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from .base import Occurrence
 
 # Kinds of code that cause a graph break; "" for any other cause.
@@ -13,7 +13,7 @@ BreakingCall = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class GraphBreak(Occurrence):
     """A graph break: a compiled region ended at code that torch.compile could not compile."""
 
@@ -21,7 +21,7 @@ class GraphBreak(Occurrence):
     call: BreakingCall = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class Recompilation(Occurrence):
     """A recompilation of a function, because a guard of the compiled code failed.
 
@@ -33,7 +33,7 @@ class Recompilation(Occurrence):
     count: int = 1  # number of earlier compilations
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SkippedFunction(Occurrence):
     """A function that torch.compile runs uncompiled.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from ..values import Operand
 from .base import Occurrence
 from .ineffective_calls import IneffectiveCall
@@ -25,7 +25,7 @@ TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable"]
 PaddingUse = Literal["targets", "attended", "inverted"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class LossTarget(Occurrence):
     """A loss with wrong operands.
 
@@ -41,7 +41,7 @@ class LossTarget(Occurrence):
     among: int = 0  # number of all targets; for ignored targets, number of all calls
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RepeatedBatch(IneffectiveCall):
     """Batches of a DataLoader that are equal to earlier batches."""
 
@@ -53,7 +53,7 @@ class RepeatedBatch(IneffectiveCall):
     attribute: str = ""  # attribute of the dataset that the program changed: "epoch"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class TokenShift(Occurrence):
     """Class targets that equal the embedded tokens, shifted by `lag` positions."""
 
@@ -65,7 +65,7 @@ class TokenShift(Occurrence):
     attended: str = ""  # line of this attention
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UsedPadding(Occurrence):
     """Padding of a batch of tokens that a loss counts as targets, or that attention attends to.
 

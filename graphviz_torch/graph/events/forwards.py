@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class DiscardedForward(Occurrence):
     """Calls of forward whose graphs were all freed before any backward pass used them.
 
@@ -22,7 +21,7 @@ class DiscardedForward(Occurrence):
     in_training: bool = True  # True if the module was in train mode
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ReferenceForward(Occurrence):
     """Calls of a module without gradients that repeat its calls with gradients.
 
@@ -35,7 +34,7 @@ class ReferenceForward(Occurrence):
     steps: int = 0  # number of optimizer steps with such calls
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RepeatedForward(Occurrence):
     """Two calls of a module with the same arguments before one backward pass.
 
@@ -47,7 +46,7 @@ class RepeatedForward(Occurrence):
     first: str = ""  # the corresponding line in the call stack of the first call
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RetainedForward(Occurrence):
     """Forwards of earlier steps that a variable keeps although no backward ran through them.
 
@@ -60,7 +59,7 @@ class RetainedForward(Occurrence):
     made: str = ""  # line that calls the module
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnreadArgument(Occurrence):
     """An argument that a function of the program never reads.
 
@@ -74,7 +73,7 @@ class UnreadArgument(Occurrence):
     defined: str = ""  # line at which backward is defined
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedModule(Occurrence):
     """A module that ran, and whose parameters no backward reached.
 

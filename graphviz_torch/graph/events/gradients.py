@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from ..values import Operand
 from .base import Occurrence
 
@@ -19,12 +19,12 @@ ClipMoment = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class DiscardedGradients(Occurrence):
     """A backward pass whose gradients are always cleared before an optimizer step uses them."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class GradientClearing(Occurrence):
     """A call that cleared gradients before an optimizer step used them."""
 
@@ -33,7 +33,7 @@ class GradientClearing(Occurrence):
     steps: int = 0  # number of optimizer steps before the call, since the program began
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class GradientClip(Occurrence):
     """A call that clips gradients."""
 
@@ -41,7 +41,7 @@ class GradientClip(Occurrence):
     moment: ClipMoment = "in time"  # when the call happened
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class GradientRead(Occurrence):
     """A read of the attribute `.grad` of a non-leaf tensor, which is None."""
 
@@ -49,7 +49,7 @@ class GradientRead(Occurrence):
     tensor: Operand | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedGradients(Occurrence):
     """Gradients of parameters whose optimizer never stepped; `where` is the line of backward."""
 

@@ -6,9 +6,9 @@ call; for an optimizer or a parameter group, `where` is the line of the optimize
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from .base import Occurrence
 
 # Argument of `backward` because of which the graph was kept.
@@ -19,19 +19,19 @@ RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
 RateKind = Literal["all", "group", "end", "negative"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class IneffectiveCall(Occurrence):
     """The base of events about calls without the intended effect."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class FunctionalDropoutInEval(IneffectiveCall):
     """A call of a functional dropout that drops values in both train mode and eval mode."""
 
     function: str = ""  # "dropout"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnneededRetainGraph(IneffectiveCall):
     """Backward passes that keep their graphs, although no later backward pass uses the graphs."""
 
@@ -39,7 +39,7 @@ class UnneededRetainGraph(IneffectiveCall):
     count: int = 0  # number of backward passes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SchedulerStepsTooOften(IneffectiveCall):
     """A learning rate scheduler that steps more often than its optimizer."""
 
@@ -49,7 +49,7 @@ class SchedulerStepsTooOften(IneffectiveCall):
     steps: int = 0  # number of optimizer steps
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SchedulerPastEnd(IneffectiveCall):
     """A cosine scheduler that runs past its end, where the learning rate rises again."""
 
@@ -59,7 +59,7 @@ class SchedulerPastEnd(IneffectiveCall):
     end: int = 0  # T_max of the scheduler
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedScheduler(IneffectiveCall):
     """A learning rate scheduler whose optimizer never steps."""
 
@@ -67,7 +67,7 @@ class UnusedScheduler(IneffectiveCall):
     count: int = 0  # number of scheduler steps
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class NeverSteppedScheduler(IneffectiveCall):
     """A learning rate scheduler that never stepped, although its optimizer did."""
 
@@ -77,7 +77,7 @@ class NeverSteppedScheduler(IneffectiveCall):
     assigned: str = ""  # line that assigns the scheduler
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RestartedSchedule(IneffectiveCall):
     """A scheduler at its start, whose optimizer has loaded the state of an earlier training.
 
@@ -89,7 +89,7 @@ class RestartedSchedule(IneffectiveCall):
     assigned: str = ""  # line that assigns the scheduler
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RecreatedObject(IneffectiveCall):
     """An optimizer, scheduler or scaler that is re-created and loses its state.
 
@@ -102,7 +102,7 @@ class RecreatedObject(IneffectiveCall):
     steps: int = 0  # number of all steps, if it is larger
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class StepWithoutGradients(IneffectiveCall):
     """Steps of an optimizer while none of its parameters has a gradient.
 
@@ -113,7 +113,7 @@ class StepWithoutGradients(IneffectiveCall):
     count: int = 0  # number of steps
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class EmptyParameterGroup(IneffectiveCall):
     """A parameter group of an optimizer without parameters."""
 
@@ -122,7 +122,7 @@ class EmptyParameterGroup(IneffectiveCall):
     groups: int = 0  # number of groups of the optimizer
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class DecayedNorms(IneffectiveCall):
     """Biases and norm weights in a parameter group with weight decay, while another has none.
 
@@ -135,7 +135,7 @@ class DecayedNorms(IneffectiveCall):
     decay: float = 0.0  # weight decay of the group
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class VanishedEpsilon(IneffectiveCall):
     """An optimizer's eps that rounds to 0 in the dtype of some parameters.
 
@@ -146,7 +146,7 @@ class VanishedEpsilon(IneffectiveCall):
     epsilon: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SharedParameters(IneffectiveCall):
     """Parameters that are in two optimizers, both of which step.
 
@@ -158,7 +158,7 @@ class SharedParameters(IneffectiveCall):
     count: int = 0  # number of shared parameters
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ZeroLearningRate(IneffectiveCall):
     """Optimizer steps with a learning rate of 0 or less."""
 
@@ -172,7 +172,7 @@ class ZeroLearningRate(IneffectiveCall):
     scheduled: str = ""  # line that calls the scheduler's `step`
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ExtremeClipNorm(IneffectiveCall):
     """A maximum norm for gradient clipping that is far below or far above all gradient norms."""
 
@@ -181,7 +181,7 @@ class ExtremeClipNorm(IneffectiveCall):
     share: float = 0.0  # median of (maximum norm / gradient norm); above 1, clipping has no effect
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class CallPerSample(IneffectiveCall):
     """A module that is called separately for each sample of a batch."""
 
@@ -189,7 +189,7 @@ class CallPerSample(IneffectiveCall):
     count: int = 0  # number of calls
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ReorderedView(IneffectiveCall):
     """A view with the shape of a transpose, although `view` keeps the order of the elements."""
 

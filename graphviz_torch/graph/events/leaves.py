@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from ..values import Operand
 from .base import Occurrence
 
 Holder = Literal["list", "dict", "attribute", "forward", "outside", "variable"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class AttributeAssignment(Occurrence):
     """An assignment without effect: the attribute's name is a misspelling of requires_grad."""
 
@@ -19,7 +19,7 @@ class AttributeAssignment(Occurrence):
     attribute: str = ""  # "require_grad"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class DataAssignment(Occurrence):
     """An assignment `x.data = h`: no gradient flows from x back to h."""
 
@@ -27,7 +27,7 @@ class DataAssignment(Occurrence):
     value: Operand | None = None  # h
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class LeafBackward(Occurrence):
     """A backward pass that started at a leaf. `where` is the line that created the leaf."""
 
@@ -35,7 +35,7 @@ class LeafBackward(Occurrence):
     maker: str = ""  # function that created the leaf: "requires_grad_"; "" if unknown
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class NewLeaves(Occurrence):
     """Leaves that are not parameters of the model, but get gradients from a backward pass.
 
@@ -45,7 +45,7 @@ class NewLeaves(Occurrence):
     maker: str = ""  # function that created the leaves: "stack_module_state", "requires_grad_"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RepeatedLayer(Occurrence):
     """A list of modules that contains one module several times.
 
@@ -57,7 +57,7 @@ class RepeatedLayer(Occurrence):
     layer: str = ""  # class of the module
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnregisteredParameters(Occurrence):
     """Parameters that the model uses, but that are not registered in any of its modules."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from ..values import Operand
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class Broadcast(Occurrence):
     """Two operands whose shapes broadcast, probably by accident.
 
@@ -20,7 +19,7 @@ class Broadcast(Occurrence):
     operands: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ConstantLoss(Occurrence):
     """A loss with the same value in every backward pass so far.
 
@@ -31,7 +30,7 @@ class ConstantLoss(Occurrence):
     count: int = 0  # number of backward passes
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ConstantTerm(Occurrence):
     """An addition of a constant to a scalar with a grad_fn.
 
@@ -41,7 +40,7 @@ class ConstantTerm(Occurrence):
     constant: Operand | None = None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class LossCall(Occurrence):
     """A call of a loss function."""
 
@@ -49,14 +48,14 @@ class LossCall(Occurrence):
     operands: tuple[Operand, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SelfDifference(Occurrence):
     """The difference or the quotient of a tensor and its own detached copy."""
 
     label: str = ""  # name of the caller's variable for the tensor
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnchangingTerm(Occurrence):
     """A term of the loss that has the same value in several steps.
 
@@ -68,7 +67,7 @@ class UnchangingTerm(Occurrence):
     count: int = 0  # number of steps
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedSum(Occurrence):
     """A sum of two losses that no backward uses, although a backward uses one of the losses."""
 

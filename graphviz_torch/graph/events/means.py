@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class AccumulatedBackwards(Occurrence):
     """Steps that all use the gradients of the same number of backwards, two or more.
 
@@ -19,7 +18,7 @@ class AccumulatedBackwards(Occurrence):
     stepped: str = ""  # line of the optimizer step
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class MaskedMean(Occurrence):
     """A mean over values of which a mask of zeros and ones has set some to zero.
 
@@ -31,7 +30,7 @@ class MaskedMean(Occurrence):
     among: int = 0  # number of values in the mask
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnequalMeans(Occurrence):
     """Calls of a loss before one step that average over very different numbers of targets.
 

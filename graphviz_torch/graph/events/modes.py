@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class DropoutSwitchedOff(Occurrence):
     """A dropout whose probability is 0 in training, although it was larger in earlier steps.
 
@@ -20,7 +19,7 @@ class DropoutSwitchedOff(Occurrence):
     called: str = ""  # line of the dropout
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class EvalMode(Occurrence):
     """A forward with all modules in eval mode that behave differently in train mode.
 
@@ -32,7 +31,7 @@ class EvalMode(Occurrence):
     classes: tuple[str, ...] = ()  # their distinct class names: "Dropout"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class RedrawnDropout(Occurrence):
     """A dropout that drew another mask when a backward pass ran its forward again.
 
@@ -46,7 +45,7 @@ class RedrawnDropout(Occurrence):
     checkpoint: bool = False
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class TrainModeForward(Occurrence):
     """Forwards without gradients of a module in train mode, with active dropout or batch norm."""
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class CopiedValues(Occurrence):
     """A copy of computed values into a parameter. No gradient flows back through such a copy."""
 
     operation: str = ""  # "load_state_dict", "copy_"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class EarlySchedulerStep(Occurrence):
     """A step of a learning rate scheduler before the first step of its optimizer."""
 
@@ -22,7 +21,7 @@ class EarlySchedulerStep(Occurrence):
     optimizer: str = ""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class MixedLosses(Occurrence):
     """An optimizer step with the sum of the gradients of two losses.
 
@@ -37,7 +36,7 @@ class MixedLosses(Occurrence):
     stepped: str = ""  # line of the optimizer step
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class OptimizerStep(Occurrence):
     """A step of an optimizer."""
 
@@ -48,26 +47,26 @@ class OptimizerStep(Occurrence):
     maximizes: bool = False  # True for an optimizer with maximize=True
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class OverwrittenWeights(Occurrence):
     """Copies that gave trained parameters other values between two optimizer steps."""
 
     operation: str = ""  # "load_state_dict", "copy_"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class ParameterFreeze(Occurrence):
     """An assignment of False to `requires_grad` of a parameter."""
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SelfCopy(Occurrence):
     """A copy of a trained parameter onto itself, which changes nothing."""
 
     operation: str = ""  # "load_state_dict", "copy_"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class StaleBuffers(Occurrence):
     """An averaged model whose parameters the program changes, while its buffers keep their values.
 
@@ -78,7 +77,7 @@ class StaleBuffers(Occurrence):
     count: int = 0  # number of assignments to a parameter
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class StalledTraining(Occurrence):
     """Optimizer steps that changed no parameter that was compared, although each had a gradient.
 
@@ -91,7 +90,7 @@ class StalledTraining(Occurrence):
     written_where: str = ""  # line of this operation
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class SymmetricRows(Occurrence):
     """Weights in which all rows have equal values and get equal gradients.
 
@@ -99,7 +98,7 @@ class SymmetricRows(Occurrence):
     """
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnchangedParameters(Occurrence):
     """Parameters that optimizer steps did not change, despite a gradient and a learning rate.
 
@@ -113,7 +112,7 @@ class UnchangedParameters(Occurrence):
     share: float = 1.0  # fraction of the checked elements that the steps did not change
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnevenAccumulation(Occurrence):
     """Optimizer steps that accumulate the gradients of an unusual number of backward passes.
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from ..immutable import immutable
 from .base import Occurrence
 
 Origin = Literal["operation", "input", "parameter"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class NonfiniteValue(Occurrence):
     """The first NaN or Inf of a forward. `where` is the line of the operation that computed it."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from ..immutable import immutable
 from .base import Occurrence
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class UnusedInWrapper(Occurrence):
     """An optimizer step while DistributedDataParallel waited for gradients.
 
@@ -17,7 +16,7 @@ class UnusedInWrapper(Occurrence):
     parameters: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class WrapperBypass(Occurrence):
     """An optimizer step with gradients of a forward that bypassed DistributedDataParallel.
 
