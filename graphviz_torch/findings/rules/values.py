@@ -224,6 +224,12 @@ def nonfinite_value(reading: Reading) -> Iterator[Finding]:
         reason = event.reason
         if name == "div" and event.nan and not reason:  # the divisor contained no zero
             advice = "Check its inputs."
+        meta = None if node is None else reading.meta(node)
+        overflow = meta is not None and meta.dtype == "float16" and event.nan == 0
+        if overflow and event.origin == "operation" and not reason:
+            reason = "an overflow in float16, whose largest value is 65,504"
+            advice = "Compute this part in float32, under torch.autocast(device, enabled=False), "
+            advice += "or in bfloat16."
         if event.origin == "parameter":
             norms = ((p.name, p.norm) for p in reading.graph.parameters if p.norm is not None)
             spoilt = [name for name, norm in norms if not math.isfinite(norm)]

@@ -45,6 +45,7 @@ from ...tracing.nodes import GradFn
 from ..backward import Backward
 from ..gradients.cpu import each_finite, has_finite_sum
 from ..listener import BackwardBegan, Columns, Listener
+from ..live import roots_of
 from ..program import Program
 from ..program.events import NodeLine
 from ..program.source_lines import last_assignment
@@ -87,8 +88,9 @@ class _FirstNonfinite:
 
     def __init__(self, program: Program) -> None:
         self._program, self._events = program, program.events
-        # (number of backwards started in the step, True if the loss was scaled, snapshot)
-        self._snapshots: list[tuple[int, bool, BackwardSnapshot]] = []
+        # (number of backwards started in the step, sequence numbers of the nodes that scaled the
+        # loss, snapshot)
+        self._snapshots: list[tuple[int, list[int], BackwardSnapshot]] = []
         self._in_loss = False
 
     def take_snapshot(self, event: BackwardBegan) -> None:
@@ -99,7 +101,7 @@ class _FirstNonfinite:
         found = take_snapshot(live.ids, event.outputs, live.memory.activations)
         if found is not None:
             found.names = _names(self._program, event.frame)
-            scaled = live.call.loss_scale is not None
+            scaled = [] if live.call.loss_scale is None else roots_of(event.outputs)
             self._snapshots.append((self._events.backwards, scaled, found))
             if not any(each.flags for _, _, each in self._snapshots):
                 self.note_origins()
@@ -115,8 +117,8 @@ class _FirstNonfinite:
             read([found for _, _, found in snapshots])
         for backwards, scaled, found in snapshots:
             origin = None if self._in_loss else found.origin()
-            # Inf after a scaled loss is not reported, because the GradScaler skips that step.
-            if origin is not None and not (scaled and origin.nan == 0):
+            # Inf of the scaling itself is not reported, because the GradScaler skips that step.
+            if origin is not None and not (origin.number in scaled and origin.nan == 0):
                 self._in_loss = origin.in_loss
                 self._note(origin, backwards)
 

@@ -255,3 +255,34 @@ class Adapted(nn.Module):
 def a_reference_without_the_adapter(record: Record) -> None:
     model = Adapted()
     prefer(record, model, model)
+
+
+def sums_in_half_precision(record: Record, scale: float) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=1e-6)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with record(model):
+        for _ in range(2):
+            optimizer.zero_grad()
+            y = model(torch.ones(8, 6)).half() + 300
+            energy = y * (scale * y)
+            loss = (energy / (1 + energy)).float().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@says("nonfinite-value", "an overflow in float16", "the loss is therefore not finite")
+def overflow_under_a_scaler(record: Record) -> None:
+    model = mlp()
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    with record(model):
+        y = model(torch.ones(8, 6)).half() + 300
+        energy = y * y  # cause
+        loss = (energy / (1 + energy)).float().mean()
+        scaler.scale(loss).backward()
+
+
+@silent("nonfinite-value")
+def sums_that_fit_half_precision(record: Record) -> None:
+    sums_in_half_precision(record, 0.01)
