@@ -41,7 +41,7 @@ class Backward:
 
     @cached_property
     def _numbers_ran(self) -> set[int]:
-        """Return the sequence numbers of the nodes that ran, or of all nodes if that is unknown."""
+        """Return autograd's sequence numbers of the nodes that ran; of all nodes if unknown."""
         if self.ran is None:
             return set(self._by_number)
         return {self.numbers[node] for node in self.ran} - {-1}

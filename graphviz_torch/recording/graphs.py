@@ -56,7 +56,7 @@ def _methods(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
-    """Return one row for each module for which any listener has a value."""
+    """Return a row of recorded values for each module for which any listener has a value."""
     found: dict[str, Mapping[str, Any]] = {}
     for method in _methods(listeners, "module_columns"):
         for name, values in (program.remarks.attempt(method) or {}).items():
@@ -71,7 +71,7 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
 
 
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:
-    """Return the graph of one backward, with the listeners' columns."""
+    """Return the graph of one backward, with the values that listeners add to its nodes."""
     read, rows = backward.reading.columns, _origins(backward, program)
     notes: dict[int, list[str]] = {}
     for method in _methods(listeners, "node_columns"):
@@ -107,7 +107,10 @@ def _complete_graphs(
     program: Program,
     listeners: Sequence[Listener],
 ) -> list[Graph]:
-    """Return copies of the graphs with the values that describe no single node, such as cuts."""
+    """Return copies of the graphs, with added values that describe no single node.
+
+    Examples are the copies between devices and the cuts (calls that pass no gradient).
+    """
     attempt, line = program.remarks.attempt, program.line()
     modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)
     complete: list[Graph] = []
@@ -136,8 +139,8 @@ def _region_arguments(
 ) -> tuple[Any, ...]:
     """Return the arguments with which to call `inline_regions`, except the graph.
 
-    These are the regions, a function that shortens file names, the modules' classes, and a function
-    that returns a module's path.
+    These are the compiled regions, a function that shortens file names, the modules' classes, and a
+    function that returns a module's path.
     """
     regions: Mapping[int, Region] = backward.reading.regions
     for method in _methods(listeners, "add_to_regions"):
@@ -155,7 +158,7 @@ def _region_arguments(
 
 
 def _origins(backward: Backward, program: Program) -> dict[str, list[Any]]:
-    """Return the columns with the module, scope, line and call of each node."""
+    """Return the module, scope (module call), source line and call of each node, as columns."""
     classes = program.table.classes()
     text = sources(program.line())
     leading = program.stack.leading
@@ -173,7 +176,7 @@ def _column(known: Sequence[Any] | None, name: str, length: int) -> list[Any]:
 
 
 def _output_notes(backward: Backward, program: Program) -> dict[int, list[str]]:
-    """Return notes by node id.
+    """Return the notes to show on nodes, by node id.
 
     A note says why a node has no hook. The outputs also get the notes on the whole recording.
     """

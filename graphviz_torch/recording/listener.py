@@ -160,7 +160,7 @@ class Listener:
         return []
 
     def edges_before_error(self) -> list[GradientEdge] | None:
-        """Return the gradient edges at which the graph of a failure ends.
+        """Return the gradient edges (node, output index) at which the graph of a failure ends.
 
         They belong to the operands of the call that raised. Returns None if a backward raised.
         """
@@ -170,18 +170,18 @@ class Listener:
         """Handle the end of the first stage, in which all graphs got their node columns."""
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return the values of nodes, by field of `Node` and then by node id."""
+        """Return this listener's values of nodes, by field of `Node` and then by node id."""
         return {}
 
     def module_columns(self) -> ModuleColumns:
-        """Return the values of modules, by field of `ModuleRow` and then by path.
+        """Return this listener's values of modules, by field of `ModuleRow` and then by path.
 
         The values are added to all graphs of the recording.
         """
         return {}
 
     def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
-        """Return values that belong to no single node, by field of `Graph`.
+        """Return this listener's values that belong to no single node, by field of `Graph`.
 
         Args:
             graph: the graph of one backward, which has the node columns only.
@@ -190,7 +190,7 @@ class Listener:
         return {}
 
     def step_values(self, resolver: Resolver) -> StepValues:
-        """Return values that belong to the training step, by field of `Step`.
+        """Return this listener's values of the training step, by field of `Step`.
 
         Args:
             resolver: finds the node ids and texts of the graph of one backward.
@@ -204,7 +204,7 @@ class Listener:
         return regions
 
     def persistent_state(self, graphs: Sequence[Graph]) -> Any:
-        """Return a value for the recording to keep after its graphs are built, or None."""
+        """Return a value that the recording keeps after the graphs are built; None for no value."""
         return None
 
     def close(self) -> None:

@@ -24,14 +24,20 @@ from .memory import Checkpoints, Memory
 
 
 def graph_outputs(ends: list[GradientEdge]) -> list[GradientEdge]:
-    """Return the distinct gradient edges on which no other of the given edges depends."""
+    """Return the gradient edges at which a graph ends: no other given edge depends on them.
+
+    A gradient edge is an autograd node with the index of one of its outputs.
+
+    Args:
+        ends: the gradient edges, which may contain duplicates.
+    """
     fns, _ = collect_nodes([fn for fn, _ in ends])
     used = {source for fn in fns for source in fn.next_functions}
     return [end for end in dict.fromkeys(ends) if end not in used]
 
 
 def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
-    """Return for each tensor its variable's name, and the node that created the tensor.
+    """Return for each tensor its variable's name, and the autograd node that created it.
 
     The node is given by its sequence number and type. Leaves are skipped. Views of tensors that
     were changed in place are skipped, too.
@@ -43,7 +49,9 @@ def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
 def nodes_with_hidden_parameters(
     cut_off: list[GradFn], graph: Container[GradFn], names: dict[int, str], reached: set[int]
 ) -> list[GradFn]:
-    """Return those nodes upstream of cuts that depend on a parameter outside of the graph.
+    """Return the nodes upstream of cuts that depend on a parameter outside of the graph.
+
+    A cut is a call that passes no gradient, such as `detach`.
 
     Args:
         cut_off: the nodes that created the operands of cuts.
@@ -159,7 +167,7 @@ class LiveGraph:
         return True
 
     def release(self) -> None:
-        """Drop references to live nodes."""
+        """Drop the references to autograd nodes, so that they can be freed."""
         self.memory.release()
         for held in (self.ids, self.own, self.ends, self.named):
             held.clear()

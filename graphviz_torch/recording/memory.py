@@ -56,7 +56,7 @@ _ATTENTION = "ScaledDotProduct"  # prefix of node types that save results after 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpointed segment, and how often its forward ran again. It keeps no tensor alive."""
+    """A segment of `torch.utils.checkpoint`, and how often backward recomputed it."""
 
     nodes: frozenset[int]  # ids of the segment's nodes that save tensors
     start: int  # backward repeats the operations of nodes with start <= sequence number < stop
@@ -78,7 +78,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """The checkpointed segments of a live graph, and the tensors that they keep."""
+    """The `torch.utils.checkpoint` segments of a graph, and the tensors that they keep."""
 
     parts: list[Checkpoint] = field(default_factory=list)
     # For each tensor that a segment keeps: the id of the segment's first node, and the tensor.
@@ -94,7 +94,7 @@ class _SavePoint(NamedTuple):
 
 
 def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> Checkpoints:
-    """Return the checkpointed segments of a graph.
+    """Return the segments of a graph that `torch.utils.checkpoint` recomputes in backward.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -124,7 +124,10 @@ def checkpoints_of(fns: Iterable[Any], frames: Sequence[tuple[Frame, int]]) -> C
 
 
 def _places(fns: Iterable[Any]) -> dict[int, _SavePoint]:
-    """Return where checkpointed tensors are saved, by the id() of each tensor's placeholder."""
+    """Return where each tensor in a checkpointed segment is saved in forward.
+
+    The keys are the id() of the placeholders that nodes save instead of these tensors.
+    """
     found = {}
     for node, fn in enumerate(fns):
         kind = type(fn)
@@ -160,7 +163,7 @@ _ViewKey = tuple[int, int | torch.SymInt, torch.Size, tuple[int, ...]]
 
 
 class Memory:
-    """The saved tensors of a live graph, which are read on first use.
+    """The tensors that the autograd nodes of a graph saved; they are read on first use.
 
     Args:
         fns: live nodes, in the order of `Graph.nodes`.
@@ -286,7 +289,9 @@ def _describe(
     kinds: Mapping[int, SavedKind],
     labels: Mapping[_ViewKey, str],
 ) -> tuple[SavedRows, list[Tensor]]:
-    """Return the saved tensors as plain values by node id, and the live activations.
+    """Return a description of each node's saved tensors, and the activations among them.
+
+    The description consists of plain values by node id. The activations are the tensors themselves.
 
     The bytes of a storage are counted at the first node that saves a tensor in this storage.
 

@@ -20,7 +20,7 @@ from .program.source_lines import sources
 
 
 class Resolver:
-    """A finder of node ids and texts for one graph.
+    """A converter of recorded data to node ids and texts of one graph.
 
     Args:
         backward: the backward that becomes the graph.
@@ -40,7 +40,7 @@ class Resolver:
         self.leaf = backward.reading.leaves.get
 
     def nodes(self, numbers: Iterable[int], leaves: Iterable[int] = ()) -> tuple[int, ...]:
-        """Return the ids of nodes and leaves; those outside of the graph are skipped.
+        """Return the node ids in this graph of nodes and leaves; others are skipped.
 
         Args:
             numbers: sequence numbers of nodes.
@@ -50,7 +50,7 @@ class Resolver:
         return tuple([i for i in found if i is not None])
 
     def ran_node(self, node: int | None, run: int) -> int | None:
-        """Return the id of a node that a backward ran; None if another backward ran it.
+        """Return `node` if the backward of this graph ran it; None if another backward did.
 
         Args:
             node: id of the node in the graph of its backward.
@@ -66,7 +66,7 @@ class Resolver:
         return replace(record.event, nodes=nodes, times=record.times, **latest)
 
     def value(self, noted: Any) -> Any:
-        """Return the value of a record or placeholder, or of each one in nested tuples.
+        """Return the final value of a record or placeholder, or of each one in nested tuples.
 
         A `TensorRecord` becomes an `Operand`; a `NodeLine` and a `UserLine` become text. Other
         values are returned unchanged.

@@ -81,7 +81,11 @@ class Session:
         self._first = sequence_number()  # sequence number of the next node after the last backward
 
     def callback(self, event: str) -> Callable[[Any], None]:
-        """Return a callback that passes events of this program's own thread to the listeners."""
+        """Return a callback that passes events of the program's own thread to the listeners.
+
+        Args:
+            event: name of the event's callback, such as "on_call_end".
+        """
         listening, program = self._listening(event), self.program
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
@@ -95,13 +99,18 @@ class Session:
     def any_thread_callback(
         self, event: str, listeners: Sequence[Listener] | None = None
     ) -> Callable[[Any], None]:
-        """Return a callback that passes events of all threads to the listeners."""
+        """Return a callback that passes events of all threads to listeners.
+
+        Args:
+            event: name of the event's callback, such as "on_collective".
+            listeners: the listeners; None for all listeners of the session.
+        """
         listening = listener_methods(self.listeners if listeners is None else listeners, event)
         miss = self.program.remarks.miss
         return lambda happened: notify(listening, happened, miss)
 
     def tell(self, event: str, happened: object) -> None:
-        """Pass an event to all receivers.
+        """Pass an event of the program to all objects that handle it.
 
         Args:
             event: name of the event's callback, such as "on_step_end".
@@ -110,7 +119,7 @@ class Session:
         notify(self._listening(event), happened, self.program.remarks.miss)
 
     def receivers(self, event: str) -> tuple[object, ...]:
-        """Return the receivers of an event in order: the program's services, then the listeners.
+        """Return the objects that handle an event: the program's services, then the listeners.
 
         At the end of a module's forward, the order is reversed, because the services would already
         name the outer module as the running one.
@@ -122,7 +131,7 @@ class Session:
         return listener_methods(self.receivers(event), event)
 
     def release(self) -> None:
-        """Drop references to live nodes, with which `torch.utils.swap_tensors` would fail."""
+        """Drop references to autograd nodes, with which `torch.utils.swap_tensors` would fail."""
         self.tell("on_release", None)
 
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
@@ -154,13 +163,13 @@ class Session:
         return self._live
 
     def _ends_of(self, values: Iterable[Any]) -> list[GradientEdge]:
-        """Return the gradient edges of tensors and edges. Values without an edge are skipped."""
+        """Return the gradient edges (node, output index) of tensors; given edges are kept."""
         attempt = self.program.remarks.attempt
         return [end for value in values for end in attempt(gradient_edges_of, value) or ()]
 
     @with_gc_disabled
     def end(self, event: EngineReturned) -> None:
-        """Replace the live graph by a `Backward` after the backward, and notify the listeners."""
+        """After a backward, keep its graph without tensors and nodes, and notify the listeners."""
         live, error = event.run, event.error
         if isinstance(live, _InnerBackward):
             if error is not None:
@@ -277,7 +286,7 @@ class Session:
         failed: bool = False,
         peek: bool = False,
     ) -> LiveGraph:
-        """Read the graph of these gradient edges, and pass the `LiveGraph` to the listeners.
+        """Read the graph that ends at these gradient edges, and pass it to the listeners.
 
         Args:
             ends: the roots of the graph.

@@ -98,7 +98,7 @@ _MAX_VIEWS = 4  # number of views in front of a call that are followed to their 
 
 
 class _Producer:
-    """An entry, or a node of the graph that created a tensor."""
+    """The origin of a tensor: an autograd node, or an entry (data or a call without a node)."""
 
     __slots__ = (
         "copies", "depth", "is_named", "kind", "label", "metas", "module", "numbers", "place",
@@ -126,7 +126,7 @@ _BUFFER_ENTRY = _Producer("node", -1)
 
 
 class _FollowedTensor(Ref):
-    """A weak reference to a followed tensor, with the entry that produced the tensor."""
+    """A weak reference to a followed tensor, with the `_Producer` that created the tensor."""
 
     __slots__ = ("entry", "key")
 
@@ -144,7 +144,7 @@ class _Use(NamedTuple):
 
 
 class _Factory(NamedTuple):
-    """A tensor that a call created from no tensor, or from one tensor that is not followed."""
+    """A tensor from a call such as `arange`, which reads no tensor or one that is not followed."""
 
     tensor: Ref
     name: str  # of the call: "arange"
@@ -524,7 +524,7 @@ class UntrackedCalls(Listener):
     def _note_factory(
         self, made: Iterable[Tensor], name: str, module: str | None, base: Ref | None = None
     ) -> None:
-        """Keep the call that created tensors, such as `arange` or `data[:, None]`.
+        """Remember the call that created tensors, such as `arange` or `data[:, None]`.
 
         Args:
             made: the tensors.
@@ -628,7 +628,7 @@ def _index_text(one: Any) -> str:
 
 
 def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
-    """Return the entries and all entries on which they depend."""
+    """Return entries (data and calls without an autograd node), and all that they depend on."""
     found = dict.fromkeys(entries)
     waiting = [*found]
     for entry in waiting:

@@ -278,7 +278,7 @@ _SIZES: dict[type[nn.Module], tuple[str, ...]] = {
 
 
 def class_of(module: nn.Module) -> str:
-    """Return the class of a module with its sizes.
+    """Return the class of a module, with its sizes if they are known, as text.
 
     >>> class_of(nn.Linear(4, 16)), class_of(nn.Conv2d(3, 8, 5)), class_of(nn.ReLU())
     ('Linear(4, 16)', 'Conv2d(3, 8, 5x5)', 'ReLU')

@@ -59,7 +59,7 @@ def operation(name: str) -> str:
 
 
 def _kind(kind: type) -> tuple[str, str, str]:
-    """Return the name, operation and note that all nodes of a class have in common."""
+    """Return the name, operation and note that all autograd nodes of class `kind` share."""
     name = kind.__name__
     if not is_custom(kind):
         return name, operation(name), ""
@@ -81,7 +81,7 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
 
 @dataclass(frozen=True, slots=True)
 class NodeData:
-    """Data read from live nodes, without references to them."""
+    """Data read from autograd nodes, without references to these nodes."""
 
     columns: dict[str, Sequence[Any]]  # field of `Node` -> one value per node
     edges: tuple[Edge, ...]
@@ -125,7 +125,7 @@ def read_nodes(
     ends: list[tuple[GradFn, int]],
     named: Iterable[tuple[str, Tensor]],
 ) -> NodeData:
-    """Read live nodes.
+    """Read autograd nodes, and return their data.
 
     Args:
         ids, edges: the two values that `collect_nodes` returned.
@@ -186,7 +186,7 @@ def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
 def _outputs(
     fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
-    """Return the metadata of each node's outputs; None for undefined outputs.
+    """Return shape, dtype and device of each node's outputs; None for undefined outputs.
 
     Args:
         fns: the live nodes.
@@ -261,7 +261,7 @@ def _leaf_kind(variable: Tensor) -> LeafKind:
 
 
 def is_alive(fn: GradFn) -> bool:
-    """Return True if a node still exists.
+    """Return True if an autograd node still exists.
 
     Up to PyTorch 2.12, the Python object of a custom Function's node may outlive the node.
     """
@@ -272,7 +272,7 @@ def is_alive(fn: GradFn) -> bool:
 
 
 def grad_fn_of(tensor: Tensor) -> Any:
-    """Return the live node that created a tensor, or a leaf's own node; None if there is none.
+    """Return the autograd node that created a tensor, or a leaf's own node; None without one.
 
     Tensors that require no gradient and tensors inside a compiled region have no node.
     """
@@ -284,7 +284,7 @@ def grad_fn_of(tensor: Tensor) -> Any:
 
 
 def sources_of(fn: GradFn) -> list[GradFn]:
-    """Return the nodes to which `fn` passes gradients."""
+    """Return the nodes to which the node `fn` passes gradients in backward."""
     return [source for source, _ in fn.next_functions if source is not None]
 
 

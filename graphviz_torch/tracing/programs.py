@@ -129,7 +129,7 @@ def _operands(op: FxNode) -> list[FxNode]:
 
 
 def _picked_index(op: FxNode) -> int | None:
-    """Return the index of the result that a `getitem` selects; None for other operations."""
+    """Return the index of the result that a `getitem` fx node selects; None for other nodes."""
     if op.target is not operator.getitem or not isinstance(op.args[1], int):
         return None
     source = op.args[0]

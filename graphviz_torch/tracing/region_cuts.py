@@ -13,7 +13,11 @@ from .regions import END, Region, RegionCut, RegionEvent
 
 
 def without_unused_cuts(region: Region) -> Region:
-    """Return the region without unused cuts, and without nodes that only unused cuts need."""
+    """Return a compiled region without unused cuts, and without nodes that only those need.
+
+    A cut is a call that passes no gradient, such as `detach`. It is unused if nothing uses its
+    result.
+    """
     inputs: dict[int, list[int]] = {}
     for edge in region.edges:
         inputs.setdefault(edge.target, []).append(edge.source)

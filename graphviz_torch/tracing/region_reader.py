@@ -49,17 +49,17 @@ _regions: WeakKeyDictionary[Any, Region] = WeakKeyDictionary()  # class of a nod
 
 
 def set_region(kind: Any, region: Region) -> None:
-    """Store the region to which all nodes of class `kind` belong."""
+    """Store the compiled region to which all autograd nodes of class `kind` belong."""
     _regions[kind] = region
 
 
 def expect_region(start: int, end: int, region: Region) -> None:
-    """Store a region whose node has start <= sequence number < end."""
+    """Store a compiled region whose autograd node has start <= sequence number < end."""
     _expected.append((start, end, region))
 
 
 def region_of(fn: Any) -> Region | None:
-    """Return the region that a live node represents; None if its contents are unknown."""
+    """Return the contents of the compiled region that an autograd node runs; None if unknown."""
     kind = type(fn)
     known = _regions.get(kind)
     if known is None and (found := _expected_region(fn)) is not None:
@@ -73,7 +73,7 @@ def region_of(fn: Any) -> Region | None:
 
 
 def _expected_region(fn: Any) -> Region | None:
-    """Return the last region that `expect_region` stored for this node; None if there is none."""
+    """Return the last region that `expect_region` stored for a node's number; None if none."""
     number, count = fn._sequence_nr(), len(fn.next_functions)
     for start, end, region in reversed(_expected):
         if start <= number < end and len(region.users) == count:
@@ -82,7 +82,7 @@ def _expected_region(fn: Any) -> Region | None:
 
 
 def _read_region(graph: Any) -> Region | None:
-    """Return the contents of a region from the FX graph of its backward; None if not possible."""
+    """Return a compiled region's contents, read from its backward FX graph; None if impossible."""
     # Value that depends on a gradient -> sequence numbers of the nodes that computed the value.
     makers: dict[Any, frozenset[int]] = {}
     groups: dict[int, list[Any]] = {}  # sequence number of a node -> its operations in backward
@@ -168,10 +168,12 @@ def _addition_number(gradient: Any, forward: Mapping[int, Any]) -> int | None:
 def _inputs(
     groups: Mapping[int, Any], flows: Mapping[int, Mapping[Any, frozenset[int]]]
 ) -> dict[int, list[int]]:
-    """Return for each node the nodes that compute its inputs, by sequence number.
+    """Return, for each node of a region, the nodes that compute its inputs.
+
+    Both are given by sequence number.
 
     Args:
-        groups: the operations of each node.
+        groups: the backward operations of each node, by the node's sequence number.
         flows: for each node, the gradients that it uses, with the nodes that computed them.
     """
     found: dict[int, list[int]] = {number: [] for number in sorted(groups)}
@@ -209,7 +211,7 @@ def modules_of(meta: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
-    """Return the name of the forward operation of a node inside a region.
+    """Return the name of the forward operation of a node inside a compiled region.
 
     Args:
         ops: the operations of the node's backward.
@@ -233,7 +235,7 @@ def _operation(ops: Sequence[Any], forward: str, called: str) -> str:
 
 
 def _aten_name(op: Any) -> str:
-    """Return the name of the ATen operation before decomposition, such as "addmm", or ""."""
+    """Return the ATen name of an fx node before decomposition, such as "addmm"; "" if unknown."""
     target = op.meta.get("original_aten")
     packet = getattr(target, "overloadpacket", None)
     return "" if packet is None else str(packet).rpartition(".")[2]
@@ -244,7 +246,7 @@ def _class_name(kind: Any) -> str:
 
 
 def _path(source: str) -> str:
-    """Return the path of a module in the region, given Dynamo's name for the module."""
+    """Return the path of a module in a compiled region, given Dynamo's name for the module."""
     path = re.sub(r"\._modules\['([^']+)'\]", r".\1", source)
     path = re.sub(r"^[A-Z]\['[^']*'\]", "", path).replace("._orig_mod", "")
     return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")

@@ -26,7 +26,7 @@ END = -1  # id of the region's own node, in the fields of `Region`
 
 
 class Origin(NamedTuple):
-    """The source lines and modules of a node inside a region."""
+    """The source lines and modules of a node inside a compiled region."""
 
     place: FileLine | None  # the user's line
     library: FileLine | None  # the library's line that the user's line called
@@ -35,7 +35,7 @@ class Origin(NamedTuple):
 
 
 class RegionNode(NamedTuple):
-    """A node inside a region."""
+    """An autograd node that eager mode would create for an operation inside a compiled region."""
 
     name: str
     operation: str
@@ -46,7 +46,10 @@ class RegionNode(NamedTuple):
 
 
 class RegionCut(NamedTuple):
-    """A cut inside a region, with its relation to the region's inputs and results."""
+    """A cut (a call that passes no gradient, such as `detach`) inside a compiled region.
+
+    It is stored with the region's inputs that it depends on, and the results that depend on it.
+    """
 
     how: str
     tensor: TensorMeta
@@ -61,7 +64,7 @@ class RegionCut(NamedTuple):
 
 
 class RegionEvent(NamedTuple):
-    """An event inside a region."""
+    """An event (a fact that rules report, such as a broadcast) inside a compiled region."""
 
     event: Event  # the event; its line, nodes and operands are not set
     nodes: tuple[int, ...]
@@ -71,7 +74,10 @@ class RegionEvent(NamedTuple):
 
 @dataclass(frozen=True)
 class Region:
-    """The contents of a region. A node's id is its index in `nodes`, in topological order."""
+    """The operations that one compiled region runs, as the nodes and edges of a small graph.
+
+    A node's id is its index in `nodes`, in topological order.
+    """
 
     nodes: tuple[RegionNode, ...]
     edges: tuple[Edge, ...]
@@ -93,7 +99,7 @@ def inline_regions(
     known: Mapping[str, str],
     path: Callable[[int, str], str | None],
 ) -> Graph:
-    """Return the graph with the inner nodes of its regions, each before the region's own node.
+    """Return the graph with the inner nodes of each compiled region, before the region's node.
 
     Args:
         graph: the graph, in which each region is one node.
@@ -144,7 +150,7 @@ def inline_regions(
 
 
 def _drop_unreached_orders(graph: Graph) -> Graph:
-    """Remove the execution order of nodes that no gradient reaches.
+    """Clear the position in execution order of nodes that no gradient reaches.
 
     Outputs depend on such nodes only through calls that pass no gradient, such as `detach`.
     """
@@ -162,7 +168,7 @@ def _running(region: Region) -> int:
 
 
 def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
-    """Return the execution order of each node, with gaps for the inner nodes of regions."""
+    """Return each node's position in execution order, with gaps for inner nodes of regions."""
     runs = sorted(
         (node.order, _running(regions[i]))
         for i, node in enumerate(graph.nodes)
@@ -176,7 +182,7 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
 
 @dataclass(frozen=True)
 class _Origins:
-    """A formatter of the source lines and module paths of nodes inside a region.
+    """A formatter of the source lines and module paths of nodes inside a compiled region.
 
     Args:
         short: returns a short name for a source file.
@@ -222,7 +228,7 @@ class _Origins:
 
 
 def _is_shared(graph: Graph, region: Region, inputs: list[Edge], origins: _Origins) -> bool:
-    """Return True if the region was compiled for other modules, whose code it shares.
+    """Return True if a region runs code that was compiled for other modules.
 
     This happens for the repeated blocks of a model, which run the code that was compiled for the
     first block. The region then takes parameters of modules other than those named in its code.
@@ -288,7 +294,7 @@ def _event(each: RegionEvent, first: int, nodes: list[Node], origins: _Origins) 
 
 
 def _rewire_edges(region: Region, inputs: list[Edge], ids: list[int], by: int) -> list[Edge]:
-    """Return the edges that end at the inner nodes or at the region's own node.
+    """Return the edges that end at a region's inner nodes or at the region's own node.
 
     Args:
         region: the contents of the region.

@@ -45,9 +45,10 @@ class _State(threading.local):
 
 
 class Brace:
-    """An object that refers to the nodes directly upstream of its own node.
+    """An object attached to an autograd node, which refers to the nodes directly upstream.
 
-    When its own node is freed, the brace releases these nodes in a loop instead of by recursion.
+    When the node is freed, the brace releases these upstream nodes in a loop instead of by
+    recursion, which could overflow the stack.
     """
 
     __slots__ = ("below",)
@@ -116,7 +117,7 @@ def iter_grad_fns(outputs: Any) -> list[GradFn]:
 
 
 def roots(outputs: Any) -> list[tuple[GradFn, int]]:
-    """Return (live node, output_nr) of each tensor in `outputs`, in order.
+    """Return (autograd node, output_nr) of each tensor in `outputs`, in order.
 
     In containers, tensors that require no gradient are skipped.
 
@@ -197,7 +198,7 @@ def _graph(found: NodeData, names: Names, values: list[Any]) -> Graph:
 
 
 def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
-    """Return the column `values`: the values of small outputs, and of small leaves.
+    """Return the values of small outputs and small leaves, for the field `Node.values`.
 
     Parameters are left out.
 
@@ -225,9 +226,10 @@ def _values(outputs: Any, found: NodeData, ids: Ids) -> list[Any]:
 
 @with_gc_disabled
 def collect_nodes(starts: list[GradFn]) -> tuple[Ids, tuple[Edge, ...]]:
-    """Return the ids of all live nodes upstream of `starts`, in topological order, and the edges.
+    """Return ids of all nodes upstream of `starts`, in topological order, and the edges.
 
-    The graph is changed so that freeing it does not overflow the stack (see `brace`). The returned
+    An object is attached to some nodes of a deep graph, so that freeing the graph does not overflow
+    the stack (see `brace`). The returned
     ids keep the nodes alive.
     """
     ids, edges = _sort_topologically(starts)

@@ -36,7 +36,7 @@ from .owners import CollectivePayload, MessageContent, PayloadResolver
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """A collective that has started."""
+    """The record of a collective (such as all_reduce) that has started."""
 
     kind: CollectiveKind
     nbytes: int
@@ -199,7 +199,7 @@ class Collectives(Listener):
             record.times = times._replace(seconds=seconds, standing=standing)
 
     def _number(self, event: CollectiveIssued, frame: FrameType) -> int | None:
-        """Return the sequence number of the forward node to which a collective belongs.
+        """Return the sequence number of the forward node whose call started a collective.
 
         This is the latest node, if the call into torch that created it, or the forward of its
         custom Function, is still running. Returns None otherwise.
@@ -219,7 +219,7 @@ class Collectives(Listener):
 
 
 def _node(record: _Record, resolver: Resolver) -> int | None:
-    """Return the id of a collective's node in this backward's graph; None if it has no node.
+    """Return the id of the node that a collective belongs to, in one backward's graph, or None.
 
     For a collective that ran in backward, this is the node that backward was running. For others
     it is the forward node to which the collective belongs.

@@ -72,7 +72,7 @@ class PayloadResolver:
         self.messages = Messages(program)
 
     def begin_backward(self, event: BackwardBegan) -> None:
-        """Forget the buckets of the last backward."""
+        """Forget which gradients DDP sent in which bucket in the last backward."""
         self._bucketed = set()
         self.messages.on_backward_start(event)
 
@@ -93,7 +93,7 @@ class PayloadResolver:
         live: LiveGraph | None,
         node: int | None,
     ) -> CollectivePayload:
-        """Return the module and parameters of a collective.
+        """Return the module and the parameters whose tensors a collective sends.
 
         Args:
             collective: the collective.
@@ -121,7 +121,10 @@ class PayloadResolver:
         )
 
     def group(self, group: RankGroup) -> str:
-        """Return a process group's mesh dimension, or else its ranks; "" if it has all ranks."""
+        """Return the name of a process group: its mesh dimension, or else the list of its ranks.
+
+        A group of all ranks has the name "".
+        """
         if group.name in self._dimensions:
             return self._dimensions[group.name]
         if group.description.startswith("mesh_"):
@@ -129,10 +132,13 @@ class PayloadResolver:
         return "" if group.has_all else ranks_text(group.ranks)
 
     def _given_by_hand(self, given: Sequence[Tensor]) -> tuple[tuple[str, ...], bool]:
-        """Return the names of the parameters to which the tensors in `given` belong.
+        """Return the names of the parameters whose data or gradients a program sends itself.
 
         A tensor belongs to a parameter if it is the parameter itself or the parameter's `.grad`.
         The second value is True if all these tensors are `.grad`.
+
+        Args:
+            given: the tensors that the collective sends.
         """
         moment = self._program.origins.moments + self._program.steps.count
         if moment != self._moment:
@@ -179,7 +185,7 @@ def _numel(outputs: Sequence[TensorMeta | None]) -> int:
 
 
 def _adjacent_positions(sizes: Sequence[int], total: int, member: int) -> slice:
-    """Return a slice of `sizes` that contains index `member` and whose items add up to `total`.
+    """Return a slice of `sizes` with the index `member`, whose items add up to `total`.
 
     The slice is empty if there is none.
     """
@@ -212,7 +218,7 @@ class MessageContent(NamedTuple):
 
 
 class Messages:
-    """The messages of a recording, with each message's module and phase.
+    """The messages (sends and receives) of a recording, with each one's module and phase.
 
     Args:
         program: the recorded program, which knows the names of modules.
@@ -231,7 +237,11 @@ class Messages:
         self._inputs: dict[int, tuple[ref[Tensor], str]] = {}
 
     def content(self, call: int) -> MessageContent | None:
-        """Return the content of a call's message; None if unknown."""
+        """Return the content of the message that a send or receive transfers; None if unknown.
+
+        Args:
+            call: number of the send or receive.
+        """
         return self._found.get(call)
 
     def on_collective(self, event: CollectiveIssued) -> None:

@@ -110,7 +110,7 @@ class Wrappers(Listener):
     def _wrapper_above(
         self, module: Module, called: FrameType
     ) -> tuple[FrameType, _Wrapper | None]:
-        """Return the frame that uses a module's wrapper, and the wrapper (None if there is none).
+        """Return the frame that uses a module's DDP wrapper, and the wrapper (None without one).
 
         The variables of several calling frames are searched: if `ddp.module.loss(x)` calls
         `self(x)`, the frame with the variable `ddp` is outside of the frame that calls the module.
@@ -149,7 +149,7 @@ class Wrappers(Listener):
 
 
 def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> FrameType:
-    """Return the innermost frame outside of the wrapped module; `called` if there is none."""
+    """Return the innermost frame outside of a DDP wrapper's module; `called` if there is none."""
     inside = {id(each) for each in wrapper.modules()}
     frame: FrameType | None = user_frame(called)
     while frame is not None and id(local_variables(frame).get("self")) in inside:
@@ -158,6 +158,6 @@ def _calling_frame(wrapper: DistributedDataParallel, called: FrameType) -> Frame
 
 
 def _waits_for_all(module: DistributedDataParallel) -> bool:
-    """Return True if the wrapper averages only once all of its parameters have a gradient."""
+    """Return True if a DDP wrapper averages only once all its parameters have a gradient."""
     finds = module.find_unused_parameters or getattr(module, "static_graph", False)
     return module.require_backward_grad_sync and not finds

@@ -30,7 +30,7 @@ _CALLS: tuple[tuple[str, BreakingCall], ...] = (
 
 
 def compilation_events(broken: Break | None, again: Recompiled | None) -> Iterator[RegionEvent]:
-    """Yield the events of a graph that Dynamo traced.
+    """Yield the events to report about a graph that Dynamo traced: a break, a recompilation.
 
     Args:
         broken: the graph break that ends the graph, if any.

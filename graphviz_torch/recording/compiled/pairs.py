@@ -79,7 +79,7 @@ class _EventList(Events):
 
 
 class _NamelessProgram:
-    """A replacement for `Program` that has no names and lines, because fake tensors have none."""
+    """A `Program` without names and source lines, for graphs traced with fake tensors."""
 
     def __init__(self, events: Events) -> None:
         self.events = events

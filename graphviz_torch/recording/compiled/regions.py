@@ -46,14 +46,18 @@ class Regions:
         self._entered: tuple[Iterable[Trail], int] | None = None
 
     def on_region_enter(self, given: tuple[Any, ...]) -> None:
-        """Store the `Trail`s (detached histories) of a compiled callable's arguments."""
+        """Store the `Trail`s (detached histories) of the arguments of a compiled callable.
+
+        Args:
+            given: the arguments.
+        """
         tracker = self._program.tracker
         if self._program.is_here() and tracker.known:
             with unseen_calls():
                 self._entered = tracker.trails(tensors(given)), sequence_number()
 
     def on_region_exit(self) -> None:
-        """Record which cuts a compiled callable used, at the end of its call.
+        """Record which results of cuts a compiled callable used, at the end of its call.
 
         The operations of a callable that ran no graph were not observed. If arguments of such a
         callable are results of cuts, the last node that it created is recorded as their user.
@@ -87,7 +91,7 @@ class Regions:
                 self._given = tensors(*frame_variables(frame, *_arguments(frame.f_code)))
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
-        """Pass on the region of a graph that returned, with the graph's arguments and result."""
+        """Report a compiled graph that returned, with its operations, arguments and result."""
         region = None if self._trace is None else self._trace.region
         if region is not None and self._program.in_compiled_graph:
             given = [one for one in args if isinstance(one, Tensor)]
@@ -95,7 +99,10 @@ class Regions:
             self._on_region(RegionRan(region, given, list(result), *numbers))
 
     def on_graph_end(self) -> None:
-        """Record the nodes of a graph that ended as users of the cuts upstream of its inputs."""
+        """Record that the nodes of a compiled graph use cuts (calls that pass no gradient).
+
+        These are the cuts upstream of the graph's inputs. Called when the graph has run.
+        """
         if not self._program.is_here():
             return
         self._program.compiled_graph_ended()

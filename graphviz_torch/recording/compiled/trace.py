@@ -136,7 +136,10 @@ class OperationTrace:
             self._operations[-1] = self._operations[-1]._replace(order=order)
 
     def _add(self, operation: _Operation) -> list[_Cut]:
-        """Record an operation, and return the cuts upstream of its results."""
+        """Record an operation, and return the cuts that its results depend on.
+
+        A cut is a call that passes no gradient, such as `detach`.
+        """
         self._metas.append(operation.meta)
         behind = {id(cut): cut for t in self._operands for cut in self._behind.get(id(t), ())}
         if operation.end > operation.start:
@@ -147,7 +150,12 @@ class OperationTrace:
         return [*behind.values()]
 
     def _add_results(self, behind: list[_Cut], made: list[Tensor]) -> None:
-        """Store the tensors that an operation returned, with the cuts upstream of them."""
+        """Store the tensors that an operation returned, with the cuts that they depend on.
+
+        Args:
+            behind: the cuts (calls that pass no gradient) upstream of the tensors.
+            made: the tensors.
+        """
         self._tensors += made
         known = self._from
         needed = [known.get(id(one), frozenset((id(one),))) for one in self._operands]
@@ -164,7 +172,9 @@ class OperationTrace:
         broken: Break | None,
         again: Recompiled | None,
     ) -> None:
-        """Build the region at the end of a graph, and drop the tensors.
+        """Build the region from the recorded operations, once the graph is complete.
+
+        The traced tensors are then dropped.
 
         Args:
             inputs: inputs of the graph.
@@ -184,16 +194,16 @@ class OperationTrace:
 
     @property
     def region(self) -> Region | None:
-        """Return the region; None if it could not be read or is incomplete."""
+        """Return the traced operations as a compiled region; None if unreadable or incomplete."""
         return self._region
 
     def expect_node(self, start: int, end: int) -> None:
-        """Expect the node of this region among nodes with start <= sequence number < end."""
+        """Expect this region's autograd node among those with start <= sequence number < end."""
         if self._region is not None:
             expect_region(start, end, self._region)
 
     def on_graph_compiled(self, kinds: list[Any]) -> None:
-        """Assign the region to the class of its compiled node.
+        """Assign the region to the class of autograd nodes that the compiler created for it.
 
         Nothing is assigned unless compilation created exactly one class.
         """
@@ -254,7 +264,7 @@ class OperationTrace:
         )
 
     def _find_cut_outputs(self, results: list[Tensor | None], *, ran: bool) -> None:
-        """Add to each cut the graph outputs that were computed from the cut's result.
+        """Add to each cut the outputs of the graph that were computed from the cut's result.
 
         Args:
             results: outputs of the graph.
@@ -282,7 +292,7 @@ class OperationTrace:
         )
 
     def _operation(self, fn: GradFn) -> _Operation | None:
-        """Return the operation that created a node; None for nodes from outside the region."""
+        """Return the operation of the traced graph that created a node; None for other nodes."""
         number = fn._sequence_nr()
         at = bisect_right(self._operations, number, key=attrgetter("start")) - 1
         each = self._operations[at] if at >= 0 else None
@@ -339,7 +349,7 @@ def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[Regi
 
 
 def _maker(tensor: Tensor) -> GradFn:
-    """Return the node that created a tensor.
+    """Return the autograd node that created a traced tensor.
 
     A view taken under no_grad has no node, so the node of the view's base is returned.
     """

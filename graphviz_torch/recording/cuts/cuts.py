@@ -70,7 +70,7 @@ _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes 
 
 
 class Cuts(Listener):
-    """Listener that records the cuts since the last backward."""
+    """Listener that records cuts (calls that pass no gradient) since the last backward."""
 
     before = frozenset((_DETACH_,))
 
@@ -166,7 +166,7 @@ class Cuts(Listener):
         }
 
     def _look(self, event: Called, *, cuts: bool) -> None:
-        """Record the cut that a call makes, and the call's use of results of earlier cuts.
+        """Record a call if it passes no gradient (a cut), and its use of earlier cuts' results.
 
         Args:
             event: the call.
@@ -197,7 +197,7 @@ class Cuts(Listener):
         self._set_trails(made, start, behind if begin == end else {})
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
-        """Return the nodes upstream of cuts that the graph has to show.
+        """Return the nodes upstream of cuts (calls that pass no gradient) that the graph shows.
 
         After a failure all cuts are shown, because any of them may have caused the failure.
         """
@@ -266,7 +266,9 @@ class Cuts(Listener):
     def _use(
         self, behind: Iterable[Trail], func: Any, numbers: tuple[int, int], made: list[Tensor]
     ) -> None:
-        """Record that a call used results of cuts, to create nodes or to read them into Python.
+        """Record that a call used results of cuts (calls that pass no gradient).
+
+        The call either created nodes, or read the results into Python.
 
         Args:
             behind: the trails of the call's operands.
@@ -358,7 +360,7 @@ class Cuts(Listener):
     def _set_trails(
         self, made: list[Tensor], start: tuple[CutOperands, ...], behind: dict[Trail, None]
     ) -> None:
-        """Assign a trail to those results of a call that require no gradient.
+        """Assign a `Trail` (a detached history) to results of a call that require no gradient.
 
         Args:
             made: results of the call.
@@ -373,7 +375,7 @@ class Cuts(Listener):
                 self._tracker.set_trail(tensor, trail)
 
     def on_release(self, event: None) -> None:
-        """Drop the references to nodes that created operands, but not those to leaf operands."""
+        """Drop references to nodes that created operands of cuts; references to leaves are kept."""
         for cut in (*self._records, *(origin.cut for origin in self._reads)):
             origin = cut.origin()
             if origin is not None:
@@ -389,7 +391,7 @@ class Cuts(Listener):
                 del self._reads[next(iter(self._reads))]
 
     def _take(self, *, failed: bool) -> list[LiveCut]:
-        """Return the cuts so far, with the live nodes of their operands.
+        """Return the cuts so far, with the nodes that created the operands of each cut.
 
         Except after a failure, a cut outside of all modules whose operands are leaves is returned
         without operands if no node used its result. An example is a norm of weights for a log.
@@ -429,7 +431,7 @@ class Cuts(Listener):
         return cuts
 
     def _forget(self) -> None:
-        """Forget all cuts and trails."""
+        """Forget all cuts and all `Trail`s (histories of detached tensors)."""
         self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
 

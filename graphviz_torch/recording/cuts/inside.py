@@ -24,7 +24,9 @@ from .record import CutOperands, CutRecord, leaf_or_maker
 
 
 class InsideTrails:
-    """The `Trail`s that lead from a region's results to the cuts inside the region.
+    """The `Trail`s that lead from a compiled region's results to the cuts inside the region.
+
+    A cut is a call that passes no gradient, such as `detach`.
 
     Args:
         event: the region that ran.
@@ -35,7 +37,12 @@ class InsideTrails:
         self.by_cut = {cut: Trail((), ()) for cut in event.region.cuts if cut.results}
 
     def set_trails(self, event: RegionRan, tracker: Tracker) -> None:
-        """Assign a trail to each result that depends on a cut inside or on a detached input."""
+        """Assign a `Trail` to each result that depends on an inner cut or on a detached input.
+
+        Args:
+            event: the compiled region that ran, with its inputs and results.
+            tracker: stores the trail of each detached tensor.
+        """
         region = event.region
         for i, (one, inputs) in enumerate(zip(event.results, region.from_inputs, strict=True)):
             if isinstance(one, Tensor) and not one.requires_grad:
@@ -48,7 +55,7 @@ class InsideTrails:
 def used_outside(
     region: Region, number: int, ran: Iterable[InsideTrails], backward: Backward
 ) -> tuple[RegionCut, ...]:
-    """Return a region's cuts, each with the nodes outside of the region that used its result.
+    """Return a compiled region's cuts, with the nodes outside the region that used the results.
 
     Args:
         region: the operations of the region.
@@ -66,7 +73,7 @@ def used_outside(
 
 
 def inside_record(cut: RegionCut, event: RegionRan, program: Program) -> CutOperands | None:
-    """Return the `CutOperands` of a cut inside a region; None if no input requires a gradient.
+    """Return the `CutOperands` of a cut in a region; None if no input requires a gradient.
 
     The region's node, if there is one, counts as the operand of the cut, so that the region is
     shown in the graph. The region's inputs are stored as well: they are used if the node was freed.

@@ -29,7 +29,7 @@ _RUN_WITHOUT_GRAD = {  # functions that run under no_grad by themselves
 
 
 def cut_name(func: Any, made: list[Tensor]) -> str:
-    """Return the name of the cut that a call makes; "" if the call is not a cut.
+    """Return the name of a cut (a call that passes no gradient); "" for any other call.
 
     Args:
         func: the called function.
@@ -52,9 +52,13 @@ def cut_name(func: Any, made: list[Tensor]) -> str:
 
 
 def tensors_read(func: Any, given: list[Tensor]) -> list[Tensor]:
-    """Return the arguments whose values a call reads; from the others, it reads metadata alone.
+    """Return the tensors among a call's arguments whose values, not only metadata, it reads.
 
     `zeros_like` reads no values, and `expand_as` reads those of its first argument.
+
+    Args:
+        func: the called function.
+        given: the tensors among the call's arguments.
     """
     name = public_name(func)
     if name.endswith("_like") or name.startswith("new_"):
@@ -81,7 +85,7 @@ def detached_results(given: list[Tensor], made: list[Tensor]) -> list[Tensor] | 
 
 
 def _switched_off_by(frame: FrameType | None) -> str:
-    """Return the name of a running PyTorch function that disables gradients itself.
+    """Return the name of a PyTorch function around `frame` that disables gradients itself.
 
     An example is the `sample()` of a distribution. Returns "" if no such function is running.
     """

@@ -18,7 +18,7 @@ from .names import DETACHING_CALLS
 
 @dataclass(slots=True, eq=False)
 class CutRecord:
-    """One cut as plain values."""
+    """One cut (a call that passes no gradient), without references to tensors or nodes."""
 
     how: str
     tensor: TensorMeta
@@ -67,7 +67,7 @@ class CutOperands:
 
     @property
     def of_leaves(self) -> bool:
-        """Return True if all operands are leaves."""
+        """Return True if all operands of the cut are leaves."""
         return all(issubclass(type(operand), Tensor) for operand in self.operands)
 
 

@@ -17,7 +17,8 @@ from ..program.events import TensorRecord
 class TensorAttributes(Listener):
     """Listener that reports reads of a non-leaf's `.grad`, and gradients cut off by `x.data = h`.
 
-    It also notifies `Changes` of both accesses, by which a program may update a parameter by hand.
+    It also notifies `Changes`, the record of in-place changes, of both accesses. A program may
+    update a parameter by hand in this way.
     """
 
     needs = ("every_call",)

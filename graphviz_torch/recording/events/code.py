@@ -57,7 +57,12 @@ def find_method_call(codes: Iterable[CodeType], method: str, name: str = "") -> 
 
 
 def owners_of_method(codes: Iterable[CodeType], method: str) -> set[str]:
-    """Return the names of the variables and attributes whose method of this name is called."""
+    """Return the names of the variables and attributes on which code calls this method.
+
+    Args:
+        codes: the code objects to search.
+        method: name of the method.
+    """
     found: set[str] = set()
     for code in codes:
         before = ""
@@ -69,7 +74,7 @@ def owners_of_method(codes: Iterable[CodeType], method: str) -> set[str]:
 
 
 def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition | None:
-    """Return the position of the only assignment to an attribute; None if there is not exactly one.
+    """Return the position of the only assignment to an attribute; None for none or several.
 
     If the first code object assigns to the attribute, the other code objects are ignored.
     """

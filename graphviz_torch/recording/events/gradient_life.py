@@ -140,7 +140,7 @@ class GradientLife(Listener):
             self._on_gradients(set(reached), call.loss_scale is not None, call.place)
 
     def _on_gradients(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:
-        """Record a backward that added to gradients.
+        """Record which parameters' gradients a backward changed.
 
         Args:
             reached: id() of the parameters whose gradients backward computed.
@@ -162,7 +162,7 @@ class GradientLife(Listener):
         self._forget_clips()
 
     def on_collective(self, event: CollectiveIssued) -> None:
-        """Report clipped gradients that a collective averages afterwards."""
+        """Report gradients that were clipped before a collective averages them over ranks."""
         if event.kind in ("all_reduce", "reduce_scatter", "reduce") and self.program.is_here():
             self._check_average(event.given)
 
@@ -199,7 +199,12 @@ class GradientLife(Listener):
         self._forget_stepped(used)
 
     def _add(self, reached: set[int], place: CodePosition | None) -> None:
-        """Record that a backward called at line `place` added to the gradients of `reached`."""
+        """Record that a backward added to the gradients of parameters.
+
+        Args:
+            reached: id() of these parameters.
+            place: the source line that called backward.
+        """
         given, learnt = self._given, self._learnt
         known = {id(tensor): tensor for _, tensor in self.program.parameters()}
         for key in reached & known.keys():
@@ -236,7 +241,11 @@ class GradientLife(Listener):
             self._learnt.clear()
 
     def _forget_losses_of(self, parameter: int) -> None:
-        """Forget the losses whose backwards added to a parameter's gradient."""
+        """Forget which losses added to the gradient of one parameter.
+
+        Args:
+            parameter: id() of the parameter.
+        """
         self._given.pop(parameter, None)
         if self._mixed:
             self._mixed.pop(parameter, None)

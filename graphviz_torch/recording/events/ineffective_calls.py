@@ -40,7 +40,7 @@ _MAX_GRAPHS = 4  # maximum number of retained graphs per line to compare with la
 
 @dataclass(slots=True)
 class _RetainedGraphs:
-    """The graphs that the backwards of one source line retained."""
+    """The graphs that backward calls at one source line retained (`retain_graph=True`)."""
 
     by: RetainedBy
     count: int = 0  # number of retained graphs

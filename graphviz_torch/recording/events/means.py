@@ -31,7 +31,7 @@ _MAX_NODES = 4  # maximum number of nodes between the mask and the mean
 
 @dataclass(slots=True)
 class _CheckedMean:
-    """A mean of masked values, with counts of the mask's values that are still on a device."""
+    """A mean of masked values, and counts of the mask's values, which are still on a device."""
 
     place: CodePosition | None
     number: int  # sequence number of the node of the mean

@@ -55,7 +55,7 @@ from .nonfinite_origin import BackwardSnapshot, NonfiniteOrigin, read
 def take_snapshot(
     fns: Iterable[GradFn], outputs: Iterable[Any], activations: Iterable[Tensor]
 ) -> BackwardSnapshot | None:
-    """Return a snapshot of a backward's roots and saved tensors.
+    """Return counts of NaN and Inf in a backward's outputs and saved tensors.
 
     The result is None if all elements are finite, and while a CUDA graph is captured.
 
@@ -137,7 +137,9 @@ class _FirstNonfinite:
 
 
 def _names(program: Program, frame: FrameType | None) -> dict[int, str]:
-    """Return the names of tensors without a gradient in the frames of a backward, by storage id.
+    """Return names of variables whose tensors require no gradient, by id of the storage.
+
+    The frame that calls backward and its callers are searched.
 
     A name is followed by the line that assigned it: "advantage, set at train.py:41,".
     """

@@ -133,7 +133,7 @@ class BackwardSnapshot:
                 self._reasons[node][i] = next(numbers), self._reasons[node][i][1]
 
     def origin(self) -> NonfiniteOrigin | None:
-        """Return the origin of the first NaN or Inf; None if all elements are finite."""
+        """Return the node that computed the first NaN or Inf; None if all elements are finite."""
         known: dict[int, _Counts] = {}  # index of a node -> NaN and Inf in the node's results
         data: list[_Saved] = []
         for saved in self._saved:
@@ -188,7 +188,12 @@ class BackwardSnapshot:
         return NonfiniteOrigin(number, title, nan, inf, reason, origin, in_loss)
 
     def _nodes_before(self, first: int, known: Mapping[int, _Counts]) -> Iterator[int]:
-        """Yield a node and the upstream nodes whose results are unknown, latest first."""
+        """Yield a node, and the upstream nodes for whose results no counts are known, latest first.
+
+        Args:
+            first: id of the node.
+            known: counts of NaN and Inf in the results of nodes, by node id.
+        """
         stack, seen = [first], {first}
         while stack:
             stack.sort()
@@ -249,7 +254,7 @@ class BackwardSnapshot:
 
 
 def read(snapshots: Sequence[BackwardSnapshot]) -> None:
-    """Copy the flags of all snapshots, with one copy from each device."""
+    """Copy the flags of all snapshots to the CPU, with one copy from each device."""
     asked = [(each, *flags) for each in snapshots for flags in each.flags]
     rows = fetch([probe for _, probe, _ in asked])
     for (each, _, places), values in zip(asked, rows, strict=True):

@@ -53,7 +53,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _TermValues:
-    """The values of an addend in different steps."""
+    """The values of one addend of a sum of loss terms, in different training steps."""
 
     values: list[Probe] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)  # number of optimizer steps before each
@@ -87,7 +87,7 @@ class PairedTensors(Listener):
             _CHECKS[event.func](self, event)
 
     def shape(self, event: Called) -> None:
-        """Remember a result of `x[:, None]`, unsqueeze, or a reduction.
+        """Remember the result of `x[:, None]`, unsqueeze, or a reduction such as `sum`.
 
         Such a result has a dimension of size 1 on purpose, or is a vector that reduces a matrix.
         """
@@ -243,7 +243,14 @@ class PairedTensors(Listener):
         self._sums.append(_Sum(place, numbers))
 
     def _compare_value(self, place: CodePosition | None, i: int, term: Tensor, label: str) -> None:
-        """Keep the value of an addend, for a comparison with its values in other steps."""
+        """Keep the value of an addend, for a comparison with other training steps.
+
+        Args:
+            place: the source line of the sum.
+            i: index of the addend, 0 or 1.
+            term: the addend.
+            label: the user's name for the addend.
+        """
         known = self._values.get((place, i))
         if known is None:
             if len(self._values) >= _MAX_INTENDED:
@@ -279,7 +286,12 @@ class PairedTensors(Listener):
             self._check_values(place, known)
 
     def _check_values(self, place: CodePosition | None, known: _TermValues) -> None:
-        """Report an addend that had the same value in several steps."""
+        """Report an addend that had the same value in several training steps.
+
+        Args:
+            place: the source line of the sum.
+            known: the values of the addend so far.
+        """
         values = [row[0] for row in fetch(known.values) if row]
         known.differ = known.differ or any(
             not math.isclose(value, values[0], rel_tol=_ROUNDING) for value in values
@@ -293,7 +305,7 @@ class PairedTensors(Listener):
             del known.values[_MIN_EQUAL:], known.steps[:-1]
 
     def _check_unused(self, each: _Sum) -> None:
-        """Report a line whose sums no backward used, although a backward used one addend."""
+        """Report a line that sums losses, if backward used one addend but never the sum."""
         count = self._unused.get(each.place, 0)
         if count < 0 or each.place not in self._addends:
             return

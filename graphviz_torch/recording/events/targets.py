@@ -56,7 +56,10 @@ def _is_no_share(target: Tensor) -> Tensor:
 
 
 def _is_no_probability(target: Tensor) -> Tensor:
-    """Return a mask of values that are outside of [0, 1] or in a row whose sum exceeds 1."""
+    """Return a mask of targets that cannot be probabilities.
+
+    They are outside of [0, 1], or in a row whose sum exceeds 1.
+    """
     sums = torch.sum(target, min(1, TensorBase.dim(target) - 1), keepdim=True)
     return torch.logical_or(_is_no_share(target), torch.gt(sums, _SUMS_TO))
 
@@ -284,7 +287,7 @@ class Targets(Listener):
         rows: Sequence[Sequence[Any]],
         sizes: Sequence[int],
     ) -> None:
-        """Report calls of one optimizer step that average very different numbers of targets.
+        """Report loss calls before one optimizer step that average very unequal numbers of targets.
 
         Only calls that each have their own backward are compared.
         """
@@ -309,7 +312,12 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, name: 
 
 
 def _classes(target: Tensor, ignored: int) -> Tensor:
-    """Return the number of ignored targets, and the smallest and largest of the other targets."""
+    """Return the number of ignored targets, and the smallest and largest counted target.
+
+    Args:
+        target: class indices.
+        ignored: the class index that the loss ignores.
+    """
     skip = torch.eq(target, ignored)
     info = torch.iinfo(target.dtype)
     least = torch.amin(torch.masked_fill(target, skip, info.max))
@@ -318,7 +326,7 @@ def _classes(target: Tensor, ignored: int) -> Tensor:
 
 
 def _extremes(target: Tensor) -> Tensor:
-    """Return the same numbers as `_classes`, for a loss that cannot ignore targets."""
+    """Return [0, smallest target, largest target], for a loss that cannot ignore targets."""
     ends = torch.stack((torch.amin(target), torch.amax(target)))
     return torch.cat((torch.zeros(1, device=target.device), ends.float()))
 

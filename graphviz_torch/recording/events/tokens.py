@@ -64,7 +64,7 @@ class _PaddingUse:
 
 @dataclass(slots=True)
 class _Attention:
-    """A call of attention that has no mask and is not causal."""
+    """An attention call that has no mask and is not causal."""
 
     function: str
     place: CodePosition | None
@@ -324,9 +324,16 @@ def _masked_keys(mask: Any, shape: tuple[int, int], with_heads: bool) -> Tensor 
 
 
 def _inverted_mask(token: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
-    """Return [padding token, number of padding tokens]; the number is 0 for a correct mask.
+    """Return [padding token, number of padding tokens] if a mask is inverted.
+
+    The number is 0 for any other mask.
 
     The mask is inverted if it hides exactly the tokens that are not padding.
+
+    Args:
+        token: the padding token.
+        tokens: the tokens.
+        masked: True for each token that the mask hides.
     """
     padding = torch.eq(tokens, token)
     inverted = torch.all(torch.eq(masked, torch.logical_not(padding)))

@@ -107,7 +107,7 @@ def _forward_arguments(kind: Any) -> tuple[str, ...]:
 
 
 def _gradients(kind: Any) -> tuple[str, ...]:
-    """Return the gradient arguments of a custom Function's backward, if it reads none of them.
+    """Return the names of the gradients passed to a custom backward that reads none of them.
 
     Returns () if backward reads any of its gradients.
     """

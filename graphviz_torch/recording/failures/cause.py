@@ -64,9 +64,10 @@ def explain_failure(
 def _previous_run(
     resolver: Resolver, node: int, other: Backward, computed: Sequence[Computed]
 ) -> Cause:
-    """Return the Cause for a node that an earlier backward already ran.
+    """Return the `Cause` of a failure: an earlier backward already ran the node.
 
-    It has the last node that the graphs of both backwards share, and the next node downstream.
+    The cause names the last node that the graphs of both backwards share, and the next node
+    downstream.
 
     Args:
         resolver: finds the node ids and texts of the graph of the backward that failed.
