@@ -52,9 +52,8 @@ torchdiffeq / direct_euler / Neural differential equation
 nflows / real_nvp / Normalizing flow
     Coupling layers map data to a normal distribution; the loss is the negative
     log-likelihood.
-e3nn / gate / Equivariant network
-    Features rotate with their input: a gate scales each vector, and scalars have
-    activations.
+egnn-pytorch / egnn / Equivariant network
+    Messages depend on distances alone, so the positions that they move rotate with the input.
 neuralop / FNO / Fourier neural operator
     Each layer multiplies low frequencies of a field with weights, next to a pointwise
     convolution.
