@@ -39,7 +39,7 @@ Record = TypeVar("Record", bound=OptimizerRecord)
 
 
 class OptimizerLog(Generic[Record]):
-    """The records of the optimizers that step.
+    """The records of all optimizers that have stepped.
 
     Args:
         create: creates the record of an optimizer.

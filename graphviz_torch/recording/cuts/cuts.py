@@ -144,7 +144,7 @@ class Cuts(Listener):
                 cut.constructs = line_number(place) == line
 
     def on_region_end(self, event: RegionRan) -> None:
-        """Assign trails to the results of a compiled region that depend on cuts inside."""
+        """Assign a `Trail` (detached history) to results of a region that depend on cuts in it."""
         trails = InsideTrails(event)
         for cut, trail in trails.by_cut.items():
             record = inside_record(cut, event, self.program)

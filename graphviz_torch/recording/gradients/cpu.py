@@ -114,7 +114,7 @@ def has_finite_sum(tensor: Tensor) -> bool:
 
 
 def on_cpu(row: Tensor, elements: int) -> Numbers:
-    """Return the statistics of one gradient.
+    """Return the statistics (norm, mean and the like) of one gradient in CPU memory.
 
     Args:
         row: the gradient's elements, 1-D.

@@ -61,7 +61,7 @@ class CudaClock:
         self.abandon()
 
     def abandon(self) -> None:
-        """Discard running nodes, because the backward failed."""
+        """Discard the measurements of running nodes, because the backward failed."""
         self._running.clear()
 
     def seconds(self) -> dict[int, float]:

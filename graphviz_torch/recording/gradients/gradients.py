@@ -102,7 +102,7 @@ class GradientHooks:
             self._descriptions.describe_all()
 
     def fail(self) -> None:
-        """Discard the duration of the last node, because it raised an exception."""
+        """Discard the duration of the last node, because the node raised an exception."""
         if self._clock is not None:
             self._clock.abandon()
         if self._ran:
@@ -125,7 +125,7 @@ class GradientHooks:
                 self._descriptions.see((node, output_nr), gradient, kind)
 
     def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """Return the prehook for nodes of class `of` with these outputs, and its arguments.
+        """Return the hook that runs before nodes of class `of`, and the hook's arguments.
 
         The first item is the prehook. The others are its arguments after the node's id.
         """

@@ -71,7 +71,7 @@ _Group = tuple[TensorMeta, list[Where], list[Tensor]]  # gradients with equal me
 
 
 class PendingGradients:
-    """A queue of gradients with equal metadata.
+    """A queue of gradients of equal shape, dtype and device, to be reduced together.
 
     The queue is one flat list, because thousands of tuples would slow down Python's garbage
     collector. The engine's threads may add gradients at the same time. The key, version and tensor
@@ -158,7 +158,7 @@ class Descriptions:
         self._reduced: dict[torch.device, list[_Reduced]] = {}
 
     def kind(self, meta: TensorMeta) -> GradientClass:
-        """Return the class of gradients with this metadata."""
+        """Return the `GradientClass` (metadata and queue) for gradients of this metadata."""
         known = self._kinds.get(meta)
         if known is None:
             known = self._kinds[meta] = GradientClass(meta)
@@ -279,7 +279,7 @@ class Descriptions:
             self._found.update(zip(wheres, map(_new, repeat(GradientStats), rows), strict=True))
 
     def _describe_like(self, wheres: list[Where], gradients: list[Tensor]) -> None:
-        """Describe gradients of one tensor class and device.
+        """Compute the statistics of gradients of one tensor class and device.
 
         If any of the gradients has no readable elements, they are described one by one.
         """
@@ -316,7 +316,7 @@ class Descriptions:
             self._reduced.setdefault(found.tensors[0].device, []).append(reduced)
 
     def collect(self) -> dict[Where, GradientStats]:
-        """Return all statistics by key, after one copy from each device."""
+        """Return the statistics of all gradients by key, after one copy from each device."""
         for reduced in self._reduced.values():
             row: Any = None
             with _hide_operators():
@@ -358,7 +358,7 @@ class _hide_operators:
 
 
 def _without_repeats(found: Elements) -> tuple[Elements, int]:
-    """Return a gradient's elements without repetitions by `expand`, and their number."""
+    """Return a gradient's elements without repetitions by `expand`, and the repetition count."""
     if found.numel <= SMALL_GRADIENT:  # all elements are recorded as values
         return found, 1
     tensor, times = without_repeats(found.tensors[0])
@@ -366,7 +366,12 @@ def _without_repeats(found: Elements) -> tuple[Elements, int]:
 
 
 def _meta_and_extent(gradient: Tensor, found: Elements) -> tuple[TensorMeta, Extent]:
-    """Return the metadata of the described tensor, and the part of the gradient it covers."""
+    """Return the metadata of a gradient or of its local part, and which part was described.
+
+    Args:
+        gradient: the gradient.
+        found: the tensors that contain the gradient's elements.
+    """
     local = found.extent == "local part" and len(found.tensors) == 1
     return tensor_meta(found.tensors[0] if local else gradient), found.extent
 

@@ -38,7 +38,7 @@ _OTHER_TYPES = frozenset(
 
 @dataclass(slots=True)
 class _Average:
-    """A sampled weight of a possible average of the model, and the model's weight of that name."""
+    """A weight of a possible average of the model, and the model's weight of the same name."""
 
     name: str  # name of the variable that refers to the average
     ids: tuple[int, int]  # id() of the average's weight and of the model's weight
@@ -61,7 +61,7 @@ class Averages:
         self._reported: set[str] = set()
 
     def look(self, step: int, frame: FrameType) -> Iterator[WatchReport]:
-        """Yield a report for each candidate that does not follow the model.
+        """Yield a report for each average or target network that does not follow the model.
 
         Args:
             step: number of the step.

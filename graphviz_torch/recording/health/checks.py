@@ -154,7 +154,7 @@ class HealthChecks:
     def update(
         self, step: int, parameter: int, weight: float, change: float
     ) -> Iterator[WatchReport]:
-        """Check a sampled weight.
+        """Check the norm of a sampled weight, and how much a step changed it.
 
         Args:
             step: number of the step.
@@ -230,7 +230,7 @@ class HealthChecks:
         yield WatchReport(step, kind, text.format(listing(names)), names)
 
     def without_effects(self, report: WatchReport) -> Iterator[WatchReport]:
-        """Yield a report unless it is a consequence of an earlier report."""
+        """Yield a report, unless it is only a consequence of one that was made before."""
         told = self._causes.get(report.rule) if report.rule == "nonfinite-loss" else None
         if told is not None or any(
             report.rule in _EFFECTS.get(kind, ()) and report.step - step < _EFFECT_STEPS

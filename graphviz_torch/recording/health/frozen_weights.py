@@ -18,7 +18,7 @@ _SURE_STEPS = 20  # number of steps in which the suspect is sampled before the o
 
 
 class FrozenGroup(NamedTuple):
-    """Weights that no longer change."""
+    """A group of weights that no optimizer step changes any more."""
 
     parameters: list[int]
     # The last step known to have changed one of the weights, and the first step known to have
@@ -88,7 +88,7 @@ class FrozenWeights:
                 yield self._found()
 
     def skip(self, parameter: int) -> Iterator[FrozenGroup]:
-        """Skip a weight that cannot be sampled, and yield the unchanged ones if the search ends."""
+        """Skip a weight that cannot be sampled; if the search ends, yield the unchanged weights."""
         if self._others and parameter == self._others[-1]:
             self._others.pop()
             self._looked_at -= 1

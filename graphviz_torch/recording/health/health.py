@@ -115,7 +115,7 @@ class Health:
         self._cost += perf_counter() - began
 
     def tell(self, report: WatchReport) -> None:
-        """Pass on a report of another object, unless it is a consequence of an earlier report."""
+        """Pass on the report of another check, unless it is a consequence of an earlier one."""
         self._filter_and_report([report])
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
@@ -265,7 +265,12 @@ class Health:
             return {i: g for i in parameters if (g := found[i][1].grad) is not None}
 
     def _read(self, read: Callable[[], None], tensors: Iterable[Tensor]) -> None:
-        """Call `read` now, or at the next step if the tensors are on CUDA."""
+        """Call a function that reads tensors now, or at the next step if they are on CUDA.
+
+        Args:
+            read: the function.
+            tensors: the tensors that the function reads.
+        """
         if _on_cuda(tensors):
             self._waiting.append(read)
         else:

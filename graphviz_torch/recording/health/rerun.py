@@ -273,7 +273,7 @@ class NonfiniteRerun:
 
 
 def _can_be_repeated(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return True if a `training_step` can run again.
+    """Return True if a call of `training_step` with these arguments can run again.
 
     It cannot run again if there are other ranks, or if an argument is an iterator, from which it
     would read the next batch.

@@ -36,7 +36,12 @@ class RetainedGraphMarks:
         self._reported = False
 
     def mark(self, step: int, outputs: Sequence[Any]) -> None:
-        """Mark the graph of a backward with these outputs, at every `_MARK_EVERY`-th step."""
+        """Put a weak mark on the graph of a backward, at every `_MARK_EVERY`-th step.
+
+        Args:
+            step: number of the step.
+            outputs: roots of the backward.
+        """
         if self._reported or step % _MARK_EVERY:
             return
         for output in outputs:
@@ -46,7 +51,7 @@ class RetainedGraphMarks:
                 return
 
     def due(self, step: int) -> bool:
-        """Return True if the marks have to be checked in this step, by a call of `report`."""
+        """Return True if `report` has to check in this step whether marked graphs are alive."""
         return not (self._reported or step % _CHECK_EVERY)
 
     def report(self, step: int, frame: FrameType) -> Iterator[WatchReport]:

@@ -62,7 +62,7 @@ _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.de
 
 
 class CallArguments(Listener):
-    """Listener that records plain arguments of calls as attributes of the nodes."""
+    """Listener that records arguments such as numbers and flags as attributes of nodes."""
 
     needs = ("every_call",)
 
@@ -126,7 +126,7 @@ class CallArguments(Listener):
         self._calls, self._dropouts, self._data = {}, [], {}
 
     def node_columns(self, backward: Backward) -> Columns:
-        """Return the attributes of nodes: first the node's own attributes, then arguments."""
+        """Return the attributes of nodes: first the node's own, then arguments of the call."""
         known: Sequence[Attributes] = backward.reading.columns["attributes"]
         names: dict[Any, list[str]] = {}
         texts: dict[Any, Attributes] = {}
@@ -209,7 +209,7 @@ def _is_short(value: Any) -> bool:
 def _texts(
     names: Sequence[str], plain: Iterable[tuple[int | str, Any]], known: Attributes
 ) -> Attributes:
-    """Return plain arguments in the form "name=value".
+    """Return numbers, flags and the like among a call's arguments as "name=value".
 
     Args:
         names: names of the function's positional arguments.

@@ -27,7 +27,7 @@ _MIN_WRITES = 2  # a module counts as an average after this number of changes of
 
 @dataclass(slots=True)
 class _NormModule:
-    """An outermost module with batch norm, and the versions of its tensors at the first call."""
+    """An outermost module with batch norm, and version counters of tensors at its first call."""
 
     module: weakref.ref[Module]
     path: str
@@ -36,7 +36,10 @@ class _NormModule:
     buffer_version: int
 
     def writes(self) -> tuple[int, int]:
-        """Return how often the first parameter and the buffers were changed; -1 if freed."""
+        """Return how often the first parameter and the norm layer's buffers changed since then.
+
+        Both numbers are -1 if the module was freed.
+        """
         module, norm = self.module(), self.norm()
         parameter = None if module is None else next(module.parameters(), None)
         if norm is None or parameter is None:

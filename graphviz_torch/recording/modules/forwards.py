@@ -84,7 +84,7 @@ class _Forward:
 
 
 class _ComparedCall(NamedTuple):
-    """A call of an outermost module."""
+    """A call of an outermost module, to compare with calls in the other gradient mode."""
 
     module: str
     given: _ArgumentKey
@@ -166,7 +166,7 @@ class Forwards(Listener):
         self._pending.append(self._last)
 
     def _compare_call(self, module: str, lines: Lines, result: Tensor | None) -> None:
-        """Compare a call with the calls of this step in the other mode, with or without gradients.
+        """Compare a call with this step's calls in the other gradient mode (enabled or not).
 
         Args:
             module: path of the module that was called.
@@ -190,7 +190,7 @@ class Forwards(Listener):
             self._counts[lines] += 1
 
     def _look_at_repeats(self) -> None:
-        """Report calls without gradients that repeat all calls with gradients of a line."""
+        """Report no_grad calls that repeat all forwards that one line called with gradients."""
         line = self.program.line()
         for (module, first, second), found in self._repeats.items():
             steps = [step for step, *_ in found]
@@ -239,7 +239,11 @@ class Forwards(Listener):
         self._look_at_repeats()
 
     def _look_at_retained(self, used: Sequence[Lines]) -> None:
-        """Report lines whose forwards of several earlier steps are alive, and were never used."""
+        """Report lines whose forwards of several earlier steps are in memory, and never used.
+
+        Args:
+            used: call stacks of the forwards that a loss used.
+        """
         kept: dict[Lines, list[_Forward]] = {}
         for forward in self._pending:
             if forward.step < self.program.steps.count:
@@ -288,7 +292,7 @@ class Forwards(Listener):
         return known
 
     def _look_at_last(self) -> None:
-        """Set `was_read` of the last forward if the program has since read a value into Python.
+        """Set `was_read` of the last forward if a value (such as `.item()`) was read since.
 
         It is assumed that the value was computed from the forward's result.
         """

@@ -181,7 +181,7 @@ class TrainModes(Listener):
 
 
 def _parents(path: str) -> list[str]:
-    """Return a path and the paths of the modules around it, without the root."""
+    """Return a module's path and the paths of the modules that contain it, without the root."""
     parts = path.split(".")
     return [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
 

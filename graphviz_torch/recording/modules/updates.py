@@ -61,7 +61,7 @@ class _ElementSample(NamedTuple):
 
 @dataclass(slots=True)
 class _Count:
-    """The comparisons of one weight so far."""
+    """The results of comparing one weight before and after steps, still on its device."""
 
     parameter: Ref
     event: UnchangedParameters
@@ -154,7 +154,7 @@ class Updates(Listener):
         self._samples = []
 
     def _chosen(self, optimizer: Optimizer) -> Iterator[tuple[Tensor, float]]:
-        """Yield the parameters to sample at this step, with their learning rates."""
+        """Yield the parameters to sample before this optimizer step, with their learning rates."""
         record = self.program.steps.log.get(optimizer)
         if record is None:
             return

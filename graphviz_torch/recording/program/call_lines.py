@@ -20,7 +20,7 @@ def first_difference(first: Lines, second: Lines) -> int:
 
 
 def own_line(lines: Lines, used: Sequence[Lines]) -> CodePosition:
-    """Return the line to report for a discarded forward.
+    """Return the source line to report for a forward whose result the program discarded.
 
     This is the line that calls the module. If this line also calls used forwards, it is the line of
     the call stack at which the discarded forward differs from the used ones.

@@ -91,7 +91,7 @@ class CallStack:
 
     @property
     def module(self) -> str:
-        """Return the path of the module whose forward is running; "" for none and for the root."""
+        """Return the path of the innermost running module; "" for none and for the root."""
         return self._running[-1].names[0] if self._running else ""
 
     @property
@@ -105,7 +105,7 @@ class CallStack:
         return len(self._running) == 1
 
     def inputs(self) -> list[Tensor]:
-        """Return the live inputs of outermost calls since the last backward.
+        """Return those inputs of outermost module calls since the last backward that still exist.
 
         Calls without gradients enabled are ignored. A result of one call that the program passes to
         another call is an activation, and not an input.
@@ -120,7 +120,7 @@ class CallStack:
         self.on_call_without_node = None
 
     def on_release(self, event: None) -> None:
-        """Drop references to live nodes."""
+        """Drop the references to autograd nodes, so that they can be freed."""
         self.ends = []
 
     def forget_running(self) -> None:
@@ -128,11 +128,11 @@ class CallStack:
         self._running.clear()
 
     def begin_step(self) -> None:
-        """Restart the numbers of outermost calls at 1, after the graph of a backward was read."""
+        """Restart the numbers of outermost module calls at 1, after a backward's graph was read."""
         self._counts = {}
 
     def name_running(self) -> None:
-        """Add the running modules to the table again, after the table was cleared."""
+        """Add the running modules to the table of module paths again, after it was cleared."""
         for call in self._running:
             self._table.add(call.module, call.names[0])
 
@@ -185,14 +185,14 @@ class CallStack:
         self._origins.enter(number, names)
 
     def _name(self, module: Module, frame: FrameType) -> str:
-        """Return the name of a module that is not in the table; "" if it is the model."""
+        """Return a path for a module that has none yet; "" if the module is the model."""
         name = variable(module, frame)
         if len(self._table):
             return name or type(module).__name__
         return name if "." in name or has_another_model(module, frame) else ""
 
     def on_module_end(self, event: ModuleEnded) -> None:
-        """Remove a module call, and record the line of its nodes that no observed call created."""
+        """Remove a module call, and record a line for its nodes that no observed call created."""
         module, output, frame = event
         number = sequence_number()
         if number != self._origins.end:  # unobserved calls created nodes: use the module's line
@@ -216,7 +216,7 @@ class CallStack:
             self.ends = [end for _, tensor in given for end in gradient_edges_of(tensor)]
 
     def on_call_end(self, event: Called) -> None:
-        """Record the line and the call of the nodes that a call into torch created."""
+        """Record the source line and the function that created nodes, after a call into torch."""
         _, _, _, _, frame, start, end = event
         origins = self._origins
         if start != origins.end:
@@ -271,7 +271,7 @@ class CallStack:
 
     @not_compiled
     def nodes_without_call(self, start: int, frame: FrameType | None) -> None:
-        """Set the line of nodes with numbers below `start` that no observed call created.
+        """Set the source line of nodes with numbers below `start` that no observed call created.
 
         If the next call is in the forward of a custom Function, the nodes get the line that called
         the Function. If it is in the forward of a PyTorch module, they get the line that called the

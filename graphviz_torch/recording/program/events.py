@@ -26,7 +26,7 @@ _EAGER = 'ran without compiled code (compiled="eager"): values and times are tho
 
 
 class RecordingNotes:
-    """The notes of a recording as a whole, without duplicates."""
+    """The notes on a whole recording, such as "not recorded: ...", without duplicates."""
 
     def __init__(self) -> None:
         self.missed: dict[str, None] = {}  # "not recorded" notes of this step
@@ -38,7 +38,7 @@ class RecordingNotes:
         return (*((_EAGER,) if self._eager else ()), *self.missed)
 
     def ran_eager(self) -> None:
-        """Add a note that the program runs without its compiled code."""
+        """Add the note that the program runs eagerly, without its compiled code."""
         self._eager = True
 
     def begin_step(self) -> None:
@@ -73,7 +73,7 @@ class RecordingNotes:
 
 
 class TensorRecord(NamedTuple):
-    """The plain values of a tensor that an event mentions."""
+    """The metadata of a tensor that an event mentions; it keeps no tensor alive."""
 
     label: str
     tensor: TensorMeta
@@ -89,13 +89,13 @@ class TensorRecord(NamedTuple):
 
 
 class NodeLine(NamedTuple):
-    """A placeholder for the source line of a node, which is replaced when the graph is built."""
+    """A placeholder for the line that created a node; it becomes text when the graph is built."""
 
     number: int  # sequence number of the node
 
 
 class UserLine(NamedTuple):
-    """A placeholder for the text of a source line, which is written when the graph is built."""
+    """A placeholder that becomes the text "train.py:41" when the graph is built."""
 
     place: CodePosition | None  # None becomes ""
 

@@ -52,7 +52,7 @@ Versions = list[tuple[Tensor, int]]  # tensors that a call may change, with thei
 
 
 class _StepVersions(NamedTuple):
-    """The versions of an optimizer's parameters before and after a step."""
+    """The version counters of an optimizer's parameters before and after a step."""
 
     optimizer: weakref.ref[Optimizer]
     place: CodePosition | None
@@ -91,7 +91,7 @@ class Changes:
         self.read: set[int] = set()
 
     def on_call_start(self, event: Calling) -> None:
-        """Record the versions of the tensors that a call may change."""
+        """Record the version counters of the tensors that a call may change in place."""
         func, kwargs = event.func, event.kwargs
         if self._program_steps.is_own_call(event.frame):
             return
@@ -103,13 +103,13 @@ class Changes:
                 self._before.append((tensor, tensor._version))
 
     def on_call_end(self, event: Called) -> None:
-        """Record the changes that a call made."""
+        """Record the tensors that a call changed in place."""
         if self._before:
             before, self._before = self._before, []
             self._look(before, event)
 
     def on_call_error(self, event: Raised) -> None:
-        """Forget the tensors of a call that raised."""
+        """Forget the tensors that a call might have changed, because the call raised."""
         self._before = []
 
     def _look(self, versions: Versions, event: Called) -> None:
@@ -130,12 +130,12 @@ class Changes:
                     self._changes.append(InPlaceChange(*row, memory, *more))
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Record the versions of the parameters before an optimizer step."""
+        """Record the version counters of the parameters before an optimizer step."""
         optimizer, place = event.optimizer, self._place(event.frame)
         self._steps.append(_StepVersions(weakref.ref(optimizer), place, _versions(optimizer), []))
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Record the versions of the parameters after an optimizer step."""
+        """Record the version counters of the parameters after an optimizer step."""
         for step in reversed(self._steps):
             if step.optimizer() is event.optimizer:
                 step.after.extend(_versions(event.optimizer))
@@ -155,7 +155,7 @@ class Changes:
         self.read.clear()
 
     def changes_since(self, tensor: Tensor, version: int) -> list[InPlaceChange]:
-        """Return the changes from `version` to a tensor's current version, oldest first.
+        """Return the in-place changes of a tensor since its counter was `version`, oldest first.
 
         The list is empty if any of these changes is not known with certainty.
         """

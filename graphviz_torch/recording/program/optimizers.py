@@ -83,7 +83,7 @@ class StepLog:
         self.updated, self.held = None, set()
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
-        """Remove the step from the running steps."""
+        """Record that the optimizer step has ended."""
         self.log.on_optimizer_step_end(event)
         for i, step in enumerate(self.running):
             if step.optimizer is event.optimizer:
@@ -120,7 +120,7 @@ class StepLog:
 
 
 def closure_code(args: Iterable[Any]) -> CodeType | None:
-    """Return the code of the closure among a step's arguments; None if there is none."""
+    """Return the code object of the closure among an optimizer step's arguments, or None."""
     return next((code for value in args if (code := _code(value)) is not None), None)
 
 
@@ -166,5 +166,5 @@ class Scaling:
         self._scaler = None
 
     def scale(self) -> Probe | None:
-        """Return the factor as a tensor on its device; None if the loss was not scaled."""
+        """Return a probe of the GradScaler's factor; None if the loss was not scaled."""
         return None if self._scaler is None else loss_scale(self._scaler)

@@ -176,7 +176,7 @@ class ParameterTable:
         self.unknown_calls |= modules is None
 
     def path_inside(self, key: int, text: str, kind: str, above: str) -> str:
-        """Return the path of a module that a compiled graph called.
+        """Return the path from the model's root of a module that a compiled graph called.
 
         Args:
             key: id() of the module.
@@ -190,7 +190,11 @@ class ParameterTable:
         return path
 
     def was_called(self, parameter: str) -> bool:
-        """Return True if the forward of the parameter's module ran."""
+        """Return True if the forward of the module that owns a parameter ran.
+
+        Args:
+            parameter: name of the parameter.
+        """
         return parameter.rpartition(".")[0] in self._called
 
     def ran(self, path: str) -> bool:
@@ -222,9 +226,9 @@ class ParameterTable:
         return {id(parameter) for _, parameter in self.parameters()}
 
     def learns(self, module: Module) -> bool:
-        """Return True if any parameter of a module requires a gradient.
+        """Return True if a parameter of a module, or of modules added with it, requires grad.
 
-        The parameters of all modules that were added together with this module count, too.
+        `add` adds a module together with its submodules; the result is the same for each of them.
         """
         found = self._modules[id(module)][2].current_parameters()
         return any(parameter is not None and parameter.requires_grad for parameter in found)
@@ -298,7 +302,7 @@ class ParameterTable:
         self._replaced = []
 
     def _name(self) -> None:
-        """Name all parameters again.
+        """Name the current parameters of all modules again.
 
         Replaced parameters keep their names until the graph of the next backward has been read.
         """

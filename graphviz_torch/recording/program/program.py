@@ -140,7 +140,7 @@ class Program:
         leave_program(self.key)
 
     def is_here(self) -> bool:
-        """Return True if the caller runs in this program's thread and task."""
+        """Return True if the caller runs in the recorded thread, and in its asyncio task if any."""
         return self.key in active_programs() and get_ident() == self.thread
 
     @property
@@ -162,7 +162,7 @@ class Program:
         self.events.begin_backward()
 
     def on_graph_read(self, live: Any) -> None:
-        """Prepare for the next graph, after the graph of a backward was read.
+        """Restart module numbers for the next graph, after the graph of a backward was read.
 
         A call of autograd.grad with retain_graph, such as an inner step of MAML, does not restart
         the numbers of module calls, because the next graph contains the same calls.
@@ -188,7 +188,7 @@ class Program:
         self._began.append(sequence_number())
 
     def forget_modules(self) -> None:
-        """Drop the references to modules, because their calls are no longer observed.
+        """Drop the references to modules, because module calls are no longer observed.
 
         The key changes, so that a removed hook that is still running does not notify the program.
         """
@@ -203,7 +203,7 @@ class Program:
 
     @property
     def module(self) -> str:
-        """Return the path of the module whose forward is running; "" for none and for the root."""
+        """Return the path of the innermost running module; "" for none and for the root."""
         return self.stack.module
 
     @property

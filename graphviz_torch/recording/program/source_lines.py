@@ -49,7 +49,7 @@ def raising_position(error: BaseException, files: FileOwners) -> CodePosition | 
 
 
 def place_of(file: str, line: int) -> CodePosition:
-    """Return a position for a line of a file, if there is no code object for the line."""
+    """Return the `CodePosition` of a line in a file, for a line without a code object."""
     return (lambda: None).__code__.replace(co_filename=file, co_firstlineno=line), 0
 
 
@@ -220,7 +220,7 @@ class Origins(Generic[Line]):
             self._lines.append((start, end, line, call))
 
     def skip(self, end: int) -> None:
-        """Record that the lines of nodes below `end` are final, even if they are unknown."""
+        """Record that nodes below `end` keep their source lines, even if these are unknown."""
         self.end = end
 
     def source(self, number: int, text: Callable[[Line], str]) -> str:

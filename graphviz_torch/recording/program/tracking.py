@@ -47,7 +47,10 @@ class Trail:
         self.after: list[int] | None = None
 
     def nearest(self) -> Iterator[Any]:
-        """Yield the cuts of the history, nearest first."""
+        """Yield the cuts of the history, nearest first.
+
+        A cut is a call that passes no gradient, such as `detach`.
+        """
         met = {self}
         level = [self]
         while level:
@@ -59,7 +62,7 @@ class Trail:
 
 
 def with_predecessors(trails: Iterable[Trail]) -> list[Trail]:
-    """Return these trails and all of their predecessors, in reverse topological order."""
+    """Return these trails and all earlier ones they refer to, in reverse topological order."""
     order: list[Trail] = []
     met: set[Trail] = set()
     for start in trails:
@@ -97,7 +100,12 @@ class Tracker:
         self.used: dict[Trail, None] = {}  # trails of tensors that nodes used
 
     def add(self, tensor: Tensor, copy: UseObserver) -> None:
-        """Notify `copy` whenever a call uses a tensor, and when the tensor is freed."""
+        """Notify an observer of each call that uses a tensor, and when the tensor is freed.
+
+        Args:
+            tensor: the tensor, of which only a weak reference is kept.
+            copy: the observer, such as the record of a copy between devices.
+        """
         followed = self._follow(tensor)
         followed.copies = (*followed.copies, copy)
 
@@ -113,7 +121,10 @@ class Tracker:
         self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:
-        """Return the distinct trails of a call's arguments, and notify the tensors' observers."""
+        """Return the distinct trails (detached histories) of a call's arguments.
+
+        The observers of these tensors are notified of their use.
+        """
         found: dict[Trail, None] = {}
         known = self.known
         for tensor in given:
@@ -129,13 +140,18 @@ class Tracker:
         return found
 
     def use(self, behind: Iterable[Trail], numbers: Iterable[int]) -> None:
-        """Record that nodes with these sequence numbers used tensors with these trails."""
+        """Record that autograd nodes used tensors with these trails (detached histories).
+
+        Args:
+            behind: the trails.
+            numbers: sequence numbers of the nodes.
+        """
         for trail in behind:
             trail.after = [*(trail.after or ()), *numbers][-_MAX_USES:]
             self.used[trail] = None
 
     def forget_trails(self) -> None:
-        """Forget all trails, but go on notifying observers."""
+        """Forget all trails (detached histories), but continue to notify observers."""
         self.used = {}
         for key, found in list(self.known.items()):
             found.trail = None

@@ -70,7 +70,7 @@ class Accumulation(Listener):
     def _look_at(
         self, line: CodePosition | None, step: CodePosition | None, counts: Counter[int], now: int
     ) -> None:
-        """Report a step whose number of backwards differs from that of most other steps.
+        """Report an optimizer step with more or fewer backwards than most other steps.
 
         Args:
             line: the line that calls backward.

@@ -186,7 +186,7 @@ class ClearedGradients(Listener):
                 self._places[max(self._places)] = place
 
     def _remember(self) -> None:
-        """Continue with those gradients of the last recording that have not changed since."""
+        """Take over from the last recording those gradients that have not changed since."""
         kept = list(_between.values())
         _between.clear()
         for optimizer, storage, *before in kept:

@@ -69,7 +69,7 @@ class Retention(NamedTuple):
 
 
 class _Alive(NamedTuple):
-    """An earlier graph, with the marks on its nodes."""
+    """A graph of an earlier backward, with weak marks on some nodes that show if it is alive."""
 
     step: int  # number of optimizer steps before the graph's backward
     marks: Marks
@@ -88,7 +88,7 @@ class _BackwardsOfLine:
     holder_marks: Marks = field(default_factory=list)  # marks of nodes that the holder kept alive
 
     def previous_graphs(self, step: int, updated: Set[int], reached: Set[int]) -> list[_Alive]:
-        """Return the live graphs of earlier steps that reached the same optimized parameters.
+        """Return the graphs of earlier steps in memory that reached the same optimized parameters.
 
         Args:
             step: number of optimizer steps so far.
@@ -102,7 +102,7 @@ class _BackwardsOfLine:
 
 
 class GraphHistory(Listener):
-    """Listener that searches, at every backward, for live graphs of earlier backwards."""
+    """Listener that searches, at every backward, for earlier graphs that are still in memory."""
 
     needs = ("every_call",)
 
@@ -201,7 +201,7 @@ class GraphHistory(Listener):
         return "" if number is None else self.program.source(number)
 
     def _holder(self, marks: Mapping[int, _Mark], running: Container[GradFn]) -> _Holder:
-        """Return the tensor that keeps the graphs of the largest number of steps alive.
+        """Return the tensor that keeps the graphs of the most training steps alive.
 
         The result has the number None if no tensor keeps the graphs of several steps alive.
 
@@ -232,7 +232,7 @@ class GraphHistory(Listener):
 
 
 def _marks(graphs: list[_Alive]) -> dict[int, _Mark]:
-    """Return the marks of live graphs, by sequence number of the node."""
+    """Return the marks on nodes of graphs in memory, by sequence number of the node."""
     return {mark.number: mark for one in graphs for mark in one.marks}
 
 
@@ -247,7 +247,7 @@ def _step_count(holder: _Holder) -> int:
 def _steps_inside(
     nodes: Numbers, running: Container[GradFn], marks: Mapping[int, _Mark], first: int
 ) -> tuple[set[int], int | None]:
-    """Find the nodes of earlier steps that a backward is about to run.
+    """Find nodes from earlier training steps that a backward is about to run.
 
     Args:
         nodes: sequence numbers of the graph's nodes, in topological order.
@@ -293,7 +293,7 @@ def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> It
 
 
 def _mark_on(fn: GradFn, marks: Mapping[int, _Mark]) -> _Mark | None:
-    """Return the mark on a node; None if the node has no mark.
+    """Return the mark that was put on a node in an earlier step; None if it has no mark.
 
     The hook dictionaries are compared, because nodes of two threads may have the same number.
     """

@@ -85,7 +85,10 @@ class _Optimizer:
 
 @dataclass(slots=True)
 class _StateCounts:
-    """Steps with and without state, of all optimizers that have the same first parameter."""
+    """Numbers of steps with and without optimizer state (such as Adam's averages).
+
+    All optimizers with the same first parameter are counted together.
+    """
 
     name: str
     place: CodePosition | None
@@ -213,7 +216,7 @@ class OptimizerCalls(Listener):
         return found
 
     def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
-        """Return a new record for an optimizer, and check its groups, at its first step."""
+        """Return a record for an optimizer at its first step, and check its parameter groups."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)

@@ -47,14 +47,14 @@ class _LargestElements(NamedTuple):
     any_learns: Probe  # the mask's first value, which is for the largest gradient
 
     def has_changed(self, parameter: Tensor) -> Tensor:
-        """Return whether any element with a non-zero gradient has changed, as a boolean tensor."""
+        """Return a boolean tensor: whether any sampled element with a gradient has changed."""
         differ = torch.ne(_elements_at(parameter, self.places), self.values)
         return torch.any(torch.logical_and(differ, self.learns))
 
 
 @dataclass(slots=True)
 class _LineLosses:
-    """The losses for which one line calls backward."""
+    """The losses for which one source line calls backward."""
 
     first: Tensor | None  # the first value; None if a later value differed
     value: float  # the first value, if it was on the CPU

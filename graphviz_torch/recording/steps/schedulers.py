@@ -124,7 +124,7 @@ def note_restarted_schedules(
     optimizer: str,
     around: Sequence[CodeType],
 ) -> None:
-    """Report schedulers at their start, although their optimizer has loaded a state.
+    """Report schedulers at step 0, although their optimizer has loaded a checkpoint's state.
 
     Args:
         events: receives the events.
@@ -226,5 +226,5 @@ def _active(scheduler: LRScheduler) -> list[LRScheduler]:
 
 
 def _count(scheduler: LRScheduler) -> int:
-    """Return the number of steps of a scheduler, from a private attribute (2.13)."""
+    """Return how often a scheduler has stepped, from a private attribute (PyTorch 2.13)."""
     return int(getattr(scheduler, "_step_count", 0))

@@ -206,7 +206,7 @@ class StepEnds:
         return False
 
     def _take(self, parameters: Iterable[Tensor]) -> None:
-        """Record that the program reads the gradients of these parameters."""
+        """Record that the program reads gradients: it may update these parameters by hand."""
         self._read.update(storage_id(each) for each in parameters if each.is_leaf)
 
     def _on_step_start(self, event: Stepping) -> None:
@@ -226,7 +226,7 @@ class StepEnds:
             self._begin_tail(event.optimizer)
 
     def _before_capture(self) -> None:
-        """End the step before a CUDA graph capture, during which results cannot be read."""
+        """End the training step before a CUDA graph capture, in which no result can be read."""
         if self._optimizers:
             self._end()
 
@@ -240,12 +240,12 @@ class StepEnds:
             self._tail = _Tail(self._on_next_step, self._key)
 
     def _on_next_step(self) -> None:
-        """End the step, because the next step begins."""
+        """End the training step, because a call of the next training step begins."""
         if get_ident() == self._thread and self._tail is not None and not self._running:
             self._end()
 
     def _leave_tail(self) -> bool:
-        """Close the tail, and return True if there was one."""
+        """Stop searching for the next step's begin; return True if an optimizer has stepped."""
         found = bool(self._optimizers)
         self._optimizers.clear()
         tail, self._tail = self._tail, None

@@ -107,7 +107,7 @@ class CopyRecord:
         self.operation, self.label, self.library = operation, label, library
 
     def begin_step(self) -> None:
-        """Assign the copy to the training step that begins."""
+        """Assign a copy made after the last step, as of the next batch, to the new step."""
         self.prepares, self.moment, self.begun = False, 0, 0
 
     def time(self, seconds: float) -> None:
@@ -123,7 +123,7 @@ class CopyRecord:
         self.used = bool(self.used)
 
     def transfer(self, node: int | None, where: str, position: int) -> Transfer:
-        """Return the copy as a plain value.
+        """Return the record of the copy as a `Transfer`, without references to tensors.
 
         Args:
             node: the node in the graph to which the copy belongs, if any.
@@ -377,7 +377,7 @@ def _operation(frame: FrameType) -> str:
 
 
 def _node(copy: CopyRecord, resolver: Resolver) -> int | None:
-    """Return the id of a copy's node in this backward's graph; None if it has no node.
+    """Return the id of the node that a copy belongs to, in one backward's graph, or None.
 
     For a copy in backward, this is the node that backward was running. For others it is the node
     that the copy created.

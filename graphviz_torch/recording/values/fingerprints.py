@@ -92,7 +92,7 @@ class Fingerprints(Generic[Key]):
             )
 
     def _large(self, tensor: Tensor) -> Tensor:
-        """Return the twelve numbers of a large tensor, as [1, 12]. It is read in blocks of rows."""
+        """Return the twelve fingerprint numbers of a large tensor, as a tensor of shape [1, 12]."""
         columns = tensor.shape[-1]
         rows, wide = TensorBase.reshape(tensor, -1, columns), _wide(tensor.dtype)
         vectors = self._vectors.for_shape(tensor.shape, TensorBase.new_empty(rows, 0, dtype=wide))
@@ -139,7 +139,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _numbers(rows: Tensor, vectors: Vectors) -> Tensor:
-    """Return twelve numbers for each of n matrices, as a tensor [n, 12].
+    """Return the twelve fingerprint numbers of each of n matrices, as a tensor [n, 12].
 
     The numbers are projections on the vectors, norms, extremes, and the sum of cubes.
 

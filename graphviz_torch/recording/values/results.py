@@ -111,7 +111,7 @@ def _tuple(row: dict[int, Fingerprint]) -> tuple[Fingerprint | None, ...]:
 
 
 def _sample(leaf: Tensor) -> Tensor:
-    """Return every k-th row and column of a large leaf, or all of a smaller leaf."""
+    """Return every k-th row and column of a large leaf; a smaller leaf is returned whole."""
     if not is_dense(leaf) or TensorBase.numel(leaf) <= _MAX_LEAF:
         return leaf
     step = math.ceil(math.sqrt(TensorBase.numel(leaf) / _MAX_LEAF))
