@@ -25,9 +25,11 @@ _HEAD = """\
 # Forty architectures
 
 Each picture shows one training step of a model that another project wrote, drawn by
-`draw_graph(recording)` without any option. The sizes are small and the weights random. If a model
-computes no loss itself, the loss is the mean square of its results, in the frame `loss_of`. A click
-opens a picture in full size. The [gallery](gallery.md) has well-known models, and
+`draw_graph(recording)` without any option. The sizes are small and the weights random. A click
+opens a picture in full size.
+
+If a model computes no loss itself, the loss is the mean square of its results, in the frame
+`loss_of`. The [gallery](gallery.md) has well-known models, and
 [Models that were recorded](models.md) lists all that were tried.
 
 `python -m tests.bench.foreign gallery docs/architectures SOURCE ...` draws the pictures.
