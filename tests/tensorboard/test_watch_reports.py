@@ -288,3 +288,19 @@ def test_an_ignored_rule_is_not_reported_and_a_mistyped_one_raises() -> None:
     assert watching.reports == []
     with pytest.raises(ValueError, match="Did you mean 'nonfinite-loss'"):
         watch(model, ignore=["nonfinite-los"])
+
+
+def test_a_loss_in_a_function_transform_is_not_read_and_causes_no_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "graphviz_torch")
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    weights = {name: weight.detach() for name, weight in model.named_parameters()}
+
+    def loss(weights: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, (x,)).square().sum()
+
+    with watch(model):
+        each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(2, 3))
+    assert each["0.weight"].shape == (2, 4, 3)
+    assert caplog.messages == []

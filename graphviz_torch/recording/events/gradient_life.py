@@ -137,6 +137,11 @@ class GradientLife(Listener):
         if call.accumulates and not backward.failed:
             self._has_run = True
             reached = backward.reached & self.program.table.every()
+            if self._stepped and reached != backward.reached:
+                # `fully_shard` copies gradients of unsharded parameters to the shards, which the
+                # graph does not contain. A shard has a new gradient that it has not used yet.
+                shards = (p for _, p in self.program.parameters() if hasattr(p, "_local_tensor"))
+                self._stepped.difference_update(map(id, shards))
             self._on_gradients(set(reached), call.loss_scale is not None, call.place)
 
     def _on_gradients(self, reached: set[int], scaled: bool, place: CodePosition | None) -> None:

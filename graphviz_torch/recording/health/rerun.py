@@ -36,7 +36,7 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import EngineCalled
 from ...internals.hooks.modes import unseen_calls
 from ...internals.replay.sandbox import Sandbox
-from ...internals.tensors.memory import elements
+from ...internals.tensors.memory import elements, has_memory
 from ...internals.tensors.pytree import flatten, tensors
 from ...tracing.tracer import collect_nodes
 from ..events.nonfinite import take_snapshot
@@ -300,12 +300,15 @@ def _outputs(result: Any) -> list[Any]:
 
 
 def _number(output: Any) -> list[float]:
-    """Return the value of a loss in a list; [] if reading the value would wait for a device."""
+    """Return the value of a loss in a list.
+
+    Return [] if reading the value would wait for a device, or if the loss has no memory, as in
+    `torch.func.vmap`.
+    """
     if not isinstance(output, Tensor) or TensorBase.numel(output) != 1 or output.dtype.is_complex:
         return []
-    if type(output) is Tensor and output.is_cpu:
-        return [TensorBase.item(output)]
-    return [TensorBase.item(each) for each in elements(output).tensors if each.is_cpu]
+    parts = [output] if type(output) is Tensor else elements(output).tensors
+    return [TensorBase.item(each) for each in parts if each.is_cpu and has_memory(each)]
 
 
 def _name(path: str) -> str:

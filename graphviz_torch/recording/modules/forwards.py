@@ -148,6 +148,8 @@ class Forwards(Listener):
         if self._began < 0:
             return
         start, self._began = self._began, -1
+        if torch._C._get_tracing_state() is not None:
+            return  # sizes are tensors, which cannot be compared without changing the trace
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
         module = self.program.module

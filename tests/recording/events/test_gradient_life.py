@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed as dist
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
@@ -167,3 +168,19 @@ def test_a_step_with_what_another_optimizers_loss_left_is_noted(
     assert not any(node.note for node in graph.nodes)  # "not recorded: ..."
     lines = [tuple(map(players.lines.get, (f.where, f.second, f.stepped))) for f in found]
     assert [(*line, f.times) for line, f in zip(lines, found, strict=True)] == expected
+
+
+def test_shards_that_are_clipped_between_backward_and_step_are_clipped_in_time() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        training = Training()
+        fully_shard(training.model)
+        training.optimizer = torch.optim.SGD(training.model.parameters(), lr=0.1)
+        healthy = training.run("backward norm step clear backward norm step")
+        late = training.run("clear backward step norm")
+    finally:
+        dist.destroy_process_group()
+    assert "after the step" not in [moment for _, moment, _ in clips(healthy)]
+    assert clips(late) == [("clip_grad_norm_", "after the step", 1)]

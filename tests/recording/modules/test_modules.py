@@ -6,6 +6,7 @@ import importlib
 import inspect
 import subprocess
 import sys
+import warnings
 import weakref
 from contextlib import suppress
 from copy import deepcopy
@@ -444,3 +445,13 @@ def test_a_module_that_gets_its_first_parameter_in_its_forward_is_named() -> Non
         for _ in range(2):
             late(nn.ReLU()(body(torch.randn(2, 4)))).sum().backward()
     assert "late.scale" in {p.name for p in recording.graph.parameters}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_trace_by_jit_in_a_recording_compares_no_sizes() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    with record(), warnings.catch_warnings():
+        model(torch.ones(2, 3)).sum().backward()
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        traced = torch.jit.trace(model, torch.ones(2, 3), check_trace=False)
+    assert str(traced.inlined_graph).count("aten::") == 2
