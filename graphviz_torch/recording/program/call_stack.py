@@ -151,6 +151,8 @@ class CallStack:
             path = table.call(module) or ""
         counts, scope, below = self._counts, "", path
         if running:
+            outer = running[-1]
+            path = below = table.path_in(outer.module, outer.names[0], module, path)
             for call in reversed(running):
                 # The new scope extends the scope of the innermost running call whose path is a
                 # prefix of this module's path.

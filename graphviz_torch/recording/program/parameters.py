@@ -57,6 +57,7 @@ class ParameterTable:
         self._paths: set[str] = set()  # paths of all modules
         self._counts: dict[str, int] = {}  # "head" -> 2 if the last path for it was "head_2"
         # Cached result of `classes`, and the number of modules when it was computed.
+        self._other_paths: dict[str, Module] = {}  # further paths of shared activations
         self._classes: tuple[int, Mapping[str, str]] | None = None
         self._called: dict[str, None] = {}  # paths of the modules whose forward ran
         # True if a compiled graph may have called unknown modules.
@@ -142,12 +143,36 @@ class ParameterTable:
 
     def classes(self) -> Mapping[str, str]:
         """Return for each path the classes of the modules from the root to this path, as text."""
-        if self._classes is None or len(self._modules) != self._classes[0]:
+        known = len(self._modules) + len(self._other_paths)
+        if self._classes is None or known != self._classes[0]:
             # A compiled module is shown with the class of the module that it wraps.
             own = [row for row in self._modules.values() if "_orig_mod" not in row[0]._modules]
             named = [(path, module) for module, path, _ in own]
-            self._classes = len(self._modules), classes_along(named)
+            named += self._other_paths.items()
+            self._classes = known, classes_along(named)
         return self._classes[1]
+
+    def path_in(self, outer: Module, above: str, module: Module, path: str) -> str:
+        """Return the path of a module that another module calls.
+
+        Several modules may share one activation, such as a default argument `nn.Tanh()`. It is then
+        named after the module that calls it, because it has no parameters that belong elsewhere.
+
+        Args:
+            outer: the module that calls `module`.
+            above: path of `outer`.
+            module: the called module.
+            path: the first path of `module`.
+        """
+        if not above or path.startswith(f"{above}."):
+            return path
+        if module._parameters or module._buffers or module._modules:
+            return path
+        names = [name for name, child in outer._modules.items() if child is module]
+        if names:
+            path = f"{above}.{names[0]}"
+            self._other_paths[path] = module
+        return path
 
     def call(self, module: Module) -> str | None:
         """Record that a module's forward runs, and return the module's path; None if unknown."""

@@ -128,6 +128,26 @@ def test_a_shared_module_goes_by_its_first_name() -> None:
     assert scopes == [("addmm", "first"), ("addmm", "first#2"), ("relu", "blocks.1")]
 
 
+class Gated(nn.Module):
+    def __init__(self, gate: nn.Module) -> None:
+        super().__init__()
+        self.linear, self.gate = nn.Linear(2, 2), gate
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.gate(self.linear(x))
+        return result
+
+
+def test_an_activation_that_modules_share_is_named_after_the_module_that_calls_it() -> None:
+    gate = nn.Tanh()
+    model = nn.Sequential(Gated(gate), Gated(gate))
+    with record(model) as recording:
+        model(torch.ones(1, 2)).sum().backward()
+    found = [node for node in recording.graph.nodes if node.operation == "tanh"]
+    assert [node.module for node in found] == ["0.gate", "1.gate"]
+    assert {node.module_class for node in found} == {"Gated/Tanh"}
+
+
 def test_a_module_outside_the_model_goes_by_its_variable_or_its_class() -> None:
     model, criterion = Twice(), nn.MSELoss()
     for given, outside, name in ((None, criterion, "criterion"), (model, nn.MSELoss(), "MSELoss")):
