@@ -271,7 +271,12 @@ def attribute(node: Node, name: str) -> str:
 
 
 def number(node: Node, name: str) -> int | None:
-    """Return the only integer in a node's attribute; None if there is none or more than one."""
+    """Return the only integer in a node's attribute; None if there is not exactly one.
+
+    Args:
+        node: the node.
+        name: name of the attribute, such as "dim".
+    """
     found = numbers(node, name)
     return found[0] if len(found) == 1 else None
 

@@ -35,7 +35,7 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
 def averages(graph: Graph) -> dict[str, Collective]:
-    """Return the last collective that reduces each parameter's gradient, by parameter name."""
+    """Return, by parameter name, the last collective that reduces the gradient over ranks."""
     return {
         name: each
         for each in graph.collectives
@@ -129,12 +129,12 @@ class Reading:
 
     @cached_property
     def inputs(self) -> list[list[Edge]]:
-        """The edges into each node."""
+        """For each node, the edges that end at it."""
         return self.graph.inputs()
 
     @cached_property
     def users(self) -> list[list[Edge]]:
-        """The edges out of each node."""
+        """For each node, the edges that begin at it."""
         return self.graph.users()
 
     @cached_property
@@ -303,7 +303,7 @@ class Reading:
         return {node: last for node, last in found if nodes[last].name != _SINK}
 
     def events(self, kind: type[Kind]) -> list[Kind]:
-        """Return the events of one class."""
+        """Return the graph's events (recorded facts that rules read) of one class."""
         return [event for event in self.graph.events if isinstance(event, kind)]
 
     @cached_property
@@ -357,12 +357,22 @@ class Reading:
         return f"{value.title} in {value.module}" if value.module else value.title
 
     def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
-        """Return the shape, dtype and device of a node's output; None if unknown."""
+        """Return the shape, dtype and device of a node's output; None if unknown.
+
+        Args:
+            node: id of the node.
+            output_nr: index of the output.
+        """
         outputs = self.graph.nodes[node].outputs
         return outputs[output_nr] if output_nr < len(outputs) else None
 
     def stats(self, node: int, output_nr: int = 0) -> GradientStats | None:
-        """Return the statistics of the gradient at a node's output; None if not recorded."""
+        """Return the statistics of the gradient of a node's output; None if not recorded.
+
+        Args:
+            node: id of the node.
+            output_nr: index of the output.
+        """
         gradients = self.graph.nodes[node].grad_outputs
         return gradients[output_nr] if output_nr < len(gradients) else None
 

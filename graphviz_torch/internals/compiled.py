@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule
 
 
 def is_region(kind: type) -> bool:
-    """Return True if `kind` is the node class of a region compiled by `torch.compile`."""
+    """Return True if `kind` is the autograd node class of code that `torch.compile` compiled."""
     forward: Any = getattr(kind, "_forward_cls", None)
     return (
         kind.__name__ == "CompiledFunctionBackward"
@@ -33,7 +33,11 @@ def is_compiled(module: Any) -> bool:
 
 
 def backward_graph(kind: type) -> Graph | None:
-    """Return the backward graph of a compiled region, given its node's class; None if unknown."""
+    """Return the FX graph of a compiled region's backward; None if it is unknown.
+
+    Args:
+        kind: the class of the region's autograd node.
+    """
     forward: Any = kind._forward_cls  # type: ignore[attr-defined]
     module = getattr(getattr(forward, "_lazy_backward_info", None), "bw_module", None)
     return module.graph if isinstance(module, GraphModule) else None

@@ -213,7 +213,7 @@ def caller_frame() -> FrameType | None:
 
 
 def local_variables(frame: FrameType, without: frozenset[type] = frozenset()) -> dict[str, Any]:
-    """Return the variables of a frame by name, in the order in which they were bound.
+    """Return a frame's variables as name -> value, in the order in which they were bound.
 
     If the frame runs a function, the globals that the function reads follow. Names that start with
     "_" and names that are not identifiers are left out.
@@ -304,7 +304,12 @@ def _wrap(theirs: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _caller(frame: FrameType | None, codes: set[CodeType]) -> FrameType | None:
-    """Return the frame that called torch, given the `frame` in which a mode handles the call."""
+    """Return the frame that called torch, while a torch function or dispatch mode handles it.
+
+    Args:
+        frame: the innermost frame of the mode.
+        codes: code objects of the methods by which our modes handle calls.
+    """
     while frame is not None and frame.f_code in codes:
         frame = frame.f_back
         if frame is not None and frame.f_code is overrides.handle_torch_function.__code__:
@@ -322,19 +327,25 @@ _suspended: ContextVar[frozenset[object] | None] = ContextVar("graphviz_torch_as
 
 
 def enter_program(program: object) -> None:
-    """Mark this context, and tasks created in it from now on, as belonging to `program`."""
+    """Mark this `contextvars` context as belonging to a recorded program.
+
+    Tasks that are created in the context from now on belong to the program, too.
+
+    Args:
+        program: key of the recorded program.
+    """
     _programs.set(active_programs() | {program})
 
 
 def leave_program(program: object) -> None:
-    """Undo `enter_program`: this context does not belong to `program` any more."""
+    """Undo `enter_program`: this `contextvars` context no longer belongs to `program`."""
     _programs.set(active_programs() - {program})
     if (aside := _suspended.get()) is not None:
         _suspended.set(aside - {program})
 
 
 def leave_programs() -> None:
-    """Leave all programs in this context. Call it in a copied context, not in the user's own."""
+    """Undo `enter_program` for all recorded programs of this `contextvars` context."""
     _programs.set(frozenset())
 
 
@@ -345,6 +356,6 @@ def suspend_programs() -> None:
 
 
 def resume_programs() -> None:
-    """Resume the suspended programs, except those that have ended since."""
+    """Resume the recordings that `suspend_programs` suspended, except those that have ended."""
     _programs.set(active_programs() | (_suspended.get() or frozenset()))
     _suspended.set(None)

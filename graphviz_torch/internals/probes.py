@@ -39,7 +39,7 @@ def run_unobserved(function: Callable[..., Result], *args: Any) -> Result:
 
 
 class Probe:
-    """A few numbers, which are read at once on the CPU, and by `fetch` on other devices.
+    """A few numbers of a tensor: on the CPU they are read at once, elsewhere by `fetch`.
 
     Args:
         numbers: a tensor of the numbers, computed inside `unobserved()`.

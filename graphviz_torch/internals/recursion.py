@@ -50,7 +50,7 @@ class RaisedRecursionLimit:
 
 
 def _note_own_limit() -> None:
-    """Store the program's limit before the first instance opens."""
+    """Store the recursion limit of the program before the first instance raises it."""
     global _limit, _raised
     # A limit that we set is still there if `close` could not lower it.
     if not _open and sys.getrecursionlimit() != _raised:

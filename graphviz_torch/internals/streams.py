@@ -44,7 +44,7 @@ def on_stream(device: int, stream: int) -> AbstractContextManager[Any]:
 
 
 def wait_for(device: int, stream: int) -> None:
-    """Make the current stream wait for all work submitted to `stream` so far."""
+    """Make the current stream of a device wait for the work submitted to `stream` so far."""
     if stream != current_stream(device):
         torch.cuda.current_stream(device).wait_stream(_stream(device, stream))
 

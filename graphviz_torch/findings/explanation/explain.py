@@ -69,7 +69,7 @@ def explain(graph: GraphLike, target: str | int | None = None) -> GradientPath |
 
 
 def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]) -> GradientPath:
-    """Return the path from the loss to the cut before the target, if a cut is known.
+    """Return the path from the loss to the cut (such as detach) before the target, if known.
 
     Args:
         reading: the graph.
@@ -91,7 +91,13 @@ def _path_to_cut(reading: Reading, name: str, node: int | None, paths: list[int]
 
 
 def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
-    """Return the cut between the loss and a parameter or node; None if no such cut is known."""
+    """Return the cut (a call such as detach) between the loss and a target; None if unknown.
+
+    Args:
+        reading: the graph.
+        name: name of the target, which is a parameter or node.
+        node: node of the target; None if it is not in the graph.
+    """
     known = (cut for cut, parameter in match_cuts(reading) if parameter.name == name)
     cuts = reading.graph.cuts if node is not None else ()
     upstream_of = (cut for cut in reversed(cuts) if node in upstream(reading, cut.before, set()))
@@ -99,7 +105,12 @@ def _cut(reading: Reading, name: str, node: int | None) -> Cut | None:
 
 
 def _reason_unreached(reading: Reading, name: str) -> str:
-    """Return why no path leads to a parameter or node, although no cut before it is known."""
+    """Return why no path leads to a parameter or node, if no cut (such as detach) explains it.
+
+    Args:
+        reading: the graph.
+        name: name of the parameter or node.
+    """
     parameter = next((p for p in reading.graph.parameters if p.name == name), None)
     if parameter is not None and not parameter.requires_grad:
         return "it is frozen (requires_grad is False)."
@@ -110,7 +121,7 @@ def _reason_unreached(reading: Reading, name: str) -> str:
 
 
 def _untracked_module(reading: Reading, name: str) -> Untracked | None:
-    """Return the module call without a node that used a parameter; None if there is none."""
+    """Return the module call that used a parameter but created no autograd node, or None."""
     rows = [row for row in reading.graph.untracked if row.kind == "module"]
     return next((row for row in rows if name.startswith(f"{row.label}.")), None)
 

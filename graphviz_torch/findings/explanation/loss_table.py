@@ -135,7 +135,7 @@ def loss_table(graph: Graph) -> LossTable:
 
 
 def _names(graph: Graph) -> dict[str, str]:
-    """Return the name of each parameter's network, by the parameter's name."""
+    """Return, by name of a parameter, the name of the network that has the parameter."""
     firsts = {p.name: p.name.rpartition(".")[0].partition(".")[0] for p in graph.parameters}
     few = len(set(firsts.values())) <= _MAX_NETWORKS
     return {name: first if first and few else "the model" for name, first in firsts.items()}

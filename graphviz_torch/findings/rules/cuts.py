@@ -159,7 +159,7 @@ def cut_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def cause_text(cut: Cut) -> str:
-    """Return the call that made a cut, such as "detach()" or "an integer cast"."""
+    """Return a phrase for the call that made a cut: "detach()", "an integer cast"."""
     return _CAUSE_TEXT.get(cut.how, f"{cut.how}()")
 
 
@@ -175,7 +175,7 @@ def to_learn(reading: Reading) -> list[Parameter]:
 
 
 def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
-    """Yield each parameter whose missing gradient a cut explains, together with the cut."""
+    """Yield each parameter without a gradient, with the cut (such as detach) that explains it."""
     missing = [
         p
         for p in reading.without_gradient
@@ -205,13 +205,13 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
 
 
 def is_from_fixed(reading: Reading, cut: Cut) -> bool:
-    """Return True if the cut tensor depends only on untrained parameters, such as a teacher's."""
+    """Return True if a detached tensor depends only on untrained parameters (a teacher's)."""
     sources = _source_parameters(reading, cut)
     return bool(sources) and all(p.stepped is False for p in sources)
 
 
 def _source_parameters(reading: Reading, cut: Cut) -> list[Parameter]:
-    """Return the parameters that the cut tensor was computed from."""
+    """Return the parameters from which the tensor that a cut detached was computed."""
     nodes = upstream(reading, cut.before, set())
     return [p for p in reading.graph.parameters if p.node in nodes]
 
@@ -297,7 +297,7 @@ def _is_copy(reading: Reading, parameters: list[Parameter]) -> bool:
 
 
 def _advice(reading: Reading, cut: Cut, parameters: list[Parameter], severity: Severity) -> str:
-    """Return the advice on a cut; "" if the cut may be intended."""
+    """Return the advice on a cut (such as detach); "" if the cut may be intended."""
     if not reading.loss_has_no_grad and (
         severity == "info" or passes_straight(reading, cut) or _goes_straight_to_loss(reading, cut)
     ):
@@ -328,7 +328,7 @@ def passes_straight(reading: Reading, cut: Cut) -> bool:
 
 
 def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
-    """Return True if no layer is between the cut and the loss.
+    """Return True if no layer is between a cut (such as detach) and the loss.
 
     The cut tensor is then a target, such as a teacher's output, an advantage or a sampled action.
     """
@@ -385,7 +385,7 @@ def _common_module(parameters: list[Parameter]) -> str:
 
 
 def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> list[str]:
-    """Return the paths of modules with these parameters in which no parameter got a gradient.
+    """Return the paths of modules around these parameters in which none got a gradient.
 
     If no parameter got a gradient in the innermost module that contains all these parameters, only
     its path is returned. Otherwise, the path of the outermost module without a gradient around each

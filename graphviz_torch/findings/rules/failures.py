@@ -503,7 +503,7 @@ def _origin(reading: Reading, other: Cause) -> str:
 
 
 def _advice_on_carried(other: Cause) -> str:
-    """Return advice on a tensor through which a backward reaches a graph that has already run."""
+    """Return advice on a tensor that connects a new graph to one that backward already ran."""
     name = other.label
     detached = f"{name} = {name}.detach()" if name.isidentifier() else "detach()"
     if (other.in_loop or not other.where) and other.operation != "grad":

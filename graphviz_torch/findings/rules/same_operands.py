@@ -118,7 +118,13 @@ def _part(reading: Reading, node: int) -> Node | None:
 
 
 def _key(reading: Reading, node: int, known: dict[int, Hashable]) -> Hashable:
-    """Return a value that is equal for nodes that compute the same values."""
+    """Return a hashable key that is equal for nodes that compute the same values.
+
+    Args:
+        reading: the graph.
+        node: id of the node.
+        known: cache of the keys by node id, to which this call adds.
+    """
     if node not in known:
         value, edges = reading.graph.nodes[node], reading.inputs[node]
         known[node] = node

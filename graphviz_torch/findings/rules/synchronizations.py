@@ -238,6 +238,6 @@ def _is_used_on_own_device(reading: Reading, leaf: int) -> bool:
 
 
 def _is_same_read(one: Transfer, other: Transfer) -> bool:
-    """Return True if two transfers are the same call at the same line, in different steps."""
+    """Return True if two copies come from one call at one source line, in different steps."""
     keys = [(each.where, each.operation, each.kind, each.library) for each in (one, other)]
     return keys[0] == keys[1]

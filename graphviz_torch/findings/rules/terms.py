@@ -195,7 +195,7 @@ def term_added_twice(reading: Reading) -> Iterator[Finding]:
 
 
 def _given(reading: Reading, node: int) -> list[TensorMeta]:
-    """Return the metadata of a node's inputs, without unknown ones."""
+    """Return shape, dtype and device of each input of a node; unknown inputs are left out."""
     metas = (reading.meta(edge.source, edge.output_nr) for edge in reading.inputs[node])
     return [meta for meta in metas if meta is not None]
 
@@ -278,7 +278,7 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
 
 def _learns_uncut(reading: Reading, cut: Cut) -> bool:
-    """Return True if the loss also uses the tensor without the cut.
+    """Return True if the loss also uses the tensor that a cut detached, without the cut.
 
     The two losses of a codebook are an example: each of them detaches a different side.
     """
@@ -397,7 +397,12 @@ def terms_of(reading: Reading, root: int) -> list[int]:
 
 
 def _linear(reading: Reading, roots: list[int]) -> set[int]:
-    """Return the linear operations on tensors of one element, from the roots back to the terms."""
+    """Return the linear operations on one-element tensors between a loss and its terms.
+
+    Args:
+        reading: the graph.
+        roots: nodes of the loss, from which the search starts.
+    """
     nodes = reading.graph.nodes
     found: set[int] = set()
     stack = list(roots)

@@ -433,7 +433,7 @@ def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfe
 
 
 def _data_key(reading: Reading, transfer: Transfer) -> object:
-    """Return a key that is equal for transfers of the same data; None if unknown."""
+    """Return a key that is equal for copies (between devices) of the same data, or None."""
     if transfer.data is not None:
         return transfer.data
     edges = reading.inputs[transfer.node] if transfer.node is not None else []

@@ -25,7 +25,7 @@ from ..hooks.watch import Replacement, Row
 
 
 class Break(NamedTuple):
-    """A graph break, which ended a graph."""
+    """A graph break: code that Dynamo could not compile, at which it ended a graph."""
 
     reason: str  # Dynamo's message: the cause in the first line, then explanations, hints, a URL
     lines: tuple[tuple[str, int], ...]  # (file, line) in the program, outermost first
@@ -43,10 +43,10 @@ class Trace(Protocol):
     """Callbacks invoked while Dynamo traces one graph."""
 
     def on_operation_start(self, operands: list[Tensor]) -> None:
-        """Receive the tensor arguments of an operation before it runs."""
+        """Receive the tensor arguments of a traced operation before it runs."""
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Receive an operation that has run.
+        """Receive a traced operation that has run, with its results.
 
         Args:
             function: the called function.
@@ -62,7 +62,7 @@ class Trace(Protocol):
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Receive a custom `autograd.Function` that the graph applies as one operation."""
+        """Receive a custom `autograd.Function`, which the traced graph applies as one operation."""
 
     def on_operand_order(self, order: list[int]) -> None:
         """Receive, for each operand of a custom Function, its index among the tensor arguments.
@@ -227,7 +227,7 @@ def end_compilation() -> None:
 
 
 def new_trace(code: Any) -> Trace | None:
-    """Return the trace of `code`; None if this thread compiled other code after `code`.
+    """Return the trace of the code object `code`, if this thread compiled it last, or None.
 
     The trace is returned once; a second call returns None.
     """
@@ -252,7 +252,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _last_applied(tx: Any) -> Any:
-    """Return the last node of a custom Function in Dynamo's graph, or None."""
+    """Return the last fx node that applies a custom Function in the graph being traced, or None."""
     apply = import_module("torch._functorch.autograd_function").autograd_function_apply
     found = tx.output.graph.find_nodes(op="call_function", target=apply)
     return found[-1] if found else None
@@ -266,6 +266,6 @@ def _operand_positions(node: Any, args: Any) -> list[int]:
 
 
 def _region_node_classes() -> list[Any]:
-    """Return the node classes of all compiled regions so far."""
+    """Return the autograd node classes of all regions that `torch.compile` has compiled so far."""
     functions: list[Any] = torch.autograd.Function.__subclasses__()
     return [one._backward_cls for one in functions if one.__name__ == "CompiledFunction"]

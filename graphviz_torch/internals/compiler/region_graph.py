@@ -83,7 +83,7 @@ def compare_operations(
 def _compile_both(
     graph: Any, inputs: Any, compiler: Any, on_operation: Callable[[CompiledOperation], None]
 ) -> Any:
-    """Return a function that runs a graph both eagerly and compiled, and reports the results."""
+    """Return a function that runs a graph eagerly and compiled, and reports both results."""
     plain, nodes = _with_results(graph)
     compiled = compiler(_with_results(graph)[0], inputs)
     count = len(plain.graph.output_node().args[0]) - len(nodes)

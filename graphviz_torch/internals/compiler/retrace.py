@@ -41,7 +41,7 @@ def original_code(frame: FrameType) -> CodeType | None:
 def trace_again(
     frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Return the trace of the graph that a frame calls; the graph is traced once.
+    """Trace the graph that a compiled frame calls, unless this was done before; return the trace.
 
     Our global module hooks are removed for the trace, and remain removed.
 
@@ -61,7 +61,13 @@ def trace_again(
 def _trace(
     code: CodeType, frame: FrameType, new: Callable[[], dynamo_trace.Trace]
 ) -> dynamo_trace.Trace | None:
-    """Trace `code` with the arguments in `frame`; return None if Dynamo cannot trace it."""
+    """Trace a function again with its current arguments; return None if Dynamo cannot do so.
+
+    Args:
+        code: code object of the function.
+        frame: frame of the code that Dynamo generated from it, which has the arguments.
+        new: creates the callbacks for a graph.
+    """
     found = list[dynamo_trace.Trace]()
 
     def new_trace() -> dynamo_trace.Trace:  # called again if Dynamo restarts a graph

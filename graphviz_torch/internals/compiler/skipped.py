@@ -24,7 +24,7 @@ _cache_entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list
 
 
 class Skipped(NamedTuple):
-    """A function that Dynamo skips."""
+    """A function that Dynamo skips: it runs eagerly instead of compiled."""
 
     code: CodeType
     line: int  # line where Dynamo stopped, or the first line if unknown
@@ -104,5 +104,5 @@ def _forward(module: Any) -> CodeType | None:
 
 
 def _is_in_skip_rules(code: CodeType) -> bool:
-    """Return True if Dynamo compiles `code` only as part of other code, by inlining."""
+    """Return True if Dynamo compiles this code object only as part of other code (inlined)."""
     return bool(import_module("torch._dynamo.trace_rules").check(code))

@@ -43,7 +43,7 @@ class EagerStance:
 
 
 def is_forced_eager() -> bool:
-    """Return True if the stance is "force_eager" now, whoever set it."""
+    """Return True if `torch.compiler`'s stance is "force_eager" now, whoever set it."""
     stance = getattr(sys.modules.get("torch._dynamo.eval_frame"), "_stance", None)
     return getattr(stance, "stance", None) == "force_eager"
 

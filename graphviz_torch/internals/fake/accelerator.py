@@ -46,16 +46,16 @@ class DevicePlacement(Protocol):
     """Interface of an object that records which tensors are on the simulated device."""
 
     def put(self, given: Any) -> None:
-        """Mark the tensors in `given` as being on the device."""
+        """Mark all tensors in a nested value as being on the simulated device."""
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return True if a tensor is on the device."""
+        """Return True if a tensor is marked as being on the simulated device."""
 
     def allocated_bytes(self) -> int:
-        """Return the bytes allocated on the device now."""
+        """Return the bytes that are now allocated on the simulated device."""
 
     def peak_bytes(self) -> int:
-        """Return the peak of allocated bytes in this step."""
+        """Return the largest number of bytes allocated at a time in this training step."""
 
     def crossing(self) -> AbstractContextManager[None]:
         """Return a context manager in which results are not put on the device of their inputs."""
@@ -112,7 +112,7 @@ class FakeAccelerator:
         return _Operators(self)
 
     def _attributes(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield replacements of the attributes with which a tensor reports its device."""
+        """Yield (owner, name, replacement) of attributes by which a tensor reports its device."""
         here = torch.device("cuda", self._local)
         for name, answer in {"device": here, "is_cuda": True, "is_cpu": False}.items():
             yield _TENSOR, name, property(self._answer(getattr(_TENSOR, name).__get__, answer))
@@ -125,7 +125,7 @@ class FakeAccelerator:
         )
 
     def _moves(self) -> Iterator[tuple[Any, str, Any]]:
-        """Yield replacements of the methods that copy a tensor between host and device."""
+        """Yield (owner, name, replacement) of methods that copy tensors between host and device."""
         yield (
             _TENSOR,
             "to",
@@ -249,7 +249,7 @@ class FakeAccelerator:
 
 
 class _Functions(TorchFunctionMode):
-    """Function mode that replaces "cuda" by "cpu" in arguments."""
+    """Function mode that replaces the device "cuda" by "cpu" in arguments of torch functions."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class _Functions(TorchFunctionMode):
 
 
 class _Operators(_Mode):  # type: ignore[misc]
-    """Dispatch mode that replaces "cuda" in operators that PyTorch's own Python code calls."""
+    """Dispatch mode that replaces "cuda" by "cpu" in operators called by PyTorch's own code."""
 
     def __init__(self, accelerator: FakeAccelerator) -> None:
         super().__init__()

@@ -183,7 +183,7 @@ def _with_real_ranks(init: Callable[..., None]) -> Callable[..., None]:
 
 
 def _on_real_tensors(function: Any) -> Any:
-    """Wrap a function, method or property so that it runs on real tensors."""
+    """Wrap a function, method or property so that it runs on real instead of fake tensors."""
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(_on_real_tensors(function.__func__))
     if isinstance(function, property):
@@ -228,7 +228,7 @@ def _with_hook(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _RealIntegers(_Mode):  # type: ignore[misc]
-    """Dispatch mode under which int32 tensors are real, because C++ reads their values."""
+    """Dispatch mode in which int32 tensors have values, because PyTorch's C++ code reads them."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

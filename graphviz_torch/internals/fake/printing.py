@@ -52,7 +52,7 @@ def _covers(node: ast.stmt, line: int) -> bool:
 
 
 def _statements(scope: _Scope) -> Iterator[ast.stmt]:
-    """Yield the simple statements of a scope, and the conditions of its `if` and `while`."""
+    """Yield the simple statements of a function or module, and its `if` and `while` tests."""
     for node in ast.walk(scope):
         if isinstance(node, ast.stmt) and node is not scope and not hasattr(node, "body"):
             yield node

@@ -188,7 +188,11 @@ class FakeTensors:
         return __format__
 
     def _decides(self, line: str) -> float:
-        """Return the value to use when the `UnknownScalar` of a line is compared or converted."""
+        """Return the value to use when the program compares or converts an `UnknownScalar`.
+
+        Args:
+            line: the source line that read the number, such as "train.py:30".
+        """
         answer, frame = _known_answer(), user_frame(sys._getframe(1))
         if answer is None and not (frame is not None and only_printed(frame)):
             self.printed.discard(line)

@@ -94,7 +94,7 @@ class Raised(NamedTuple):
 
 
 class _Listening(NamedTuple):
-    """The listeners for calls that have the same function and the same keyword names."""
+    """The listeners to notify of calls with the same function and the same keyword names."""
 
     before: Callbacks
     after: Callbacks
@@ -103,7 +103,10 @@ class _Listening(NamedTuple):
 
 
 class _ListenerCache(dict[Any, _Listening]):
-    """Cache of the listeners by function, or by (function, *keyword names): one lookup per call."""
+    """A cache of the listeners to notify of a call, by the function that is called.
+
+    If listeners select calls by keyword, the key is (function, *keyword names).
+    """
 
     def __init__(self, listeners: Sequence[Any]) -> None:
         self._listeners = listeners
@@ -179,7 +182,7 @@ class CallWatch(TorchFunctionMode):
         leave(self, FUNCTIONS)  # another recording's mode may be above this one in the stack
 
     def notify(self, called: Called) -> None:
-        """Notify listeners of a call that the mode did not see."""
+        """Notify listeners of a call that this function mode did not intercept."""
         notify(self._by_kind[called.func].after, called, self._miss)
 
     @not_compiled_itself
@@ -249,7 +252,7 @@ def running_function() -> Any:
 
 
 def _program_frame(frame: FrameType) -> FrameType:
-    """Return the innermost frame, from `frame` outwards, that does not run a call watch."""
+    """Return the innermost frame, from `frame` outwards, that is not of `CallWatch` itself."""
     while frame.f_code is _HANDLER and frame.f_back is not None:
         frame = frame.f_back
     return frame

@@ -102,7 +102,7 @@ def _wrap_replay(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watches(frame: FrameType | None) -> list[CaptureWatch]:
-    """Return the watches to notify of a call made in `frame`; none for a call by PyTorch."""
+    """Return the `CaptureWatch`es to notify of a call in `frame`; [] if PyTorch makes the call."""
     if frame is not None and frame.f_code.co_name in _CONTEXT:
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith(TORCH):
@@ -111,7 +111,7 @@ def _watches(frame: FrameType | None) -> list[CaptureWatch]:
 
 
 def _end_capture(graph: Any) -> None:
-    """Mark the capture of `graph` as ended; after the last capture, resume the programs."""
+    """Mark the capture of a CUDA graph as ended; after the last one, resume the recordings."""
     before = _graphs()
     left = before - {id(graph)}
     if before and not left:

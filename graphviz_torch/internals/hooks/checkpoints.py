@@ -43,7 +43,11 @@ class CheckpointWatch(Watch):
         self._frames: WeakKeyDictionary[Frame, int] = WeakKeyDictionary()
 
     def add_segment(self, frame: Frame) -> None:
-        """Add a checkpointed segment that begins, unless another thread runs it."""
+        """Add a checkpointed segment whose forward begins, unless another thread runs it.
+
+        Args:
+            frame: PyTorch's `_CheckpointFrame` of the segment.
+        """
         if threading.get_ident() == self.thread:
             self._frames[frame] = sequence_number()
 
@@ -85,12 +89,12 @@ def is_holder(data: Any) -> bool:
 
 
 def holders_of(frame: Frame) -> list[Any]:
-    """Return a segment's placeholders in the order of its forward; None for a freed one."""
+    """Return the placeholders of a segment's saved tensors, in order; None for a freed one."""
     return [reference() for reference in frame.weak_holders]
 
 
 def contents_of(frame: Frame) -> list[Any]:
-    """Return all values that a segment keeps for recomputation.
+    """Return all values that a checkpointed segment keeps for its recomputation.
 
     A placeholder among them represents a tensor that an outer segment recomputes.
     """

@@ -58,12 +58,12 @@ class Dispatched(NamedTuple):
 
 
 def watch_devices() -> None:
-    """Install the kernels of open watches, after the first device other than the CPU appeared."""
+    """Install the kernels of open `OperatorWatch`es, once another device than the CPU exists."""
     _KERNELS.refresh()
 
 
 def unseen() -> Any:
-    """Return a context manager in which no operator is watched."""
+    """Return a context manager in which `OperatorWatch`es report no operator."""
     return torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(_KEY))
 
 
@@ -136,7 +136,12 @@ _ORIGINAL_CHECK: Callable[[], bool] = torch._C._is_any_autocast_enabled
 
 
 def _replace_autocast_check(asked: Callable[[], bool], before: Callable[[], bool]) -> None:
-    """Replace PyTorch's autocast check by `asked`, if the current check is `before`."""
+    """Replace PyTorch's check whether autocast is on, unless other code has replaced it.
+
+    Args:
+        asked: the new check.
+        before: the check that is replaced, if it is the current one.
+    """
     if torch._C._is_any_autocast_enabled is before:
         torch._C._is_any_autocast_enabled = asked
 
@@ -200,7 +205,7 @@ class _Key:
             torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, self._before[1])
 
     def forget(self) -> None:
-        """Forget the earlier state of the key once no watch is open."""
+        """Forget the state that the key had earlier, once no `OperatorWatch` is open."""
         if self._thread == threading.get_ident() and _state() == self._before:
             self._before = None
 
@@ -230,7 +235,10 @@ _REGISTERING = threading.Lock()
 
 @cache
 def _fall_through() -> Library:
-    """Let every operator without a kernel for the key fall through it; done once, in 4 ms."""
+    """Register a fallback: operators without a kernel for our dispatch key ignore the key.
+
+    This is done once per process, in 4 ms.
+    """
     everything = Library("_", "IMPL")  # type: ignore[no-untyped-call]
     everything.fallback(fallthrough_kernel, _NAME)  # type: ignore[no-untyped-call]
     # Higher-order operators such as `torch.cond` read this list when they are created.

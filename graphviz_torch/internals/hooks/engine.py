@@ -99,7 +99,15 @@ def _wrap(original: Callable[..., Any]) -> Callable[..., Any]:
 def _run(
     original: Callable[..., Any], outputs: Any, args: Any, kwargs: Any, frame: FrameType
 ) -> Any:
-    """Run backward, and notify this thread's watches before and after it."""
+    """Run a backward, and notify this thread's `EngineWatch`es before and after it.
+
+    Args:
+        original: PyTorch's function that runs the backward.
+        outputs: roots of the backward.
+        args: the other positional arguments of `original`.
+        kwargs: the keyword arguments of `original`.
+        frame: the frame that called backward.
+    """
     thread = threading.get_ident()
     given, keeps, creates, inputs = args[:4]
     accumulates = kwargs.get("accumulate_grad", True)
@@ -131,7 +139,9 @@ def _run(
 def _notify_end(
     pending: list[tuple[Callable[[EngineReturned], object], Any]], gradients: Any, error: Any
 ) -> None:
-    """Notify all watches of the end, last first, even if one of them raises.
+    """Notify all `EngineWatch`es of the end of a backward, even if one of them raises.
+
+    The watch that was notified of the start last comes first.
 
     Args:
         pending: (`on_end` of a watch, result of its `on_begin`).

@@ -52,7 +52,7 @@ class GradModeSwitches:
 
     @property
     def innermost(self) -> Switch | None:
-        """The innermost active switch that was observed, or None."""
+        """The innermost observed block or call that switches gradients on or off now, or None."""
         return self._in_force[-1] if self._in_force else None
 
     def note(self, enabled: bool, frame: FrameType) -> None:

@@ -49,7 +49,7 @@ class _EndedFunctions(TorchFunctionMode):
 
 
 class Stack(NamedTuple):
-    """Functions that access one of the two mode stacks of the calling thread."""
+    """Functions that access one of this thread's two stacks: of function or dispatch modes."""
 
     now: Callable[[], list[Any]]  # returns the modes, top of the stack last
     pop: Callable[[], Any]
@@ -75,7 +75,7 @@ FUNCTIONS = Stack(
 
 
 def enter_below(mode: Any, stack: Stack) -> None:
-    """Enter `mode` and place it below the modes that are active."""
+    """Enter a torch function or dispatch mode, below the modes that are already active."""
     others = movable(stack)
     try:
         mode.__enter__()
@@ -84,7 +84,7 @@ def enter_below(mode: Any, stack: Stack) -> None:
 
 
 def leave(mode: Any, stack: Stack) -> None:
-    """Exit `mode`, wherever it is in the stack.
+    """Exit a torch function or dispatch mode, wherever it is in the stack.
 
     If the stack does not contain `mode`, it becomes a pass-through mode.
     """
@@ -105,7 +105,7 @@ def _contains(stack: Stack, mode: Any) -> bool:
 
 
 def movable(stack: Stack) -> list[Any]:
-    """Return the modes whose order can be changed, top of the stack last.
+    """Return the modes of a stack whose order can be changed, top of the stack last.
 
     PyTorch's infrastructure modes, such as that of fake tensors, have fixed positions, and the mode
     of the default device has to stay at the bottom.

@@ -86,7 +86,7 @@ def _notify_after(module: Any, args: Any, output: Any) -> None:
 
 @not_compiled
 def _any_other_hook() -> bool:
-    """Return True if there are global module hooks other than ours."""
+    """Return True if the program has installed global module hooks."""
     hooks = (known for name, known in vars(_HOOKS).items() if name.startswith("_global_"))
     return any(key != _KEY for known in hooks if isinstance(known, dict) for key in known)
 

@@ -152,7 +152,7 @@ def _wrap_next(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | None:
-    """Return the event, or None if the iterator lacks attributes that PyTorch's `__init__` sets."""
+    """Return the event of a batch; None for an iterator without PyTorch's usual attributes."""
     try:
         sampler, number = iterator._index_sampler, iterator._num_yielded - 1
         stream = iterator._dataset_kind == dataloader._DatasetKind.Iterable
@@ -170,7 +170,10 @@ def _batch_event(iterator: Any, batch: Any, frame: FrameType) -> BatchCame | Non
 
 
 def _settings(dataset: Any) -> dict[str, Any]:
-    """Return the attributes of a dataset, and of a dataset inside it, that are plain values."""
+    """Return the attributes of a dataset that are numbers, strings and the like, by name.
+
+    The attributes of a dataset inside it are included.
+    """
     inner = getattr(dataset, "__dict__", {}).get("dataset")
     found = getattr(inner, "__dict__", {}) | getattr(dataset, "__dict__", {})
     return {name: value for name, value in found.items() if type(value) in (bool, int, float, str)}

@@ -99,10 +99,10 @@ class GraphCallbacks(Protocol):
         """
 
     def on_graph_result(self, args: tuple[Any, ...], result: Any) -> None:
-        """Handle the arguments and the result of the graph."""
+        """Handle the arguments and the result of a compiled graph that returned."""
 
     def on_graph_end(self) -> None:
-        """Handle the end of the graph's call, after `on_graph_result`."""
+        """Handle the end of a compiled graph's call, after `on_graph_result`."""
 
 
 class RegionWatch:
@@ -193,7 +193,7 @@ def _enable_watches() -> None:
 
 
 def _forget_ended(frame: FrameType | None) -> None:
-    """Remove regions whose end was not reported (compiled autograd, or an interrupt)."""
+    """Remove compiled regions whose end was not reported (compiled autograd, an interrupt)."""
     if _thread_state.regions:
         around = set()
         while frame is not None:
@@ -298,7 +298,7 @@ def _wrap_uncompiled_call(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _graph_of(frame: FrameType, function: Any) -> CellType | None:
-    """Return the closure cell of the compiled graph that `frame` calls; None for other calls.
+    """Return the closure cell that contains the compiled graph to call; None for other calls.
 
     Args:
         frame: the frame that calls `function`.
@@ -315,7 +315,12 @@ def _graph_of(frame: FrameType, function: Any) -> CellType | None:
 
 
 def _intercept_graph(cell: CellType, graph: Callable[..., Any]) -> None:
-    """Make the graph report its arguments and result at its next call."""
+    """Replace a compiled graph so that its next call reports its arguments and result.
+
+    Args:
+        cell: the closure cell that contains the graph.
+        graph: the graph, as a function.
+    """
 
     def run(*args: Any) -> Any:
         result = graph(*args)
@@ -330,7 +335,7 @@ def _intercept_graph(cell: CellType, graph: Callable[..., Any]) -> None:
 
 
 def _restore_graph() -> None:
-    """Put the original graph back into its cell."""
+    """Put the original compiled graph back into its closure cell."""
     cell, _thread_state.cell = _thread_state.cell, None
     if cell is not None:
         cell.cell_contents, _thread_state.graph = _thread_state.graph, None
@@ -371,7 +376,7 @@ def _answer_or_false(question: Callable[[Any], bool], function: Any) -> bool:
 
 
 def _check_skipped() -> None:
-    """Enable our hooks again if Dynamo skips everything in the innermost region."""
+    """Enable our hooks again if Dynamo skips all functions in the innermost compiled region."""
     region = _thread_state.regions[-1] if _thread_state.regions else None
     if region is None or region.inside or region.in_python:
         return

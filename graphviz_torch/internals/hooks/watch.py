@@ -71,7 +71,7 @@ class Installation(Generic[Watcher]):
                 raise
 
     def refresh(self) -> None:
-        """Install the patch again if there are watchers, so that it covers new objects."""
+        """Install the patch again if there are watchers, so that it covers new objects as well."""
         with self._lock:
             if self.watchers:
                 self._install()

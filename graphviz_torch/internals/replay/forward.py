@@ -128,7 +128,7 @@ def _run_forward(
 
 
 class _CompiledCalls:
-    """The calls of compiled modules in a forward, observed by hooks.
+    """The calls of compiled modules in a forward, which module hooks observe.
 
     The hooks are removed when the modules' state is restored.
     """

@@ -94,7 +94,7 @@ class Sandbox:
 
 
 def _whole_storage(tensor: Tensor) -> Tensor:
-    """Return a detached tensor of the whole storage, as bytes."""
+    """Return the whole storage of a tensor as a detached tensor of bytes."""
     if not has_storage(tensor):
         return tensor.detach()
     storage = tensor.untyped_storage()

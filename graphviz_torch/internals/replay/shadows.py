@@ -28,7 +28,7 @@ DOUBLE |= dict.fromkeys((torch.float32, torch.bfloat16, torch.float16), torch.fl
 
 
 class _Entry(NamedTuple):
-    """The shadow of a storage."""
+    """The shadow of a storage: its values in the changed run of a comparison."""
 
     ref: Any  # weak reference to the storage
     dtype: torch.dtype  # dtype of the tensor for which the shadow was created
@@ -37,7 +37,7 @@ class _Entry(NamedTuple):
 
 
 class Shadows:
-    """The values of the tensors that differ in the changed run.
+    """The values in a changed second run of the tensors that differ from the first run.
 
     Args:
         double: True to keep floating-point values in float64.
@@ -136,7 +136,7 @@ class Shadows:
             shadow.copy_(other)
 
     def part(self, tensor: Tensor) -> None:
-        """Create a shadow with the tensor's current value, if it has none, before a mutation."""
+        """Before a tensor is mutated, create its shadow with the current value if it has none."""
         if not has_storage(tensor):
             if tensor not in self._others:
                 self._others[tensor] = (self.widen(tensor.detach().clone()), -1)
@@ -152,7 +152,12 @@ class Shadows:
         self._purge()
 
     def wrote(self, tensor: Tensor, maker: int) -> None:
-        """Record that an operator has written to a tensor that has a shadow."""
+        """Record that an operator has written to a tensor that differs in the changed run.
+
+        Args:
+            tensor: the tensor.
+            maker: number of the operator.
+        """
         if not has_storage(tensor):
             if tensor in self._others:
                 self._others[tensor] = (self._others[tensor][0], maker)
@@ -160,7 +165,7 @@ class Shadows:
             self._entries[storage_id(tensor)] = entry._replace(maker=maker)
 
     def forget(self) -> None:
-        """Drop the shadows of all tensors."""
+        """Drop the changed run's values of all tensors."""
         self._entries.clear()
         self._others.clear()
 

@@ -52,7 +52,7 @@ _VALUE_READS = {"numpy", "tolist", "data_ptr", "__array__", "__dlpack__"}
 
 
 class OperatorPair(NamedTuple):
-    """An operator with its results in both runs, which may differ."""
+    """An operator call with its results in the original and in the changed run."""
 
     number: int  # number of the operator, counted from 1 over the compared operators
     name: str  # such as "aten::_softmax"
@@ -273,7 +273,7 @@ class SideBySide(TorchDispatchMode):  # type: ignore[no-untyped-call]
         streams: GeneratorStates | None,
         result: Any,
     ) -> Any:
-        """Return the result of the operator in the changed run.
+        """Return the result of an operator when it runs on the changed run's values.
 
         Args:
             func: the operator.

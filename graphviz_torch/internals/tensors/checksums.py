@@ -40,7 +40,7 @@ class Checksums:
                             self._found.append((key, Probe(total.to(torch.int64))))
 
     def fetch(self) -> dict[str, int]:
-        """Return the checksums by key, after one copy from each device."""
+        """Return the checksums of all tensors by key, after one copy from each device."""
         found: dict[str, int] = {}
         rows = fetch([total for _, total in self._found])
         for (key, _), values in zip(self._found, rows, strict=True):

@@ -98,14 +98,16 @@ def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def have_memory(strided: Sequence[Tensor]) -> bool:
-    """Return True if a kernel may read all of these tensors, which are plain and strided."""
+    """Return True if a kernel may read all of these strided tensors of class torch.Tensor."""
     with suppress(RuntimeError, NotImplementedError):
         return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
     return False
 
 
 def elements(tensor: Tensor) -> Elements:
-    """Return plain tensors with the elements of `tensor`; no tensors if it cannot be read.
+    """Return the ordinary tensors that store the elements of a sparse, sharded or other tensor.
+
+    There are no such tensors if it cannot be read.
 
     A sparse tensor is coalesced. For a DTensor the result is the local shard, for a TwoTensor both
     inner tensors. A pending AsyncCollectiveTensor is not awaited.
@@ -140,7 +142,7 @@ def readable(tensor: Any) -> list[Tensor]:
 
 
 def all_readable(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Return `readable` of many tensors in one list, without a Python call for a plain tensor."""
+    """Return `readable` of many tensors in one list; this is fast for ordinary tensors."""
     floats = [tensor for tensor in tensors if tensor.dtype.is_floating_point]
     plain = with_memory([tensor for tensor in floats if type(tensor) is Tensor])
     others = [one for t in floats if type(t) is not Tensor for one in readable(t)]
@@ -180,7 +182,7 @@ def parts_of_each(tensors: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
 
 
 def storage_ids(parts: Sequence[Tensor]) -> list[int]:
-    """Return `storage_id` of each tensor."""
+    """Return, for each tensor, the number that `storage_id` returns."""
     with suppress(RuntimeError, NotImplementedError):
         if set(map(type, parts)) <= set(PLAIN):
             return list(map(_storage_id, parts))
@@ -188,7 +190,7 @@ def storage_ids(parts: Sequence[Tensor]) -> list[int]:
 
 
 def storage_sizes(parts: Sequence[Tensor]) -> list[int]:
-    """Return `storage_bytes` of each tensor."""
+    """Return, for each tensor, the size of its storage in bytes, as `storage_bytes` does."""
     with suppress(RuntimeError, NotImplementedError):
         return list(map(torch.UntypedStorage.nbytes, map(TensorBase.untyped_storage, parts)))
     return list(map(storage_bytes, parts))

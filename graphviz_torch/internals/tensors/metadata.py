@@ -82,7 +82,7 @@ def without_new_capsules(tensor: torch.Tensor) -> Iterator[None]:
 
 
 class _Known(dict[Any, Outputs]):
-    """A cache: (shape, dtype, device) -> the outputs of a node with one such output."""
+    """A cache: (shape, dtype, device) -> the outputs of an autograd node with one such output."""
 
     def __missing__(self, key: Any) -> Outputs:
         sizes, dtype, device = key
@@ -120,7 +120,7 @@ def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
 
 
 def defined_outputs(fn: Any, outputs: Outputs, used: set[int]) -> Outputs:
-    """Return the outputs of a node with None for each output that autograd left undefined.
+    """Return the outputs of an autograd node, with None for those that autograd left undefined.
 
     Args:
         fn: the node, which has several outputs.
@@ -195,7 +195,7 @@ Attributes = tuple[str, ...]  # of the form "name=value", with the value as in P
 
 
 class _Members(NamedTuple):
-    """Attributes of a node class that are not tensors."""
+    """The attributes of an autograd node class that are not tensors, and how to read them."""
 
     names: list[str]
     # Returns the attributes' values in a tuple, or the value itself if there is only one.
@@ -209,7 +209,7 @@ _UNSIGNED = 1 << 63  # larger numbers are negative dimensions, stored as unsigne
 
 
 def attributes(fns: Sequence[Any]) -> list[Attributes]:
-    """Return the attributes of each live node.
+    """Return the attributes (such as `dim` or `alpha`) of each autograd node.
 
     The attributes of custom Functions are not read, since only their authors know the meaning.
     """

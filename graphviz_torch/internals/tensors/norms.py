@@ -92,7 +92,9 @@ _MAX_STACKED_ELEMENTS = 512
 def _norms(
     group: list[tuple[int, Tensor]], dtype: torch.dtype | None
 ) -> Iterator[tuple[list[tuple[int, Tensor]], Tensor]]:
-    """Yield groups of tensors with their norms, for tensors of one dtype and device.
+    """Yield groups of the given tensors, each with a tensor of their norms.
+
+    All tensors have one dtype and device.
 
     On the CPU, `_foreach_norm` makes one call per tensor. Small tensors of one shape are therefore
     stacked there. The norm of a row has the same bits as the norm of the tensor (2.13).
@@ -146,7 +148,7 @@ class Norms:
                         self._found.append(([key for key, _ in part], Probe(norms)))
 
     def fetch(self) -> dict[int, Norm]:
-        """Return the norms by key, after one copy from each device."""
+        """Return the norms of all tensors by key, after one copy from each device."""
         found: dict[int, float] = {}
         rows = fetch([probe for _, probe in self._found])
         for (keys, _), norms in zip(self._found, rows, strict=True):

@@ -114,7 +114,7 @@ def small_values(tensors: Mapping[Key, Tensor]) -> dict[Key, Values]:
 
 
 def _are_on_cpu(tensors: Sequence[Tensor]) -> bool:
-    """Return True if all tensors are plain and dense, and in the memory of the CPU."""
+    """Return True if all tensors are ordinary dense tensors in the memory of the CPU."""
     strided = torch.strided
     plain = [type(one) in PLAIN and one.is_cpu and one.layout is strided for one in tensors]
     return all(plain) and have_memory(tensors)

@@ -245,7 +245,7 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_of_scores(reading: Reading, node: int) -> bool:
-    """Return True for a softmax of attention scores, that is, of a product without parameters."""
+    """Return True if a softmax gets attention scores: a matrix product without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
         for edge in reading.inputs[stack.pop()]:

@@ -204,7 +204,7 @@ def _comparisons(reading: Reading) -> Iterator[tuple[str, Node, tuple[Edge, Edge
 
 
 def _are_other_rows(reading: Reading, one: Edge, other: Edge) -> bool:
-    """Return True if two edges carry disjoint rows of one result, such as two joined batches."""
+    """Return True if two inputs are disjoint rows of one result, such as two joined batches."""
     parts = [_rows(reading, one), _rows(reading, other)]
     if None in parts:
         return False

@@ -370,7 +370,7 @@ def redistributed_back(reading: Reading) -> Iterator[Finding]:
 
 
 def _only_user(reading: Reading, node: Node) -> Node | None:
-    """Return the only user of a node's result, skipping to_local and from_local.
+    """Return the only node that uses a node's result; to_local and from_local are skipped.
 
     Return None if there are several users.
     """

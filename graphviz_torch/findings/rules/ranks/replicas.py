@@ -18,7 +18,7 @@ _DDP = "DistributedDataParallel"
 
 
 class _Divergence(NamedTuple):
-    """The likely reason why a parameter diverged, with the other fields of the finding."""
+    """The likely reason why a parameter differs between ranks, with texts of the finding."""
 
     severity: Severity
     text: str  # follows "differ between the ranks since step 2"
@@ -437,7 +437,7 @@ def skipped_step(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _ranks_without_step(graphs: Sequence[Graph]) -> list[int]:
-    """Return the ranks that did not step although others did.
+    """Return the ranks whose optimizer did not step although that of other ranks did.
 
     Return [] unless all ranks average gradients.
     """

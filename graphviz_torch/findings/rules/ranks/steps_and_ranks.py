@@ -440,7 +440,10 @@ def _copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
 
 
 def _averaged_copies(graphs: Sequence[Graph]) -> Iterator[tuple[str, list[Parameter]]]:
-    """Yield the items of `_copies` whose gradients all ranks average together."""
+    """Yield name and copies of each parameter whose gradient all ranks average together.
+
+    The copies are in order of ranks.
+    """
     reduced = [averages(graph) for graph in graphs]
     for name, copies in _copies(graphs):
         found = [each[name] for each in reduced if name in each]
