@@ -57,7 +57,10 @@ class Training:
         ("backward value step", [("clip_grad_value_", "in time", 1)]),
         ("backward measure step", []),
         ("backward norm norm step", [("clip_grad_norm_", "in time", 1)]),
-        ("backward norm backward norm step", [("clip_grad_norm_", "in time", 2)]),
+        (
+            "backward norm backward norm step",
+            [("clip_grad_norm_", "in time", 1), ("clip_grad_norm_", "each backward", 1)],
+        ),
         ("backward norm step clear backward norm", [("clip_grad_norm_", "in time", 2)]),
         ("backward step norm", [("clip_grad_norm_", "after the step", 1)]),
         ("norm backward step", [("clip_grad_norm_", "before backward", 1)]),
