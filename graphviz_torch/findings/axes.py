@@ -109,7 +109,12 @@ class AxisReading:
         return tuple([((next(self._numbers), size),) if size != 1 else () for size in shape])
 
     def _input(self, node: int, number: int = 0) -> Axes | None:
-        """Return the axes of a node's input; None if they are unknown."""
+        """Return the axes of a node's input; None if they are unknown.
+
+        Args:
+            node: id of the node.
+            number: index of the input.
+        """
         for edge in self._inputs[node]:
             # The second condition guards against a file whose nodes are not in topological order.
             if edge.input_nr == number and edge.source < node:
@@ -124,6 +129,10 @@ class AxisReading:
         """Return the axes (layers, batch, features) of a recurrent layer's last states.
 
         The result for a packed sequence has no batch axis, so all axes of its states are new.
+
+        Args:
+            rnn: the node of the recurrent layer.
+            output: index of the node's output.
         """
         shape, own = self.shape(rnn.id, output), self.axes[rnn.id]
         fresh = self._fresh(shape)
@@ -144,7 +153,13 @@ class AxisReading:
         return found if _sizes(found) == shape else self._fresh(shape)
 
     def _axes_after_move(self, node: Node, given: Axes, shape: tuple[int, ...]) -> Axes | None:
-        """Return the axes after an operation that only moves or selects values; None for others."""
+        """Return the axes after an operation that only moves or selects values; None for others.
+
+        Args:
+            node: the node of the operation.
+            given: the axes of the operation's input.
+            shape: shape of the result.
+        """
         operation, rank = node.operation, len(given)
         if operation in VIEWS:
             return self._axes_after_view(node, given, shape)

@@ -164,6 +164,11 @@ def _spoils(finding: Finding) -> bool:
 
 
 def _is_over(steps: tuple[int, ...], count: int) -> bool:
-    """Return True if the finding has been absent at least as long as in any earlier gap."""
+    """Return True if the finding has been absent at least as long as in any earlier gap.
+
+    Args:
+        steps: indices of the training steps that have the finding.
+        count: number of training steps.
+    """
     gaps = (after - before for before, after in pairwise((-1, *steps)))
     return count - 1 - steps[-1] >= max(_MIN_STEPS_WITHOUT, *gaps)

@@ -110,6 +110,12 @@ def _complete_graphs(
     """Return copies of the graphs, with added values that describe no single node.
 
     Examples are the copies between devices and the cuts (calls that pass no gradient).
+
+    Args:
+        graphs: the graphs, with the values of their nodes.
+        backwards: the backward of each graph.
+        program: the recorded program.
+        listeners: the recorders, which add the values.
     """
     attempt, line = program.remarks.attempt, program.line()
     modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)

@@ -41,6 +41,9 @@ def producers_of(named: list[tuple[str, Tensor]]) -> list[tuple[str, int, str]]:
 
     The node is given by its sequence number and type. Leaves are skipped. Views of tensors that
     were changed in place are skipped, too.
+
+    Args:
+        named: (name, tensor) pairs.
     """
     fns = [(name, tensor.grad_fn) for name, tensor in named if not is_stale(tensor)]
     return [(n, int(fn._sequence_nr()), str(fn.name())) for n, fn in fns if fn is not None]

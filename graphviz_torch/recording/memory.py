@@ -256,6 +256,9 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
     """Return the kind of each storage, by storage id.
 
     If several tensors share a storage, the first one determines the kind.
+
+    Args:
+        known: the kind of each known tensor, with the tensor.
     """
     parts = parts_of_each([tensor for _, tensor in known])
     keys = storage_ids([part for _, part in parts])
@@ -267,6 +270,9 @@ def _labels(named: Iterable[tuple[str, Tensor]]) -> dict[_ViewKey, str]:
     """Return the program's names for data tensors, by the key of their view.
 
     Data tensors are plain tensors that require no gradient and are neither parameters nor buffers.
+
+    Args:
+        named: the program's (name, tensor) pairs.
     """
     data = [
         (name, tensor)

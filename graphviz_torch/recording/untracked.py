@@ -373,7 +373,12 @@ class UntrackedCalls(Listener):
             self._note_factory(made, "", None, Ref(given))
 
     def _is_data(self, given: Tensor, producer: _Producer | None) -> bool:
-        """Return True if a tensor is data, and not a weight, a buffer or the result of a call."""
+        """Return True if a tensor is data, and not a weight, a buffer or the result of a call.
+
+        Args:
+            given: the tensor.
+            producer: its origin, if known.
+        """
         if producer is not None:
             return producer.kind == "data"
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
@@ -472,6 +477,11 @@ class UntrackedCalls(Listener):
         """Return the entry that produced a tensor, or a new entry for data.
 
         Returns None for a parameter, a buffer, or an empty tensor.
+
+        Args:
+            given: the tensor.
+            label: name of the tensor, if known; else "".
+            frame: the frame that uses the tensor.
         """
         known = self._producer_of(given)
         is_complete = known is not None and (known.kind != "data" or bool(known.metas))
@@ -497,6 +507,11 @@ class UntrackedCalls(Listener):
         """Return a new entry for data, or the completed entry of copied data.
 
         Returns None for a parameter, a buffer, or an empty tensor.
+
+        Args:
+            given: the data tensor.
+            label: name of the tensor, if known; else "".
+            frame: the frame that uses the tensor.
         """
         if type(given) is Parameter or given.requires_grad or self._is_buffer(given):
             return None

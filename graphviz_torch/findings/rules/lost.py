@@ -259,7 +259,12 @@ def _leaves(reading: Reading) -> tuple[Parameter, ...]:
 
 
 def _cause_and_advice(reading: Reading, flat: int) -> tuple[str, str]:
-    """Return the reason why a node's derivative is 0, and the advice on it."""
+    """Return the reason why a node's derivative is 0, and the advice on it.
+
+    Args:
+        reading: the graph.
+        flat: id of the node.
+    """
     node, meta = reading.graph.nodes[flat], reading.meta(flat)
     dim = number(node, "dim")
     shape = () if meta is None else meta.shape

@@ -108,6 +108,11 @@ def _undivided_mean(reading: Reading, root: int, count: int) -> Node | None:
     """Return a mean that is added to the loss undivided.
 
     Return None if there is none, or if the loss may be divided by `count`.
+
+    Args:
+        reading: the graph.
+        root: node of the loss.
+        count: number of backwards before the optimizer step.
     """
     mean, stack = None, [root]
     while stack:

@@ -373,7 +373,12 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
 
 
 def _is_copy(idle: Sequence[Parameter], parameters: Iterable[Parameter]) -> bool:
-    """Return True if another module has trained parameters with the same names and shapes."""
+    """Return True if another module has trained parameters with the same names and shapes.
+
+    Args:
+        idle: the parameters that no optimizer updates.
+        parameters: all parameters of the model.
+    """
     stepped = {(p.name.partition(".")[2], p.tensor.shape) for p in parameters if p.stepped}
     keys = [(p.name.partition(".")[2], p.tensor.shape) for p in idle]
     return all(name and (name, shape) in stepped for name, shape in keys)

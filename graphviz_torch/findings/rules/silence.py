@@ -167,7 +167,13 @@ def _zero(gradients: Sequence[GradientStats | None]) -> bool:
 
 
 def _reason(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
-    """Return the reason why a node passes only zero gradients, and the advice to the user."""
+    """Return the reason why a node passes only zero gradients, and the advice to the user.
+
+    Args:
+        reading: the graph.
+        node: the node.
+        edges: the edges along which it passes zeros.
+    """
     metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
     empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
     if empty is not None:

@@ -426,7 +426,12 @@ def _tiny(run: Numbered) -> Numbered:
 
 
 def _copies_in_previous_steps(reading: Reading, first: Transfer) -> list[Transfer]:
-    """Return the copies of the same data between the same devices in earlier steps."""
+    """Return the copies of the same data between the same devices in earlier steps.
+
+    Args:
+        reading: the graph.
+        first: a copy of this step.
+    """
     key = first.data, first.source, first.target
     known = (t for graph in reading.before for t in graph.transfers if t.phase == "forward")
     return [t for t in known if first.data is not None and (t.data, t.source, t.target) == key]

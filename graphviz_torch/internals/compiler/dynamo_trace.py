@@ -62,7 +62,14 @@ class Trace(Protocol):
     def on_apply(
         self, function: type, meta: dict[str, Any], operands: list[Tensor], made: list[Tensor]
     ) -> None:
-        """Receive a custom `autograd.Function`, which the traced graph applies as one operation."""
+        """Receive a custom `autograd.Function`, which the traced graph applies as one operation.
+
+        Args:
+            function: the class of the Function.
+            meta: `meta` of the operation's node in Dynamo's graph.
+            operands: the tensors that `apply` was given.
+            made: the tensors that `apply` returned.
+        """
 
     def on_operand_order(self, order: list[int]) -> None:
         """Receive, for each operand of a custom Function, its index among the tensor arguments.

@@ -83,7 +83,14 @@ def compare_operations(
 def _compile_both(
     graph: Any, inputs: Any, compiler: Any, on_operation: Callable[[CompiledOperation], None]
 ) -> Any:
-    """Return a function that runs a graph eagerly and compiled, and reports both results."""
+    """Return a function that runs a graph eagerly and compiled, and reports both results.
+
+    Args:
+        graph: the graph, as an fx module.
+        inputs: example inputs of the graph.
+        compiler: the backend that compiles the graph.
+        on_operation: called with each operation and its results.
+    """
     plain, nodes = _with_results(graph)
     compiled = compiler(_with_results(graph)[0], inputs)
     count = len(plain.graph.output_node().args[0]) - len(nodes)

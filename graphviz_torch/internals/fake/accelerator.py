@@ -135,7 +135,13 @@ class FakeAccelerator:
         yield _TENSOR, "cpu", lambda tensor, *_, **__: self._move_tensor(tensor, ("cpu",), {})
 
     def _move_tensor(self, tensor: Any, given: Any, kwargs: Any) -> Any:
-        """Run `tensor.to(...)`, which copies the tensor if it moves between host and device."""
+        """Run `tensor.to(...)`, which copies the tensor if it moves between host and device.
+
+        Args:
+            tensor: the tensor.
+            given: positional arguments of `to`.
+            kwargs: keyword arguments of `to`.
+        """
         if self._moving:  # this call comes from a mode that handles the outer call
             return _move(tensor, *given, **kwargs)
         self._moving = True

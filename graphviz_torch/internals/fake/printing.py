@@ -84,7 +84,13 @@ def _prints(statement: ast.stmt, scope: _Scope, tree: ast.Module, known: set[str
 def _is_printed(name: str, scope: _Scope, tree: ast.Module, known: set[str]) -> bool:
     """Return True if all statements that read `name` only print it.
 
-    Names in `known` are assumed to be only printed, because a caller is checking them.
+    A caller is checking the names in `known`.
+
+    Args:
+        name: name of a variable.
+        scope: the function or module that contains the variable.
+        tree: the whole file.
+        known: names that are assumed to be only printed.
     """
     if name in known:
         return True

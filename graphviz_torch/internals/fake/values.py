@@ -147,7 +147,14 @@ class FakeTensors:
         return kind(0)
 
     def _random_integers(self, mode: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
-        """Return random integers; few integers have values, because they may be indices."""
+        """Return random integers; few integers have values, because they may be indices.
+
+        Args:
+            mode: the mode of fake tensors.
+            operator: the operator that draws the integers.
+            args: arguments of the operator.
+            kwargs: keyword arguments of the operator.
+        """
         with real_tensors():
             made = operator(*args, **kwargs)
         convert = mode.fake_tensor_converter.from_real_tensor

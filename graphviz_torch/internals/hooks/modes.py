@@ -75,7 +75,12 @@ FUNCTIONS = Stack(
 
 
 def enter_below(mode: Any, stack: Stack) -> None:
-    """Enter a torch function or dispatch mode, below the modes that are already active."""
+    """Enter a torch function or dispatch mode, below the modes that are already active.
+
+    Args:
+        mode: the mode.
+        stack: accesses the stack of modes of this kind.
+    """
     others = movable(stack)
     try:
         mode.__enter__()
@@ -116,7 +121,12 @@ def movable(stack: Stack) -> list[Any]:
 
 
 def arrange(stack: Stack, modes: list[Any]) -> None:
-    """Set the order of the movable modes; if an interrupt stops this, set the order again."""
+    """Set the order of the movable modes; if an interrupt stops this, set the order again.
+
+    Args:
+        stack: accesses the stack.
+        modes: the movable modes in the new order, top of the stack last.
+    """
     try:
         _restack(stack, modes)
     except BaseException:

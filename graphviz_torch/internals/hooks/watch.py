@@ -224,7 +224,13 @@ def listener_methods(listeners: Iterable[object], event: str) -> Callbacks:
 
 @not_compiled
 def notify(listening: Callbacks, event: object, miss: OnError) -> None:
-    """Call each method with the event, and `miss` with each exception that a method raises."""
+    """Call each method with the event, and `miss` with each exception that a method raises.
+
+    Args:
+        listening: the methods.
+        event: the event.
+        miss: handles an exception.
+    """
     with unseen_calls():
         for method in listening:
             try:

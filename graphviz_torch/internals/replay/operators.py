@@ -56,7 +56,14 @@ def operator_properties(func: Any) -> OperatorProperties:
 def written_by(
     kind: OperatorProperties, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Tensor]:
-    """Return the tensors that this call of an operator mutates."""
+    """Return the tensors that this call of an operator mutates.
+
+    Args:
+        kind: properties of the operator.
+        func: the operator.
+        args: arguments of the call.
+        kwargs: keyword arguments of the call.
+    """
     found: list[Tensor] = []
     for position, name in kind.writes:
         value = args[position] if position < len(args) else kwargs.get(name)

@@ -95,7 +95,11 @@ class SideEffects:
             logging.Logger.callHandlers = handlers  # type: ignore[method-assign]
 
     def refuse(self, does: str) -> None:
-        """Stop the run by raising `SideEffectError`."""
+        """Stop the run by raising `SideEffectError`.
+
+        Args:
+            does: the side effect, such as "writes to the file log.txt".
+        """
         self.refused = SideEffectError(does)
         raise self.refused
 

@@ -130,7 +130,12 @@ def _restore_dict(now: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 def _restore_container(value: Any, before: Any) -> None:
-    """Restore the content of a container."""
+    """Restore the content of a container.
+
+    Args:
+        value: the container, a list, dict, set or the like.
+        before: a copy of its earlier content.
+    """
     if isinstance(value, dict):
         if list(value) != list(before) or any(value[k] is not before[k] for k in before):
             value.clear()

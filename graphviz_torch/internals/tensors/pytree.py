@@ -87,7 +87,13 @@ def _parts(value: Any, path: str, ask: bool) -> Iterator[tuple[str, Any]]:
 
 
 def _own_attribute(value: Any, name: str, default: Any) -> Any:
-    """Return an attribute like `getattr`, without calling `__getattr__` of the class."""
+    """Return an attribute like `getattr`, without calling `__getattr__` of the class.
+
+    Args:
+        value: the object.
+        name: name of the attribute.
+        default: the result if there is no such attribute.
+    """
     try:
         return object.__getattribute__(value, name)
     except AttributeError:

@@ -114,6 +114,10 @@ class Wrappers(Listener):
 
         The variables of several calling frames are searched: if `ddp.module.loss(x)` calls
         `self(x)`, the frame with the variable `ddp` is outside of the frame that calls the module.
+
+        Args:
+            module: the module whose forward runs.
+            called: the frame that calls the module.
         """
         frame: FrameType | None = called
         for _ in range(_MAX_METHODS):

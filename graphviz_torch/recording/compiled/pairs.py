@@ -44,7 +44,15 @@ class Pairs(PairedTensors):
     def call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Check one call of the graph, and add a `PairedCall` to `self.noted` for each event."""
+        """Check one call of the graph, and add a `PairedCall` to `self.noted` for each event.
+
+        Args:
+            function: the called function.
+            meta: `meta` of the call's node in Dynamo's graph.
+            args: arguments of the call.
+            kwargs: keyword arguments of the call.
+            result: the fake result.
+        """
         function = _OPERATORS.get(function, function)
         frame: Any = None
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)

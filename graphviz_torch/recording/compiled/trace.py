@@ -110,7 +110,15 @@ class OperationTrace:
     def on_call(
         self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
     ) -> None:
-        """Check the arguments of a call that returned."""
+        """Check the arguments of a call that returned.
+
+        Args:
+            function: the called function.
+            meta: `meta` of the call's node in Dynamo's graph.
+            args: arguments of the call.
+            kwargs: keyword arguments of the call.
+            result: the fake result.
+        """
         self._pairs.call(function, meta, args, kwargs, result)
 
     def on_apply(
@@ -284,7 +292,12 @@ class OperationTrace:
     def _from_inputs(
         self, inputs: list[Tensor], results: list[Tensor | None]
     ) -> tuple[tuple[int, ...], ...]:
-        """Return for each output of the graph the indices of the inputs that it depends on."""
+        """Return for each output of the graph the indices of the inputs that it depends on.
+
+        Args:
+            inputs: inputs of the graph.
+            results: outputs of the graph; None for outputs that are not tensors.
+        """
         numbers = {id(tensor): i for i, tensor in enumerate(inputs)}
         needed = [self._from.get(id(one), frozenset((id(one),))) for one in results]
         return tuple(
@@ -333,7 +346,12 @@ def _region_cut(
 
 
 def _events(pairs: list[PairedCall], places: Mapping[GradFn, int]) -> tuple[RegionEvent, ...]:
-    """Return the events of calls with two tensors; of equal events at a line, only the latest."""
+    """Return the events of calls with two tensors; of equal events at a line, only the latest.
+
+    Args:
+        pairs: the events that were found while the graph was traced.
+        places: index of each node inside the region.
+    """
     numbers = {fn._sequence_nr(): place for fn, place in places.items()}
     found = {}
     for pair in pairs:

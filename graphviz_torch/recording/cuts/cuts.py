@@ -395,6 +395,9 @@ class Cuts(Listener):
 
         Except after a failure, a cut outside of all modules whose operands are leaves is returned
         without operands if no node used its result. An example is a norm of weights for a log.
+
+        Args:
+            failed: True after an exception, whose cause may be any of the cuts.
         """
         for trail in with_predecessors(self._tracker.used):
             after = trail.after or []

@@ -226,7 +226,12 @@ class GradientLife(Listener):
         learnt.pop(place, None)
 
     def _check_mixed_losses(self, used: set[int], event: Stepping) -> None:
-        """Report an optimizer that is about to step with gradients of two losses."""
+        """Report an optimizer that is about to step with gradients of two losses.
+
+        Args:
+            used: id() of the parameters whose gradients the step uses.
+            event: the step that is about to run.
+        """
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
             program = self.program
@@ -288,7 +293,11 @@ class GradientLife(Listener):
             run.used = run.used or not run.cleared
 
     def _check_discarded(self, place: CodePosition | None) -> None:
-        """Report a line that calls backward again after its last gradients were cleared unused."""
+        """Report a line that calls backward again after its last gradients were cleared unused.
+
+        Args:
+            place: the line that called the backward.
+        """
         run = self._runs.get(place)
         if run is None or place is None:
             return

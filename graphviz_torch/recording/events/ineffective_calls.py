@@ -120,7 +120,11 @@ class DropoutAndRetainedGraphs(Listener):
         self._look_at_graphs({backward.call.place for backward in backwards})
 
     def _look_at_graphs(self, places: Collection[CodePosition | None]) -> None:
-        """Report lines that retain graphs through which no other backward runs."""
+        """Report lines that retain graphs through which no other backward runs.
+
+        Args:
+            places: the lines that called backward.
+        """
         for place, known in self._graphs.items():
             # A single graph is not reported, because the program may still use it.
             if place in places and known.count > 1 and not known.runs_again:

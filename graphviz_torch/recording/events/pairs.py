@@ -137,7 +137,13 @@ class PairedTensors(Listener):
                     self._check_ratio(one, other, event)
 
     def _check_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
-        """Report `x - x.detach()` and `x / x.detach()`, which are always 0 and 1."""
+        """Report `x - x.detach()` and `x / x.detach()`, which are always 0 and 1.
+
+        Args:
+            one: the first operand of a difference or quotient.
+            other: the second operand.
+            event: the call.
+        """
         kept = one if one.requires_grad else other
         same = _is_plain(one) and _is_plain(other) and one.shape == other.shape
         same = same and storage_id(one) == storage_id(other)
@@ -210,7 +216,14 @@ class PairedTensors(Listener):
             return not torch.equal(matrix, torch.t(matrix))
 
     def _check_addends(self, one: Tensor, other: Tensor, result: Any, frame: FrameType) -> None:
-        """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss."""
+        """Report a constant in a sum of scalars, except the initial 0 of an accumulated loss.
+
+        Args:
+            one: the first operand of an addition.
+            other: the second operand.
+            result: the sum.
+            frame: the frame of the call.
+        """
         if result.grad_fn is None:
             return
         if one.requires_grad and other.requires_grad:
@@ -362,7 +375,12 @@ class PairedTensors(Listener):
 
 
 def _is_column_beside_matrix(one: Tensor, other: Tensor) -> bool:
-    """Return True for shapes (N, 1) and (N, k): the loss compares each value with k values."""
+    """Return True for shapes (N, 1) and (N, k): the loss compares each value with k values.
+
+    Args:
+        one: the tensor that may have the shape (N, 1).
+        other: the tensor that may have the shape (N, k).
+    """
     if not (
         TensorBase.dim(one) == TensorBase.dim(other) == 2 and _is_plain(one) and _is_plain(other)
     ):

@@ -290,6 +290,13 @@ class Targets(Listener):
         """Report loss calls before one optimizer step that average very unequal numbers of targets.
 
         Only calls that each have their own backward are compared.
+
+        Args:
+            event: the event to report.
+            place: the line that calls the loss.
+            answers: the checks of the line's loss calls.
+            rows: `_TargetCheck.numbers` of each call.
+            sizes: number of targets of each call.
         """
         # Number of the step -> number of the backward -> number of averaged targets.
         counts: dict[int, dict[int, int]] = {}

@@ -277,7 +277,12 @@ def _targets(target: Tensor, token: Tensor, ignored: Any) -> Tensor:
 
 
 def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:
-    """Return targets as a matrix with a row for each row of tokens; None if they do not fit."""
+    """Return targets as a matrix with a row for each row of tokens; None if they do not fit.
+
+    Args:
+        target: the targets of a loss.
+        shape: (rows, positions) of the tokens.
+    """
     count, length = shape
     number = TensorBase.numel(target)
     long = number // count

@@ -111,7 +111,12 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefini
 def _unused_functions(
     tree: ast.Module, variables: Mapping[str, Any]
 ) -> Iterator[tuple[UnusedName, int]]:
-    """Yield the functions and methods whose name occurs nowhere else in the file."""
+    """Yield the functions and methods whose name occurs nowhere else in the file.
+
+    Args:
+        tree: the parsed file.
+        variables: the global variables of the file.
+    """
     used = set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -141,7 +146,12 @@ def _is_unused(function: ast.FunctionDef, used: set[str]) -> bool:
 
 
 def _inherits(owner: type, name: str) -> bool:
-    """Return True if a base class may call the method; nn.Module calls only methods that it has."""
+    """Return True if a base class may call the method; nn.Module calls only methods that it has.
+
+    Args:
+        owner: the class that defines the method.
+        name: name of the method.
+    """
     bases = owner.__mro__[1:-1]
     others = [base for base in bases if base is not Module]
     return bool(others) or any(name in vars(base) for base in bases)
@@ -183,7 +193,12 @@ def _unread_names(table: symtable.SymbolTable) -> dict[str, set[str]]:
 
 
 def _assignments(tree: ast.Module, unread: Mapping[str, set[str]]) -> Iterator[tuple[str, int]]:
-    """Yield each unread variable, with the line of the first assignment of a computed value."""
+    """Yield each unread variable, with the line of the first assignment of a computed value.
+
+    Args:
+        tree: the parsed file.
+        unread: names of unread variables, by the name of their function.
+    """
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name in unread]
     scopes: list[tuple[ast.AST, set[str]]] = [(each, unread[each.name]) for each in functions]
     if "" in unread:

@@ -127,6 +127,11 @@ def _name(resolver: Resolver, node: int, computed: Sequence[Computed]) -> str:
 
     If no variable is the result, the name of another result may be returned, which a node of the
     same type and line created.
+
+    Args:
+        resolver: finds the node ids and texts of the graph of the backward that failed.
+        node: id of the node.
+        computed: the program's variables when backward failed.
     """
     run = resolver.backward
     columns = run.reading.columns

@@ -167,7 +167,12 @@ def _is_freed(fn: GradFn) -> bool:
 
 
 def _error(fn: GradFn, attribute: str) -> str:
-    """Return the message of the error raised when a saved tensor is read; "" if there is none."""
+    """Return the message of the error raised when a saved tensor is read; "" if there is none.
+
+    Args:
+        fn: the node that saved the tensor.
+        attribute: name of the attribute that unpacks the tensor.
+    """
     try:
         getattr(fn, attribute)
     except RuntimeError as error:

@@ -76,7 +76,11 @@ def reduce(gradients: Sequence[Elements], *, dense: bool = True) -> Reduction:
 
 
 def _numbers(flats: Sequence[Tensor]) -> Tensor:
-    """Return the seven numbers of each row as a tensor [7, rows], in few passes over the data."""
+    """Return the seven numbers of each row as a tensor [7, rows], in few passes over the data.
+
+    Args:
+        flats: the elements of the gradients, as 1-D tensors.
+    """
     if flats[0].dtype.itemsize < 2:  # 8-bit floats, of which one format cannot represent 0
         flats = [TensorBase.float(row) for row in flats]
     rows = _in_rows(flats)
@@ -96,6 +100,9 @@ def _in_rows(flats: Sequence[Tensor]) -> Tensor:
     """Stack gradients into rows, padded with zeros.
 
     A single gradient is reshaped without a copy, if its number of elements allows that.
+
+    Args:
+        flats: the elements of the gradients, as 1-D tensors.
     """
     if len(flats) == 1 and flats[0].shape[0]:
         width = math.gcd(flats[0].shape[0], _WIDEST)

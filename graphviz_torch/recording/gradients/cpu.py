@@ -46,7 +46,13 @@ class _Buffers(threading.local):
         self._rows = {name: torch.empty(0, dtype=torch.uint8) for name in ("row", "beside")}
 
     def row(self, name: str, elements: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized 1-D tensor in the buffer of this name, enlarged if needed."""
+        """Return an uninitialized 1-D tensor in the buffer of this name, enlarged if needed.
+
+        Args:
+            name: name of the buffer.
+            elements: number of elements.
+            dtype: dtype of the elements.
+        """
         size = elements * dtype.itemsize
         if self._rows[name].shape[0] < size:
             self._rows[name] = torch.empty(size, dtype=torch.uint8)

@@ -282,6 +282,10 @@ class Descriptions:
         """Compute the statistics of gradients of one tensor class and device.
 
         If any of the gradients has no readable elements, they are described one by one.
+
+        Args:
+            wheres: the keys of the gradients.
+            gradients: the gradients.
         """
         self.times += 1
         with _hide_operators(), unseen_operators():

@@ -101,7 +101,12 @@ class Averages:
 
 
 def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str, Tensor]]]:
-    """Yield the names and weights of variables named like an average or a target network."""
+    """Yield the names and weights of variables named like an average or a target network.
+
+    Args:
+        frame: the frame that calls the optimizer's step.
+        model: the trained model, which is left out.
+    """
     for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
         for name, value in local_variables(outer, _OTHER_TYPES).items():
             parts = [(name, value)]

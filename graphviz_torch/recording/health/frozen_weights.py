@@ -44,6 +44,9 @@ class FrozenWeights:
         """Return the weight that the search has to sample at this step.
 
         The result is None if there is no suspect among these weights of an optimizer.
+
+        Args:
+            own: indices of the optimizer's weights in the model.
         """
         if self._suspect is None or self._suspect not in own:
             return None

@@ -179,7 +179,12 @@ class Health:
         return past
 
     def _begin(self, past: OptimizerPast, event: Stepping) -> None:
-        """Begin a training step if this optimizer step is the first one of a training step."""
+        """Begin a training step if this optimizer step is the first one of a training step.
+
+        Args:
+            past: the history of the optimizer.
+            event: the optimizer step.
+        """
         last, self._last = self._last, past
         again = not self._stepped or id(event.optimizer) in self._stepped
         if last is not None and past is not last and past.steps == 1:  # the optimizer is new
@@ -196,7 +201,12 @@ class Health:
         self._stepped.add(id(event.optimizer))
 
     def _report(self, past: OptimizerPast, event: Stepping) -> None:
-        """Run those checks that do not read all gradients, before an optimizer steps."""
+        """Run those checks that do not read all gradients, before an optimizer steps.
+
+        Args:
+            past: the history of the optimizer.
+            event: the optimizer step.
+        """
         step, frame = self.step, event.frame
         self._filter_and_report(past.check_rates(step, event.optimizer.param_groups, frame))
         self._computes = past.computes
@@ -250,6 +260,10 @@ class Health:
 
         If `FrozenWeights` has a suspect, it chooses the weight. Otherwise the weights are sampled
         in turn, at every `_SAMPLE_EVERY`-th step.
+
+        Args:
+            own: indices of the optimizer's parameters in the model.
+            norms: norm of the gradient, by index of the parameter.
         """
         wanted = self._frozen.next_weight(own)
         if wanted is not None or self.step % _SAMPLE_EVERY == 0:
@@ -281,7 +295,12 @@ class Health:
         self._filter_and_report(self._checks.gradients(step, {**absent, **there}))
 
     def _take(self, i: int, norms: Mapping[int, float | None]) -> None:
-        """Sample the weight with index `i`, if its values can be compared."""
+        """Sample the weight with index `i`, if its values can be compared.
+
+        Args:
+            i: index of the weight in the model.
+            norms: norm of the gradient, by index of the parameter.
+        """
         with unseen_calls(), torch.no_grad():
             tensor = self._parameters.tensors[i][1]
             if (

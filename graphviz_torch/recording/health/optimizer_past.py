@@ -55,7 +55,13 @@ class OptimizerPast(OptimizerRecord):
     def check_rates(
         self, step: int, groups: Sequence[dict[str, Any]], frame: FrameType
     ) -> Iterator[WatchReport]:
-        """Check the learning rates of the coming step."""
+        """Check the learning rates of the coming step.
+
+        Args:
+            step: number of the step.
+            groups: parameter groups of the optimizer.
+            frame: the frame that calls the step.
+        """
         rates = self.rates
         if rates == self._checked and not self._zero:
             return

@@ -108,7 +108,12 @@ class TrainModes(Listener):
         return next((m for m, name in self.program.table.modules() if name == path), None)
 
     def _look_at_rate(self, event: Called, rate: float) -> None:
-        """Report a call with the probability 0 at a line that dropped values in an earlier step."""
+        """Report a call with the probability 0 at a line that dropped values in an earlier step.
+
+        Args:
+            event: the call of a dropout.
+            rate: the probability with which it drops values.
+        """
         key = self.program.place(event.frame), self.program.module
         known, step = self._dropping.get(key), self.program.steps.count
         if rate:

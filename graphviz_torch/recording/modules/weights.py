@@ -181,7 +181,12 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
 
 
 def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
-    """Return for each key whether it is in the set; if the set is None, return None for each."""
+    """Return for each key whether it is in the set; if the set is None, return None for each.
+
+    Args:
+        keys: the keys, such as the id() of parameters.
+        known: the set; None if it is unknown.
+    """
     return [None] * len(keys) if known is None else [key in known for key in keys]
 
 

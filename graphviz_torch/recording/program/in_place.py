@@ -236,7 +236,12 @@ class Changes:
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Return True if two dense tensors share all elements, as a weight and its transpose do."""
+    """Return True if two dense tensors share all elements, as a weight and its transpose do.
+
+    Args:
+        one: the first tensor.
+        other: the second tensor.
+    """
     dense = one.layout is torch.strided and other.layout is torch.strided
     if not dense or storage_id(one) != storage_id(other):
         return False

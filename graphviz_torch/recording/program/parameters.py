@@ -79,7 +79,12 @@ class ParameterTable:
         return None if known is None else known[1]
 
     def path_of(self, key: int, kind: str) -> str | None:
-        """Return the path of the module with this id() and class name; None if there is none."""
+        """Return the path of the module with this id() and class name; None if there is none.
+
+        Args:
+            key: id() of the module.
+            kind: name of the module's class.
+        """
         known = self._modules.get(key)
         return known[1] if known is not None and type(known[0]).__name__ == kind else None
 

@@ -24,6 +24,10 @@ def variable(module: Module, caller: FrameType) -> str:
     The variables and the attributes of `self` are searched. The name of a variable's value is
     "head", and that of an item of a list, dict or module is "heads.1". In a loop over a container,
     an item is named after the container, not after the loop variable.
+
+    Args:
+        module: the module.
+        caller: frame of the calling code.
     """
     modules = list(modules_of(caller))
     own = next((name for name, value in modules if value is module), "")
@@ -44,6 +48,10 @@ def calling_model(module: Module, caller: FrameType) -> tuple[Module, FrameType]
     """Return the outermost module whose method led to a call, and the frame that called the method.
 
     If `q_network.get_action(x)` calls `self.network(x)`, the outermost module is `q_network`.
+
+    Args:
+        module: the module that was called.
+        caller: frame of the calling code.
     """
     frame = user_frame(caller)
     while frame is not None and frame.f_back is not None:

@@ -316,7 +316,13 @@ class OptimizerCalls(Listener):
     def _check_shared_parameters(
         self, optimizer: Optimizer, name: str, place: CodePosition | None
     ) -> None:
-        """Report parameters that another optimizer updates, too."""
+        """Report parameters that another optimizer updates, too.
+
+        Args:
+            optimizer: the optimizer.
+            name: the user's name for the optimizer.
+            place: position of the optimizer's step.
+        """
         both: dict[str, list[int]] = {}
         for key in map(id, parameters_of(optimizer)):
             known = self._owners.get(key)

@@ -112,7 +112,13 @@ def note_schedule_problems(
 def step_of_scheduler(
     program: Program, schedule: Schedule, around: Sequence[CodeType]
 ) -> CodePosition | None:
-    """Return the position of the only call of a scheduler's `step`; None if it is not known."""
+    """Return the position of the only call of a scheduler's `step`; None if it is not known.
+
+    Args:
+        program: the recorded program.
+        schedule: the scheduler.
+        around: code objects around the optimizer's step, which are searched as well.
+    """
     name = schedule.name.rpartition(".")[2]
     return find_method_call(codes(program, more=around), "step", name)
 

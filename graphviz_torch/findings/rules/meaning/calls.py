@@ -264,7 +264,12 @@ def _products_of_slices(reading: Reading) -> Iterator[tuple[str, int, str]]:
 
 
 def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
-    """Return the base of a view, and True if the view is one row (a vector) of the base."""
+    """Return the base of a view, and True if the view is one row (a vector) of the base.
+
+    Args:
+        reading: the graph.
+        edge: the edge from the view to its user.
+    """
     for _ in range(8):
         node = reading.graph.nodes[edge.source]
         before = reading.inputs[node.id]

@@ -256,6 +256,10 @@ def _is_bootstrapped(reading: Reading, start: int) -> bool:
     """Return True for a discounted value of a network, as in temporal difference learning.
 
     An example is r + 0.99 * q.
+
+    Args:
+        reading: the graph.
+        start: node at which the search towards the inputs starts.
     """
     nodes, node = reading.graph.nodes, start
     discounted = False

@@ -118,7 +118,12 @@ def future_leak(reading: Reading) -> Iterator[Finding]:
 
 
 def _unmasked_softmax(reading: Reading, length: int) -> Node | None:
-    """Return a softmax over the scores of all pairs of tokens that no operation masks."""
+    """Return a softmax over the scores of all pairs of tokens that no operation masks.
+
+    Args:
+        reading: the graph.
+        length: number of tokens in a row.
+    """
     nodes = reading.graph.nodes
     for node in reading.of_operations(("softmax",)):
         meta, dim = reading.meta(node.id), number(node, "dim")

@@ -217,7 +217,12 @@ def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Coll
 
 
 def _match(a: Collective | None, b: Collective | None) -> bool:
-    """Return True if two ranks of a group may pair these calls with each other."""
+    """Return True if two ranks of a group may pair these calls with each other.
+
+    Args:
+        a: a call of one rank; None if it has made no further call.
+        b: the call of the other rank, or None.
+    """
     if a is None or b is None:
         return a is b
     if (a.kind, a.dtype) != (b.kind, b.dtype) or (
