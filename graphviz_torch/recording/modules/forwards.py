@@ -34,6 +34,7 @@ from ...graph.events import (
     RepeatedForward,
     RetainedForward,
 )
+from ...internals.dynamo import is_jit_tracing
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
@@ -148,7 +149,7 @@ class Forwards(Listener):
         if self._began < 0:
             return
         start, self._began = self._began, -1
-        if torch._C._get_tracing_state() is not None:
+        if is_jit_tracing():
             return  # sizes are tensors, which cannot be compared without changing the trace
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
