@@ -13,11 +13,13 @@ from typing import Any
 
 from ..graph import GraphLike, graph_of
 from ..graph.events.base import Occurrence
+from ..graph.gc import with_gc_disabled
 
 FORMAT, VERSION = "graphviz_torch rows", 2
 SCHEMA = Path(__file__).with_name("rows.schema.json")
 
 
+@with_gc_disabled
 def to_dict(graph: GraphLike) -> dict[str, Any]:
     """Return the graph as dicts, lists, strings and numbers that `json.dumps` accepts.
 
