@@ -293,7 +293,7 @@ class Reading:
 
     @cached_property
     def dropping_nodes(self) -> dict[int, int]:
-        """The entries of `last_with_gradient` that do not point to a node of DDP.
+        """The items of `last_with_gradient` whose value is not a node that DDP inserted.
 
         DDP adds a node to the model's outputs. This node passes on every gradient, but gets no
         gradient for outputs that the loss does not use.

@@ -90,7 +90,7 @@ class InnerBackwardRaised(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """The nodes that a backward reaches, for listeners that add nodes upstream of cuts."""
+    """The nodes that a backward reaches, for listeners that add nodes behind cuts (`detach`)."""
 
     graph: Container[GradFn]  # the nodes that backward runs, or would run
     before: set[int]  # id() of the leaves that earlier backwards reached
@@ -153,7 +153,7 @@ class Listener:
         self.events = program.events  # receives facts that no node can show
 
     def hidden_nodes(self, reach: Reach) -> list[GradFn]:
-        """Return live nodes that the graph has to contain although backward does not run them.
+        """Return autograd nodes that the graph shows although backward does not run them.
 
         The graph will also contain all nodes upstream of them.
         """

@@ -73,7 +73,7 @@ def nodes_with_hidden_parameters(
 
 
 def roots_of(outputs: Iterable[Any]) -> list[int]:
-    """Return the sequence numbers of the nodes that computed the roots of a backward."""
+    """Return sequence numbers of the nodes that computed the roots (losses) of a backward."""
     fns = [one.grad_fn for one in outputs if isinstance(one, Tensor) and one.grad_fn is not None]
     return [int(fn._sequence_nr()) for fn in fns]
 

@@ -51,12 +51,12 @@ class Reruns(Listener):
         self._times: dict[int, list[int]] = {}
 
     def on_graph_read(self, live: LiveGraph) -> None:
-        """Remember the checkpointed segments of the graph."""
+        """Remember the segments of the graph that `torch.utils.checkpoint` will recompute."""
         if live.checkpoints.parts:
             self._parts[live.position] = live.checkpoints.parts
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        """Count the reruns of each segment, before another backward increases the counts."""
+        """Read how often each checkpointed segment was recomputed, before the next backward."""
         position = event.live.position
         if position in self._parts:
             self._times[position] = [part.times() for part in self._parts[position]]

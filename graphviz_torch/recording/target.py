@@ -99,7 +99,7 @@ def _restore_on_exit(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _copy(buffer: torch.Tensor | None) -> torch.Tensor | None:
-    """Return a copy of a buffer; None if there is no buffer, or if its values cannot be compared.
+    """Return a copy of a buffer; None without a buffer, or if the values cannot be compared.
 
     This is the case for buffers that are sparse, nested, masked or on the meta device.
     """

@@ -387,7 +387,7 @@ class UntrackedCalls(Listener):
         return factory is None or factory.module is None
 
     def _is_followed(self, given: Tensor) -> bool:
-        """Return True if a call that reads the tensor is an entry."""
+        """Return True if calls that read the tensor are shown as entries (calls without a node)."""
         entry = self._producer_of(given)
         if entry is not None:
             return entry.kind != "data" or bool(entry.metas) or self.program.in_forward
@@ -474,7 +474,7 @@ class UntrackedCalls(Listener):
                     entry.label, entry.is_named = label, True
 
     def _source(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
-        """Return the entry that produced a tensor, or a new entry for data.
+        """Return the entry (data or a call without a node) that produced a tensor, or a new one.
 
         Returns None for a parameter, a buffer, or an empty tensor.
 
@@ -488,7 +488,7 @@ class UntrackedCalls(Listener):
         return known if is_complete else self._data(given, label, frame)
 
     def _producer_of(self, given: Tensor) -> _Producer | None:
-        """Return the entry or the node that produced a tensor; None if unknown."""
+        """Return the `_Producer` (entry or autograd node) of a tensor; None if unknown."""
         if not given.requires_grad:
             entry = self._entry_of(given)
             return None if entry is _BUFFER_ENTRY else entry
@@ -684,7 +684,7 @@ def _node_using(
 
 
 def _weights(module: Module) -> Iterator[Tensor]:
-    """Yield the parameters of a module and its submodules, without running code of the user."""
+    """Yield the parameters of a module and its submodules, without running user code."""
     stack, met = [module], {id(module)}
     while stack:
         here = stack.pop()

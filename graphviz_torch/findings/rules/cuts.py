@@ -260,7 +260,7 @@ def _used_by_loss(reading: Reading) -> list[Cut]:
 
 
 def _severity(reading: Reading, cut: Cut, parameters: list[Parameter]) -> Severity:
-    """Return the severity of a cut: "info" if it looks intended."""
+    """Return the severity of a finding about a cut; "info" if the cut looks intended."""
     # A module that runs under no_grad, and that no optimizer updates, is a target network or a
     # fixed encoder.
     whole = _ran_inside(cut, {p.node for p in parameters})

@@ -391,7 +391,7 @@ def nonfinite_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _dead_units(reading: Reading, node: int) -> float:
-    """Return the share of a layer's units without a gradient, read from its bias; 0 if unknown."""
+    """Return the share of a layer's units without a gradient (from the bias); 0 if unknown."""
     for edge in reading.inputs[node]:
         source, stats = reading.graph.nodes[edge.source], reading.stats(edge.source)
         meta = reading.meta(edge.source)

@@ -108,7 +108,7 @@ class FakeAccelerator:
         return device
 
     def operators(self) -> AbstractContextManager[Any]:
-        """Return a dispatch mode that puts new tensors on the device; enter this mode last."""
+        """Return a dispatch mode that marks new tensors as on the device; enter this mode last."""
         return _Operators(self)
 
     def _attributes(self) -> Iterator[tuple[Any, str, Any]]:

@@ -65,7 +65,7 @@ def calling_position(frame: Frame) -> CodePosition | None:
 
 
 def redrawing_segment(frame: FrameType | None) -> Frame | None:
-    """Return the segment that is being recomputed with other random numbers, or None.
+    """Return the checkpointed segment that is recomputed with other random numbers, or None.
 
     This happens with `preserve_rng_state=False`.
 

@@ -68,7 +68,7 @@ def unseen() -> Any:
 
 
 def disable_in_thread() -> None:
-    """Stop watching operators in this thread and restore its dispatch key."""
+    """Stop watching operators in this thread, and restore the state of the dispatch key."""
     _thread_state.key.suspend()
 
 

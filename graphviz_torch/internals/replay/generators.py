@@ -25,12 +25,12 @@ class GeneratorStates:
 
     @classmethod
     def save(cls, args: Any, kwargs: Any, operands: list[Tensor]) -> GeneratorStates:
-        """Save the states of the default generators and of those among the arguments.
+        """Save the states of the default generators, and of generators among the arguments.
 
         Args:
             args: arguments of an operator, which may contain generators.
             kwargs: its keyword arguments.
-            operands: tensors whose devices have the default generators.
+            operands: tensors among the arguments; they are not used.
         """
         found = cls()
         given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]

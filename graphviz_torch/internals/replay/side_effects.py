@@ -54,7 +54,7 @@ class _SilencedOutput:
 
 
 class SideEffects:
-    """A filter for a forward that is run again: suppresses or refuses its side effects.
+    """A filter that suppresses or refuses the side effects of a forward that runs again.
 
     Args:
         contents: snapshot of the modules' state; open files in it are made read-only.

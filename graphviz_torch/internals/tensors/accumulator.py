@@ -50,7 +50,7 @@ def accumulator(leaf: Tensor) -> Any:
 
 
 class _Edges(torch.autograd.Function):
-    """Function that collects the nodes of its inputs and computes nothing."""
+    """Custom Function that collects the autograd nodes of its inputs, and computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor, found: list[Any]) -> None:

@@ -43,7 +43,7 @@ def device_label(device: torch.device) -> str:
 
 
 def tensor_meta(tensor: torch.Tensor) -> TensorMeta:
-    """Return shape, dtype and device of a live tensor as a `TensorMeta`."""
+    """Return the shape, dtype and device of a tensor as a `TensorMeta`."""
     with torch._C.DisableTorchFunction():
         if type(tensor) in PLAIN:
             return _meta(_shape(tensor), tensor.dtype, tensor.device)

@@ -32,7 +32,7 @@ class Norm(NamedTuple):
 
 
 def quick_norms(tensors: list[Tensor]) -> list[float] | None:
-    """Return the Euclidean norms of plain tensors of one dtype on one device that is not CUDA.
+    """Return the Euclidean norms of ordinary tensors of one dtype on one device except CUDA.
 
     Returns None for other tensors. Reading from CUDA would wait for the device. In float32,
     elements below 1e-19 count as zero, because their squares underflow.
@@ -53,7 +53,7 @@ def quick_norms(tensors: list[Tensor]) -> list[float] | None:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return True if a single call shows that a plain CPU tensor is finite.
+    """Return True if a single call shows that an ordinary CPU tensor is finite.
 
     If the result is False, the tensor may still be finite: its sum may overflow, or a mode that
     would see the call is active. This is the fastest check of one tensor per step.

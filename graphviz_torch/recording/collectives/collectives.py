@@ -56,7 +56,7 @@ class _Record:
 
 
 class Collectives(Listener):
-    """Listener that records the collectives of this rank."""
+    """Listener that records the collectives (such as all_reduce) that this rank starts."""
 
     needs = ("transfers",)
 

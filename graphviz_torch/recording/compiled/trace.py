@@ -91,7 +91,7 @@ class OperationTrace:
         self._start = sequence_number()
 
     def on_operation_end(self, function: Any, meta: dict[str, Any], made: list[Tensor]) -> None:
-        """Record an operation that has run, and the cut that it makes, if any.
+        """Record an operation that has run; if it passes no gradient, record it as a cut.
 
         Args:
             function: the called function.
@@ -319,7 +319,7 @@ def _region_cut(
     sources: list[GradFn],
     live: Collection[GradFn],
 ) -> RegionCut:
-    """Return the `RegionCut` for one operand of a cut.
+    """Return the `RegionCut` for one operand of a cut (a call that passes no gradient).
 
     Args:
         cut: the cut.

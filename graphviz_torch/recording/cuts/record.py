@@ -36,7 +36,7 @@ class CutRecord:
 
     @property
     def name(self) -> str:
-        """Return the name of the call that made the cut.
+        """Return the name of the call that made the cut, such as "detach".
 
         For a detached tensor that was only read into Python, this is the call that read it: the
         name of `x.detach().numpy()` is "numpy". For a number that was passed to torch.tensor in the

@@ -21,7 +21,7 @@ from ..live import LiveGraph
 
 
 class ContextTensors(Listener):
-    """Listener that reports results that a custom Function keeps as attributes of its context."""
+    """Listener that reports results that a custom Function keeps as attributes of `ctx`."""
 
     needs = ("every_call",)
 

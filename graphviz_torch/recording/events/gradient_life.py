@@ -326,7 +326,7 @@ class GradientLife(Listener):
             self._on_all_used()
 
     def _on_all_used(self) -> None:
-        """Report gradients that were all cleared before any of them was used.
+        """Report gradients that were all cleared before a step or a read used any of them.
 
         Called when every gradient has been used or cleared.
         """

@@ -104,6 +104,6 @@ def _mask_before(fn: GradFn) -> tuple[GradFn, Tensor] | None:
 
 
 def _count(mask: Tensor) -> Tensor:
-    """Return [number of zeros of a mask, number of its values that are neither 0 nor 1]."""
+    """Return [number of zeros, number of values that are neither 0 nor 1] of a mask."""
     zeros, ones = torch.sum(torch.eq(mask, 0)), torch.sum(torch.eq(mask, 1))
     return torch.stack((zeros, torch.rsub(torch.add(zeros, ones), TensorBase.numel(mask))))

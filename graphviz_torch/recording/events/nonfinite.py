@@ -94,7 +94,7 @@ class _FirstNonfinite:
         self._in_loss = False
 
     def take_snapshot(self, event: BackwardBegan) -> None:
-        """Keep a snapshot of the graph if its forward computed NaN or Inf, or may have."""
+        """Keep counts of NaN and Inf in a graph, if its forward computed any or may have."""
         live = event.live
         if self._in_loss:
             return

@@ -140,7 +140,7 @@ class TokenUses(Listener):
         self._batches.append(_EmbeddedTokens(copy, token, int(weight.shape[0]), place))
 
     def _loss(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Compare the targets of a loss with the tokens, if its classes are tokens."""
+        """Compare the targets of a loss with the tokens, if the loss's classes are tokens."""
         given = [*args[:2], *(kwargs[key] for key in ("input", "target") if key in kwargs)]
         if len(args) > 2 or len(given) < 2 or not all(isinstance(one, Tensor) for one in given):
             return  # arguments such as weights are passed by keyword nearly always

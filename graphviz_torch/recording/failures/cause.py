@@ -96,7 +96,7 @@ def _not_none(*nodes: int | None) -> tuple[int, ...]:
 
 
 def _last_known(run: Backward, node: int, known: Callable[[int], bool]) -> tuple[int, int | None]:
-    """Follow a path from a node towards the outputs, and return its last node that is known.
+    """Follow a path from a node towards the outputs up to the last node that is known.
 
     Args:
         run: the backward whose graph is searched.

@@ -41,7 +41,7 @@ class ErrorKey(NamedTuple):
 
     @classmethod
     def create(cls, error: BaseException) -> ErrorKey:
-        """Create the key of a live exception."""
+        """Create the key of an exception that was caught."""
         try:
             return cls(id(error), type(error).__name__, str(error))
         except Exception:  # raised by the user's __str__
@@ -66,7 +66,7 @@ class FailedCall:
         return replace(self, operands=operands)
 
     def value(self, resolver: Resolver) -> Failure:
-        """Return the failure as plain values."""
+        """Return the failure as a `Failure`, without references to tensors or the exception."""
         return Failure(
             self.error.kind,
             self.error.message,

@@ -38,7 +38,7 @@ from .statistics import Descriptions, GradientClass, PendingBatch, alias
 
 
 class GradientHooks:
-    """A context manager with hooks on live nodes, for one backward.
+    """A context manager with hooks on the autograd nodes of a graph, for one backward.
 
     Args:
         nodes: the nodes in the order of `Graph.nodes`, each with the metadata of its outputs.

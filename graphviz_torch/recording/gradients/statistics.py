@@ -343,7 +343,10 @@ class Descriptions:
 
 
 class _hide_operators:
-    """A context that hides operators from autograd, modes and hooks, and ignores exceptions."""
+    """A context that hides our tensor operations from autograd, modes and hooks.
+
+    Exceptions in the context are ignored.
+    """
 
     __slots__ = ("_calls", "_enabled", "_watched")
 

@@ -178,7 +178,7 @@ class NonfiniteRerun:
         return ""
 
     def _rerun(self, call: _Call) -> str:
-        """Run a call again in a recording, and return its first finding about NaN or Inf.
+        """Run a model call again in a recording, and return the first finding about NaN or Inf.
 
         The result is the finding's message; "" if there is none.
         """

@@ -167,7 +167,7 @@ class CallArguments(Listener):
 
 
 class _Plain(NamedTuple):
-    """The positions of plain arguments, for calls with one combination of argument types."""
+    """The positions of numbers, flags and the like in calls with certain argument types."""
 
     places: tuple[int, ...]  # positions of the plain arguments
     lists: bool  # True if any plain argument is a list

@@ -58,7 +58,7 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 
 class FastPaths(Listener):
-    """Listener that exits the recording's function mode while a layer runs on the fast path."""
+    """Listener that leaves the recording's function mode while a layer's fused fast path runs."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

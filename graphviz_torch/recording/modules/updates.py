@@ -71,7 +71,7 @@ class _Count:
     elements: Tensor | None = None  # [number of compared elements, number of unchanged elements]
 
     def fetch(self) -> tuple[int, int]:
-        """Return the number of compared and of unchanged elements."""
+        """Return the number of compared elements, and of those that no step changed."""
         looked_at, still = (0, 0) if self.elements is None else TensorBase.tolist(self.elements)
         return looked_at, still
 

@@ -102,7 +102,7 @@ class UserLine(NamedTuple):
 
 @dataclass(slots=True)
 class EventRecord:
-    """An event, with the values of its latest occurrence and the number of occurrences."""
+    """An event (a fact that a rule may report) with its latest values and number of occurrences."""
 
     event: Event  # its line and nodes are not set
     place: CodePosition | None

@@ -15,7 +15,7 @@ from ...tracing.names import classes_along
 
 
 class _Block:
-    """A module and its submodules, which were added together, with paths and parameters."""
+    """A module and its submodules, added by one call of `add`, with paths and parameters."""
 
     __slots__ = ("modules", "parameters")
 

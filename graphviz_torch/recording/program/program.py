@@ -75,7 +75,7 @@ class Options(NamedTuple):
 
     @property
     def is_distributed(self) -> bool:
-        """Return True if this process is a rank or may become one.
+        """Return True if this process is a rank of a process group, or may become one.
 
         Otherwise the program cannot use DTensors, DDP or FSDP.
         """

@@ -117,7 +117,7 @@ class Tracker:
         return [copy.data for copy in followed.copies]
 
     def set_trail(self, tensor: Tensor, trail: Trail) -> None:
-        """Store `trail` as the history of a new tensor."""
+        """Store a `Trail` as the history of a new detached tensor."""
         self._follow(tensor).trail = trail
 
     def trails(self, given: Iterable[Tensor]) -> dict[Trail, None]:

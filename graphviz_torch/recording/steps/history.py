@@ -276,7 +276,7 @@ def _steps_inside(
 
 
 def _predecessors(start: int, sources: list[list[int]], visited: set[int]) -> Iterator[int]:
-    """Yield a node and all of its unvisited predecessors, and add them to `visited`.
+    """Yield a node and the unvisited nodes it was computed from; add all to `visited`.
 
     Args:
         start: index of the node.

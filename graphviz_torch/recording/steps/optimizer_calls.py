@@ -337,7 +337,7 @@ class OptimizerCalls(Listener):
             self.events.note(shared, place, leaves=keys, count=len(keys))
 
     def _check_lost_state(self) -> None:
-        """Report an optimizer that is created again and again, and therefore loses its state."""
+        """Report an optimizer that is re-created repeatedly, and so loses its state (momentum)."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _MIN_STEPS:
                 made = RecreatedObject(what="optimizer", name=moments.name)

@@ -439,7 +439,7 @@ def _is_factor(reading: Reading, parameter: Parameter) -> bool:
 
 
 def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
-    """Yield the edges from a parameter, or from its views, to the nodes that use them."""
+    """Yield the edges from a parameter, or from a view of it, to the nodes that use it."""
     found = [] if node is None else [node]
     for each in found:
         for edge in reading.users[each]:

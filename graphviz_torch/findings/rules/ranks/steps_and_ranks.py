@@ -199,7 +199,7 @@ def mismatched_collectives(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
 
 def _groups(graphs: Sequence[Graph]) -> dict[str, tuple[int, dict[int, list[Collective]]]]:
-    """Return the size of each group and the collectives of its ranks, without send and recv."""
+    """Return each process group's size and collectives by rank, without send and recv."""
     sent = [[c for c in graph.collectives if c.kind not in ("send", "recv")] for graph in graphs]
     timeless = {each.group for row in sent for each in row if not each.times}
     found: dict[str, tuple[int, dict[int, list[Collective]]]] = {}
