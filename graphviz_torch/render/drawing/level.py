@@ -23,6 +23,8 @@ _MAX_OPERATIONS_UNROLLED = 30  # in a graph with more operations, the steps of a
 MAX_GROUP_SIZE: Final = 100  # maximum number of direct children of a group
 # Maximum numbers of direct children to try, in this order, until the drawing fits a page.
 _PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)
+_MIN_BOXES = 5  # a drawing with closed groups and fewer boxes says too little
+_MAX_FILL = 0.88  # share of a page that the parts of such a model may fill by estimate
 _MAX_OPERATIONS_WHOLE = 90  # in a graph with more operations, some groups always stay closed
 
 Step = Callable[[Drawing], Drawing]
@@ -121,13 +123,20 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
             continue  # this `Level` leads to the same groups as an earlier one
         known.add(cut)
         drawn = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
-        if drawn.fill <= opened.fill:
+        if not opened.fits:
+            opened = drawn if drawn.fill <= opened.fill else opened
+        elif drawn.fill <= _MAX_FILL and _count_boxes(drawn) > _count_boxes(opened):
             opened = drawn
-        if opened.fits:
+        # If a model stays closed because opening it exceeds the page, smaller groups may fit.
+        if opened.fits and not (_count_boxes(opened) < _MIN_BOXES and opened.closed_groups):
             break
     if absent is not None and not known:
         raise absent
     return apply_steps(opened, level[1:])
+
+
+def _count_boxes(drawing: Drawing) -> int:
+    return len(drawing.nodes) + len(drawing.boxes)
 
 
 def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
