@@ -24,7 +24,7 @@ MAX_GROUP_SIZE: Final = 100  # maximum number of direct children of a group
 # Maximum numbers of direct children to try, in this order, until the drawing fits a page.
 _PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)
 _MIN_BOXES = 5  # a drawing with closed groups and fewer boxes says too little
-_MAX_FILL = 0.88  # share of a page that the parts of such a model may fill by estimate
+_MAX_FILL = 0.8  # share of a page that the parts of such a model may fill by estimate
 _MAX_OPERATIONS_WHOLE = 90  # in a graph with more operations, some groups always stay closed
 
 Step = Callable[[Drawing], Drawing]

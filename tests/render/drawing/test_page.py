@@ -132,6 +132,29 @@ def test_the_part_that_learns_is_open_if_most_is_frozen(recordings: dict[str, An
         assert any(module.startswith(f"{path}.") for module in learning)
 
 
+class Alone(nn.Module):
+    """A module of 160 operations of its own, each on two earlier results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = [x * self.weight, x + self.weight]
+        for i in range(160):
+            a, b = rows[-1], rows[-2 - i % 3 % len(rows)]
+            rows.append((a.sin, a.tanh, a.cos, a.exp)[i * i % 7 % 4]() if i % 2 else a * b)
+        return rows[-1]
+
+
+def test_a_module_that_does_not_fit_is_open_in_parts() -> None:
+    model = nn.Sequential(Alone(), nn.Tanh())
+    with record(model) as recording:
+        model(torch.ones(4)).sum().backward()
+    drawing = draw(recording.graph, {})
+    assert len(drawing.nodes) + len(drawing.boxes) >= 5
+
+
 def test_arithmetic_stays_closed_while_a_module_does(recordings: dict[str, Any]) -> None:
     drawing = draw(draw_graph(step("unet", recordings)).graph, {})
     assert drawing.groups is not None
