@@ -321,6 +321,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         "TokenUses",
         "Overwrites",
         "UnreadArguments",
+        "UnusedNames",
         "ContextTensors",
         "IgnoredResults",
         "AverageBuffers",
