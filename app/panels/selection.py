@@ -11,7 +11,7 @@ _MAX_DIGITS = 9  # largest number of digits of a node's id in a link
 
 
 def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
-    """Select the node in the page's link, or `start`. For a new graph, clear the selection.
+    """Select the node that the page's URL names, or `start`. For a new graph, clear the selection.
 
     A graph with the same nodes, such as the graph after backward, keeps the selection.
     """

@@ -53,7 +53,7 @@ def draw_timeline(graph: Graph, *, key: str, ran: bool = True) -> int:
 def events(
     graph: Graph, *, ran: bool = True
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], int]:
-    """Return the steps and the copies as dicts, and how many of them are left out."""
+    """Return the chart's rows: the nodes that ran, the copies, and the number of rows left out."""
     done = [n for n in graph.nodes if n.order is not None]
     start = len(graph.nodes) + 1
     at = {n.id: start + (n.order or 0) for n in done}

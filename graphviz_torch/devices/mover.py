@@ -38,7 +38,7 @@ class Move:
     tensor: TensorMeta  # metadata of the tensor after the move
     source: str  # device of the tensor before the move
     nbytes: int  # number of copied bytes; 0 if the tensor is a view of another copy
-    shares: str = ""  # name of the tensor whose copy this is a view of
+    shares: str = ""  # if the tensor is a view: name of the tensor whose copy it views
 
     def __str__(self) -> str:
         shared = f", shares memory with {self.shares}" if self.shares else ""

@@ -181,7 +181,7 @@ class Comparison:
         self.last_same: OperatorComparison | None = None
 
     def __call__(self, compared: OperatorPair) -> bool:
-        """Add an operator's results; return whether they differ."""
+        """Compare the two results of an operator, and return True if they differ."""
         if compared.is_view and not self._views:
             return True  # a view differs if its base does
         differs = difference(compared.first, compared.other)

@@ -193,8 +193,8 @@ def _check(graph: Graph) -> None:
     for i, sent in enumerate(graph.collectives):
         if sent.nbytes < 0 or sent.group_size < 1:
             raise ValueError(
-                f"graph.collectives[{i}] sends {sent.nbytes} bytes in a group of "
-                f"{sent.group_size} ranks."
+                f"graph.collectives[{i}] has {sent.nbytes} bytes and a group of {sent.group_size} "
+                "ranks; the bytes must be 0 or more, and the ranks 1 or more."
             )
         for _, _, *times in sent.times:
             if any(seconds is not None and not 0 <= seconds < _MAX_SECONDS for seconds in times):

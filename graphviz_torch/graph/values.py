@@ -328,7 +328,7 @@ class Finding:
     message: str  # one sentence, with the names of the user's program
     advice: str = ""  # what to try
     cause: str = ""
-    where: str = ""  # the user's line
+    where: str = ""  # source line in the user's code
     nodes: tuple[NodeId, ...] = ()
     transfers: tuple[int, ...] = ()  # positions in Graph.transfers
     # Positions in `Recording.graphs` or `Training.steps` that the finding is about; () for all.

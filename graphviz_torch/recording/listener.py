@@ -160,7 +160,7 @@ class Listener:
         return []
 
     def edges_before_error(self) -> list[GradientEdge] | None:
-        """Return the gradient edges (node, output index) at which the graph of a failure ends.
+        """Return the gradient edges (node, output index) at which the graph of a failed run ends.
 
         They belong to the operands of the call that raised. Returns None if a backward raised.
         """

@@ -64,8 +64,8 @@ PLANS = {
 def plans() -> tuple[tuple[str, str], ...]:
     """Return (name, code to write in the script) of each plan that a rehearsal can try.
 
-    More plans are not listed: other numbers of micro-batches, such as "micro-batches=4", and other
-    sizes of the script's mesh, such as "mesh=16x4".
+    Further plans exist that are not listed: other numbers of micro-batches, such as
+    "micro-batches=4", and other sizes of the script's mesh, such as "mesh=16x4".
 
     >>> dict(plans())["fused"]
     'AdamW(..., fused=True)'

@@ -101,7 +101,7 @@ class NodeData:
         known = {**self.columns, **columns}
         defaults = Node._field_defaults
         if unknown := known.keys() - _FIELDS:
-            raise ValueError(f"Node has no field {min(unknown)!r} for a column to fill.")
+            raise ValueError(f"{min(unknown)!r} is not a field of Node.")
         rows = (known[k] if k in known else repeat(defaults[k], count) for k in Node._fields)
         nodes = tuple(map(_new, repeat(Node), zip(*rows, strict=True)))
         copies = not COPIES.isdisjoint(names)

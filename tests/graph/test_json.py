@@ -326,10 +326,16 @@ NO_INDEX = r"not an integer from 0 to 2\*\*63 - 1"
         (changed(events__items__kinds__0="Party"), "unknown kind 'Party'. If a newer"),
         (changed(events__items__kinds__27="ParameterFreeze"), "'ParameterFreeze' twice"),
         (changed(events__items__kinds__0=["Broadcast"]), "unknown kind"),
-        (changed(events__items__at__0=99), f"a position outside of its {KINDS} kinds"),
+        (
+            changed(events__items__at__0=99),
+            f'an index in "at" is too large: "kinds" has {KINDS} items',
+        ),
         (changed(events__items__at__0=1), r"has 1 values instead of 0|has 1 values instead of 2"),
         (changed(events__items__values=[]), f"has 0 values instead of {KINDS}"),
-        (changed(events__items__kinds=None), "is not an object of 'kinds', 'at' and 'values'"),
+        (
+            changed(events__items__kinds=None),
+            "is not an object with the keys 'kinds', 'at' and 'values'",
+        ),
         (
             changed(failure__items__operands__items__node=[9]),
             "failure.operands.node contains node id 9",

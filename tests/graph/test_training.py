@@ -358,7 +358,7 @@ def test_a_training_with_any_value_replaced_is_refused_or_drawn(
         (lambda rows: rows[2]["graphs"][0].update(change={"nodes": ["~", 1]}), "change of 'nodes'"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": {"y": ["-"]}}), "changes 'x'"),
         (lambda rows: rows[2]["graphs"][0].update(change={"x": ["=", 1]}), "unknown field 'x'"),
-        (lambda rows: rows[1]["graphs"][0].update(extra=1), "not an object of"),
+        (lambda rows: rows[1]["graphs"][0].update(extra=1), "not an object with the keys"),
     ],
 )
 def test_what_is_no_training_is_refused_with_its_reason(

@@ -185,7 +185,9 @@ class Interned:
         positions = integers(at, count, where, nullable=self.nullable)
         size = len(values)
         if max(set(positions) - {None}, default=-1) >= size:
-            raise ValueError(f"{where} has a position outside of its {size} distinct values.")
+            raise ValueError(
+                f'{where}: an index in "at" is too large: "distinct" has {size} items.'
+            )
         if self.nullable:
             return [None if at is None else values[at] for at in positions]
         return list(map(values.__getitem__, positions))

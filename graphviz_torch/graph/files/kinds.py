@@ -54,7 +54,9 @@ class Kinds:
         names = rows(kinds, None, where)
         places = integers(at, count, where)
         if max(places, default=-1) >= len(names):
-            raise ValueError(f"{where} has a position outside of its {len(names)} kinds.")
+            raise ValueError(
+                f'{where}: an index in "at" is too large: "kinds" has {len(names)} items.'
+            )
         groups: dict[type, Any] = {}
         for i, (name, column) in enumerate(
             zip(names, rows(columns, len(names), where), strict=True)

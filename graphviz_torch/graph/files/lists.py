@@ -15,7 +15,7 @@ def members(data: Any, names: tuple[str, ...], where: str) -> tuple[Any, ...]:
     """
     if not isinstance(data, dict) or data.keys() != set(names):
         listed = ", ".join(map(repr, names[:-1]))
-        raise ValueError(f"{where} is not an object of {listed} and {names[-1]!r}.")
+        raise ValueError(f"{where} is not an object with the keys {listed} and {names[-1]!r}.")
     return tuple([data[name] for name in names])
 
 

@@ -16,7 +16,7 @@ from ..text import listing, shorten
 from ..values import Transfer, Untracked
 from .training import Training
 
-# Maximum number of outputs named in a title, and of characters of an output or a source line.
+# Maximum number of outputs that a title names, and of characters of a name or a source line.
 _MAX_NAMES, _MAX_NAME = 2, 40
 # Where a graph is in the joined graph: (number added to its node ids, positions of its transfers).
 Places = tuple[int, Sequence[int]]

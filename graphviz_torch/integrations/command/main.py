@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
-        if given[:1] == ["run"]:  # messages of the script's own calls name Python arguments
+        if given[:1] == ["run"]:  # the script calls Python functions, not the command
             return run(parsed)
         with in_shell():
             return run(parsed)

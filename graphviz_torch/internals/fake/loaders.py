@@ -57,7 +57,10 @@ class SingleThreadedLoaders:
 
 
 def _submit_of(thread: int) -> Any:
-    """Return a `submit` that runs the function immediately if called from `thread`."""
+    """Return a replacement of `ThreadPoolExecutor.submit`, which runs the function immediately.
+
+    Calls from other threads than `thread` go to the original method.
+    """
     submit: Any = ThreadPoolExecutor.submit
 
     def submit_here(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -28,7 +28,7 @@ class CutRecord:
     in_forward: bool
     origin: weakref.ref[CutOperands]
     named: bool = True  # False if the label "" is used for operands that are parameters
-    in_region: bool = False  # True if the call is inside a compiled region whose node exists
+    in_region: bool = False  # True if the call is inside a region that torch.compile compiled
     constructs: bool = False  # True if its number was passed to torch.tensor in the same line
     read: str = ""  # name of the call that read the result into Python, if any
     pending: bool = False  # True if a number was read into Python, whose later use is unknown

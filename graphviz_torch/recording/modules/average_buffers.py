@@ -36,7 +36,9 @@ class _NormModule:
     buffer_version: int
 
     def writes(self) -> tuple[int, int]:
-        """Return how often the first parameter and the norm layer's buffers changed since then.
+        """Return how often the first parameter and the norm layer's buffers were changed.
+
+        Changes are counted from the module's first call.
 
         Both numbers are -1 if the module was freed.
         """

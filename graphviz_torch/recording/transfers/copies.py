@@ -205,7 +205,7 @@ class StepCopies:
     def forget(self) -> None:
         """Drop the copies of a step, except those that were made for the next step.
 
-        Data numbers of tensors that are alive are kept.
+        The numbers that identify copied data are kept while the data's tensors are alive.
         """
         self.records, self._next = self._next, []
         for record in self.records:

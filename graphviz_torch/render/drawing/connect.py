@@ -134,7 +134,7 @@ def _output(drawing: Drawing) -> Callable[[Edge], TensorMeta | None]:
 
 
 def _loop_state_texts(found: _Found) -> dict[int, str]:
-    """Return texts on the tensors that elements of a loop pass to the next step, by their keys."""
+    """Return, by key of an element in a loop, a text on the tensors it passes to the next step."""
     texts: dict[int, str] = {}
     for key in {**found.sent, **found.received}:
         if key is not None:

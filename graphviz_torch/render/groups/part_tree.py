@@ -47,7 +47,7 @@ Item = Part | int
 
 
 def split(items: list[Item]) -> tuple[list[Part], list[int]]:
-    """Split items into parts, in order, and nodes, sorted by id."""
+    """Return (the parts among the items, in order; the nodes among them, sorted by id)."""
     parts = [item for item in items if type(item) is Part]
     return parts, sorted([item for item in items if type(item) is int])
 

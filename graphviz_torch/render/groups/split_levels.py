@@ -73,8 +73,8 @@ class LevelSplitter:
         if len(items) <= self.limit:
             return items
         if all(type(item) is Part and item.kind == "graph" for item in items):
-            # Many backward passes get small runs, so that a reader who opens one run still sees the
-            # titles of the others.
+            # Many backward passes are split into small groups, so that a reader who opens one group
+            # still sees the titles of the others.
             size = min(size, isqrt(len(items)))
         while len(items) > self.limit:
             if size == self.limit:
