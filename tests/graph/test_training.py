@@ -23,9 +23,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from graphviz_torch import Graph, diff, find, load, record, save, summary, to_html, to_text
 from graphviz_torch.export import to_dot
-from graphviz_torch.graph import Training, TrainingStep
+from graphviz_torch.graph import Node, TensorMeta, Training, TrainingStep, Transfer
 from graphviz_torch.graph.events.ineffective_calls import FunctionalDropoutInEval
 from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.graph.training.join import join_graphs
 from graphviz_torch.graph.training.numbers import apply_changes, changes
 from graphviz_torch.graph.training.patch import apply_change, change
 from graphviz_torch.integrations.command.main import main
@@ -441,3 +442,28 @@ def test_a_damaged_gzip_file_is_refused(training: Training, tmp_path: Path) -> N
     path.write_bytes(data)
     with pytest.raises(ValueError, match=r"run\.json\.gz: "):
         load(path)
+
+
+def test_a_copy_that_several_graphs_of_a_step_list_is_one_copy_of_the_joined_graph() -> None:
+    weight, x = TensorMeta((4,), "float32", "cpu"), TensorMeta((2, 4), "float32", "cpu")
+    moved = Transfer("HtoD", "cpu", "cuda:0", weight, "forward")
+    first = Transfer("HtoD", "cpu", "cuda:0", x, "forward", 0)
+    later = replace(first, node=None, after_backward=True)
+    node = Node(0, "AddmmBackward0", (x,))
+    graphs = [
+        Graph((node,), outputs=((0, 0),), transfers=(moved, moved, first, later)),
+        Graph(
+            (node,),
+            outputs=((0, 0),),
+            transfers=(
+                moved,
+                moved,
+                replace(first, node=None),
+                replace(later, node=0, after_backward=False),
+            ),
+        ),
+    ]
+    joined, places = join_graphs(graphs, ["first", "second"])
+    assert [copy.node for copy in joined.transfers] == [None, None, 0, 1]
+    assert not any(copy.after_backward for copy in joined.transfers)
+    assert [at for _, at in places] == [[0, 1, 2, 3], [0, 1, 2, 3]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -34,7 +35,9 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
     (((0, 0), (1, 0)), ((0, 'first'), (1, 'second')))
     """
     transfers: list[Transfer] = []
-    known: dict[Transfer, int] = {}  # transfer with `node` removed -> position
+    # (transfer without the fields that differ between the graphs, number of equal ones before it in
+    # the same graph) -> position
+    known: dict[tuple[Transfer, int], int] = {}
     collectives: list[Collective] = []
     places: list[Places] = []
     shifted: list[Graph] = []
@@ -43,14 +46,17 @@ def join_graphs(graphs: Sequence[Graph], titles: Sequence[str]) -> tuple[Graph, 
         own = shift_ids(graph, by)
         shifted.append(replace(own, nodes=tuple([_shift_order(node, ran) for node in own.nodes])))
         at: list[int] = []
+        equal: Counter[Transfer] = Counter()
         for transfer in own.transfers:
-            copy = replace(transfer, node=None)
-            if copy not in known:
-                known[copy] = len(transfers)
-                transfers.append(copy)
-            at.append(known[copy])
-            if transfer.node is not None:
-                transfers[at[-1]] = transfer
+            copy = replace(transfer, node=None, after_backward=False)
+            key = copy, equal[copy]
+            equal[copy] += 1
+            if key not in known:
+                known[key] = len(transfers)
+                transfers.append(transfer)
+            at.append(known[key])
+            before = transfers[at[-1]].node
+            transfers[at[-1]] = transfer if before is None else replace(transfer, node=before)
         places.append((by, at))
         collectives = _merge_collectives(collectives, own.collectives)
         by += len(graph.nodes)

@@ -29,7 +29,7 @@ from typing import Any
 
 from ... import Finding, load
 from ...findings.run_findings import RunFindings, steps_text
-from ...graph import Training, TrainingStep
+from ...graph import Training, TrainingStep, Transfer
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
 from ...graph.text import listing, ranks_text, shorten
@@ -141,13 +141,13 @@ class Outputs:
         again = bool(before) and before[-1].number == step.number
         if again:
             self._run = Training((*before[:-1], step))
-            self._copies.add((c for graph in before[-1].graphs for c in graph.transfers), -1)
+            self._copies.add(_copies_of(before[-1]), -1)
         else:
             self._run = Training((step,) if self._run is None else (self._run.last, step))
             self._steps += any(graph.nodes for graph in step.graphs)
             self._turns.add(step)
             self._recorded += 1
-        self._copies.add(copy for graph in step.graphs for copy in graph.transfers)
+        self._copies.add(_copies_of(step))
         for path, waiting in self._waiting.items():
             waiting.append(step)
             self._lost[path].update(each.number for each in waiting[:-_MAX_UNWRITTEN])
@@ -487,3 +487,8 @@ def _print(report: str) -> None:
     """Print to stdout. Characters that the encoding of stdout lacks are escaped."""
     encoding = sys.stdout.encoding or "utf-8"
     say(report.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def _copies_of(step: TrainingStep) -> tuple[Transfer, ...]:
+    """Return the copies between devices in a step, each once: its last graph contains them all."""
+    return step.graphs[-1].transfers if step.graphs else ()
