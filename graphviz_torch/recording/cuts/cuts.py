@@ -326,6 +326,8 @@ class Cuts(Listener):
     ) -> tuple[CutOperands]:
         origin = CutOperands(made_by)
         self.program.cuts += 1
+        numbers = [int(one._sequence_nr()) for one in made_by if not isinstance(one, Tensor)]
+        self.program.cut_numbers.extend(numbers)
         outer = user_frame(frame)
         place, module = self.program.place(outer), self.program.module
         switch = self.program.switches.innermost if name == "no_grad" else None

@@ -229,7 +229,9 @@ class Forwards(Listener):
                 self._pending.remove(forward)
                 if forward is self._last:
                     self._last = None
-                self._line(forward).counts[forward.was_read, forward.training] += 1
+                detached = (forward.start <= n < forward.end for n in self.program.cut_numbers)
+                was_read = forward.was_read or any(detached)
+                self._line(forward).counts[was_read, forward.training] += 1
         used = [lines for lines, known in self._lines.items() if known.used]
         for lines, known in self._lines.items():
             for (was_read, training), count in known.counts.items():

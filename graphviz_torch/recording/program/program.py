@@ -84,6 +84,7 @@ class Options(NamedTuple):
 
 
 _KEPT_STEPS = 3  # number of training steps for whose nodes module and line are kept
+_MAX_CUTS = 1000  # number of latest cuts whose operands are known
 
 
 class Program:
@@ -121,6 +122,8 @@ class Program:
         self.remarks = RecordingNotes()
         self.switches = GradModeSwitches()
         self.cuts = 0  # number of cuts so far
+        # Sequence numbers of the nodes that computed the operands of the latest cuts.
+        self.cut_numbers: deque[int] = deque(maxlen=_MAX_CUTS)
         # True while a compiled graph runs for which the program has gradients enabled. PyTorch runs
         # the graph itself under no_grad.
 

@@ -199,6 +199,19 @@ def validation_with_a_graph(record: Record) -> None:
             model(torch.randn(64, 4)).square().mean().item()  # cause
 
 
+@says("discarded-forward", "ran at {cause} with gradients ", severity="info")
+def pseudo_labels_that_are_detached_after_another_forward(record: Record) -> None:
+    model = MLP()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x = torch.randn(64, 4)
+            weak = model(x)  # cause
+            strong = model(x + 0.1 * torch.randn(64, 4))
+            step(optimizer, (strong - weak.detach()).square().mean())
+            del weak
+
+
 @silent("discarded-forward")
 def batches_skipped_by_chance(record: Record) -> None:
     model = MLP()
