@@ -308,7 +308,8 @@ class Forwards(Listener):
 def _norm(result: Tensor) -> Tensor:
     """Return the norm of up to about 4,096 elements of a tensor."""
     flat = TensorBase.reshape(result, (-1,))
-    part = flat[:: 1 + TensorBase.numel(flat) // _MAX_NORM]
+    step = 1 + TensorBase.numel(flat) // _MAX_NORM
+    part = TensorBase.__getitem__(flat, slice(None, None, step))
     found: Tensor = torch.linalg.vector_norm(TensorBase.double(part))
     return found
 

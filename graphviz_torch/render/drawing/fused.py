@@ -59,15 +59,19 @@ def fuse_groups(drawing: Drawing) -> Drawing:
     marked.update([copy.node for copy in drawing.graph.transfers if copy.node is not None])
     marked.update(by_node(drawing.graph.collectives))
     units: dict[int, FusedNode] = {}
+    leaves = {node.id for node in drawing.graph.nodes if node.leaf}
     for number, ids in inside.items():
         made = {node for node, _ in makes[number]}
         if not marked.isdisjoint(ids):
             continue
-        if tree.groups[number].kind == "call" or _is_one_call(drawing, tree.groups[number]):
+        part = tree.groups[number]
+        # An input that is drawn in the frame of its first module would be hidden.
+        is_call = leaves.isdisjoint(ids) and _is_one_call(drawing, part)
+        if part.kind == "call" or is_call:
             units[number] = FusedNode(max(made, key=ids.index, default=ids[-1]), tuple(ids))
         elif len(makes[number]) == 1:
             [node] = made
-            if _can_fuse(drawing, tree.groups[number], ids, node, len(reads[number])):
+            if _can_fuse(drawing, part, ids, node, len(reads[number])):
                 units[number] = FusedNode(node, tuple(ids))
     return drawing.having(fused=units)
 

@@ -216,7 +216,7 @@ def _indented_name(line: SummaryRow) -> str:
 
 
 def _flops(number: int, row: ModuleSummary) -> str:
-    if not number and row.output is None:
+    if not number and not row.flops_unknown and row.output is None:
         return ""  # the module has no operation in the graph, but it may have run without gradients
     return ("\N{GREATER-THAN OR EQUAL TO}" if row.flops_unknown else "") + count(number)
 

@@ -220,3 +220,11 @@ def test_what_is_only_worth_knowing_opens_no_unit_and_marks_nothing() -> None:
     assert found.message.partition(" ")[0] not in dot
     assert found.rule not in dot
     assert "penwidth=2.5" not in dot
+
+
+def test_an_input_that_requires_grad_keeps_its_box_beside_a_module_of_one_call() -> None:
+    x = torch.randn(2, 4, requires_grad=True)
+    for model in (nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Sequential(nn.Tanh())):
+        with record(model) as recording:
+            model(x).sum().backward()
+        assert "<B>x</B>" in to_dot(recording)
