@@ -234,7 +234,8 @@ def test_the_replicas_of_data_parallel_stand_from_left_to_right(
     ]
     for (_, top, right, bottom), (left, other_top, _, other_bottom) in pairwise(replicas):
         assert right < left
-        assert (top, bottom) == pytest.approx((other_top, other_bottom), abs=1)
+        # They are in one row. A gradient with fewer digits may make one replica a line lower.
+        assert min(bottom, other_bottom) - max(top, other_top) > (bottom - top) / 2
 
 
 def test_every_page_fits_every_window_is_read_aloud_whole_and_warns_of_nothing(
