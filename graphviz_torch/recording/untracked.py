@@ -26,12 +26,10 @@ entries.
 from __future__ import annotations
 
 import inspect
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, zip_longest
-from math import prod
+from itertools import zip_longest
 from types import FrameType
 from typing import Any, Final, Literal, NamedTuple
 
@@ -40,11 +38,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ..graph import Graph, TensorMeta, Untracked
+from ..graph import Graph
 from ..internals.dynamo import is_jit_tracing
 from ..internals.frames import (
     OTHER,
-    CodePosition,
     code_owner,
     frame_variables,
     local_variables,
@@ -59,9 +56,9 @@ from ..internals.tensors.pytree import flatten, tensors
 from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
-from ..tracing.nodes import sources_of
 from .cuts.record import leaf_or_maker
 from .listener import GraphValues, Listener, RegionRan
+from .producers import Producer, TensorUse, numbers_before, untracked_rows
 from .program import Program
 from .program.call_names import bare_name
 from .program.call_stack import RunningModule
@@ -93,54 +90,16 @@ _LOSSES: Final = frozenset(
 _CONVERSIONS = ("tensor", "as_tensor", "asarray", "from_numpy")
 
 
-_VIEW_NODES: Final = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Transpose", "Permute")
-_MAX_VIEWS = 4  # number of views in front of a call that are followed to their base
-
-
-class _Producer:
-    """The origin of a tensor: an autograd node, or an entry (data or a call without a node)."""
-
-    __slots__ = (
-        "copies", "depth", "is_named", "kind", "label", "metas", "module", "numbers", "place",
-        "reason", "serial", "sources", "switch",
-    )  # fmt: skip
-
-    def __init__(self, kind: Literal["data", "module", "function", "node"], serial: int) -> None:
-        self.kind = kind
-        self.serial = serial
-        self.label = ""
-        self.is_named = False  # True if `label` is the name of an argument of a forward
-        self.module = ""
-        self.place: CodePosition | None = None
-        self.reason = ""
-        self.switch: CodePosition | None = None  # the line that disabled gradients
-        self.metas: tuple[TensorMeta, ...] = ()  # () for copied data until the first use
-        self.copies: dict[int, None] = {}  # data numbers of the copies that this data consists of
-        self.sources: tuple[_Producer, ...] = ()
-        self.depth = 0
-        # For kind "node": sequence numbers of the node and, if it is a view, of the nodes before.
-        self.numbers: tuple[int, ...] = ()
-
-
-_BUFFER_ENTRY = _Producer("node", -1)
+_BUFFER_ENTRY = Producer("node", -1)
 
 
 class _FollowedTensor(Ref):
-    """A weak reference to a followed tensor, with the `_Producer` that created the tensor."""
+    """A weak reference to a followed tensor, with the `Producer` that created the tensor."""
 
     __slots__ = ("entry", "key")
 
-    entry: _Producer
+    entry: Producer
     key: int
-
-
-class _Use(NamedTuple):
-    """A use of a followed tensor by a call, whose nodes have start <= sequence number < end."""
-
-    start: int
-    end: int
-    entry: _Producer
-    tensor: TensorMeta
 
 
 class _Factory(NamedTuple):
@@ -161,7 +120,7 @@ class UntrackedCalls(Listener):
         super().__init__(program)
         self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor
         self._factories: dict[int, _Factory] = {}  # by id() of the tensor
-        self._uses: deque[_Use] = deque(maxlen=_MAX_USES)
+        self._uses: deque[TensorUse] = deque(maxlen=_MAX_USES)
         self._values: SmallValues[int] = SmallValues()  # values of small data, by `serial`
         self._count = 0
         self._modules = 0  # number of modules when their buffers were last registered
@@ -219,61 +178,15 @@ class UntrackedCalls(Listener):
         self.program.stack.close()
 
     def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
-        backward = resolver.backward
-        targets: dict[_Producer, dict[int, None]] = {}
-        first = min([number for number in backward.numbers if number >= 0], default=0)
-        last = max(backward.numbers, default=0)
-        uses = list(self._uses)
-        made = []
-        for use in uses[bisect_left(uses, first, key=lambda use: use.end) :]:
-            if use.start > last:
-                break
-            made.append((use, backward.node_ids(range(use.start, use.end))))
-        several = {node for _, nodes in made if len(nodes) > 1 for node in nodes}
-        fed: dict[int, set[int]] = {node: set() for node in several}
-        for edge in graph.edges if several else ():
-            if edge.target in several:
-                fed[edge.target].add(edge.input_nr)
-        for use, nodes in made:
-            if nodes:
-                node = _node_using(graph, nodes, use.tensor, fed)
-                targets.setdefault(use.entry, {})[node] = None
-        entries = sorted(_with_sources(targets), key=lambda entry: entry.serial)
-        entries = [entry for entry in entries if entry.kind != "node"]
-        places = {entry: i for i, entry in enumerate(entries)}
-        values = self._values.fetch()
-        classes = self.program.table.classes()
-        rows = []
-        for entry in entries:
-            cut = [resolver.nodes(one.numbers)[:1] for one in entry.sources]
-            kind: Any = entry.kind
-            reason = entry.reason
-            if entry.switch is not None:
-                reason += f" at {resolver.line(entry.switch)}"
-            rows.append(
-                Untracked(
-                    kind,
-                    entry.label,
-                    entry.metas,
-                    reason,
-                    entry.module,
-                    classes.get(entry.module, "") if kind == "module" else "",
-                    resolver.line(entry.place),
-                    tuple(dict.fromkeys(places[one] for one in entry.sources if one in places)),
-                    tuple(dict.fromkeys(chain.from_iterable(cut))),
-                    tuple(targets.get(entry, ())),
-                    values.get(entry.serial),
-                    tuple(entry.copies),
-                )
-            )
-        return {"untracked": tuple(rows)}
+        values, classes = self._values.fetch(), self.program.table.classes()
+        return {"untracked": untracked_rows(graph, resolver, list(self._uses), values, classes)}
 
     def _use(
         self, given: Tensor, start: int, end: int, label: str, frame: FrameType | None
     ) -> None:
         entry = self._source(given, label, frame)
         if entry is not None:
-            self._uses.append(_Use(start, end, entry, tensor_meta(given)))
+            self._uses.append(TensorUse(start, end, entry, tensor_meta(given)))
 
     def _follow_results(self, result: Any) -> None:
         """Follow the results without a gradient of a call that created a node."""
@@ -372,7 +285,7 @@ class UntrackedCalls(Listener):
         elif type(given) is not Parameter:
             self._note_factory(made, "", None, Ref(given))
 
-    def _is_data(self, given: Tensor, producer: _Producer | None) -> bool:
+    def _is_data(self, given: Tensor, producer: Producer | None) -> bool:
         """Return True if a tensor is data, and not a weight, a buffer or the result of a call.
 
         Args:
@@ -420,14 +333,14 @@ class UntrackedCalls(Listener):
         frame: FrameType,
         *,
         frozen: bool,
-    ) -> _Producer:
+    ) -> Producer:
         sources = []
         for one in given:
             source = None if type(one) is Parameter else self._source(one, "", frame)
             if source is not None:
                 sources.append(source)
                 if source.kind == "node" and one.requires_grad:
-                    source.numbers = _numbers_before(leaf_or_maker(one))
+                    source.numbers = numbers_before(leaf_or_maker(one))
         entry = self._new_entry(kind)
         entry.place = self.program.place(user_frame(frame))
         entry.metas = tuple(map(tensor_meta, made))
@@ -473,7 +386,7 @@ class UntrackedCalls(Listener):
                 if entry is not None and entry.kind == "data" and not entry.is_named:
                     entry.label, entry.is_named = label, True
 
-    def _source(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
+    def _source(self, given: Tensor, label: str, frame: FrameType | None) -> Producer | None:
         """Return the entry (data or a call without a node) that produced a tensor, or a new one.
 
         Returns None for a parameter, a buffer, or an empty tensor.
@@ -487,23 +400,23 @@ class UntrackedCalls(Listener):
         is_complete = known is not None and (known.kind != "data" or bool(known.metas))
         return known if is_complete else self._data(given, label, frame)
 
-    def _producer_of(self, given: Tensor) -> _Producer | None:
-        """Return the `_Producer` (entry or autograd node) of a tensor; None if unknown."""
+    def _producer_of(self, given: Tensor) -> Producer | None:
+        """Return the `Producer` (entry or autograd node) of a tensor; None if unknown."""
         if not given.requires_grad:
             entry = self._entry_of(given)
             return None if entry is _BUFFER_ENTRY else entry
         maker = leaf_or_maker(given)
         if isinstance(maker, Tensor):
             return None
-        entry = _Producer("node", -1)
+        entry = Producer("node", -1)
         entry.numbers = (int(maker._sequence_nr()),)
         return entry
 
-    def _entry_of(self, given: Tensor) -> _Producer | None:
+    def _entry_of(self, given: Tensor) -> Producer | None:
         known = self._known.get(id(given))
         return known.entry if known is not None and known() is given else None
 
-    def _data(self, given: Tensor, label: str, frame: FrameType | None) -> _Producer | None:
+    def _data(self, given: Tensor, label: str, frame: FrameType | None) -> Producer | None:
         """Return a new entry for data, or the completed entry of copied data.
 
         Returns None for a parameter, a buffer, or an empty tensor.
@@ -582,11 +495,11 @@ class UntrackedCalls(Listener):
             self._follow(table.buffers(), _BUFFER_ENTRY)
         return self._entry_of(given) is _BUFFER_ENTRY
 
-    def _new_entry(self, kind: Literal["data", "module", "function"]) -> _Producer:
+    def _new_entry(self, kind: Literal["data", "module", "function"]) -> Producer:
         self._count += 1
-        return _Producer(kind, self._count)
+        return Producer(kind, self._count)
 
-    def _follow(self, made: Iterable[Tensor], entry: _Producer) -> None:
+    def _follow(self, made: Iterable[Tensor], entry: Producer) -> None:
         for tensor in made:
             known = self._known[id(tensor)] = _FollowedTensor(tensor, self._on_free)
             known.entry, known.key = entry, id(tensor)
@@ -594,22 +507,6 @@ class UntrackedCalls(Listener):
     def _on_free(self, known: _FollowedTensor) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
-
-
-def _numbers_before(fn: Any) -> tuple[int, ...]:
-    """Return the sequence numbers of a node and, if it is a view, of the nodes before it.
-
-    Backward does not run a view that only calls without a node read. The graph then has only the
-    nodes before the view.
-    """
-    found = [int(fn._sequence_nr())]
-    while fn.name().startswith(_VIEW_NODES) and len(found) < _MAX_VIEWS:
-        before = sources_of(fn)
-        if len(before) != 1:
-            break
-        fn = before[0]
-        found.append(int(fn._sequence_nr()))
-    return tuple(found)
 
 
 def _part_text(index: Any) -> str:
@@ -640,47 +537,6 @@ def _index_text(one: Any) -> str:
     if one is ...:
         return "..."
     return str(one) if type(one) is int or one is None else "…"
-
-
-def _with_sources(entries: Iterable[_Producer]) -> dict[_Producer, None]:
-    """Return entries (data and calls without an autograd node), and all that they depend on."""
-    found = dict.fromkeys(entries)
-    waiting = [*found]
-    for entry in waiting:
-        for source in entry.sources:
-            if source not in found:
-                found[source] = None
-                waiting.append(source)
-    return found
-
-
-def _node_using(
-    graph: Graph, nodes: Sequence[int], tensor: TensorMeta, fed: Mapping[int, set[int]]
-) -> int:
-    """Return the node that uses a tensor, among the nodes that one call created.
-
-    This is the node that saved the tensor, or that saved a target with as many elements: a loss
-    reshapes its target. If there is none, it is a node with an input that has no edge, or else the
-    last node.
-
-    Args:
-        graph: the graph.
-        nodes: ids of the nodes that the call created.
-        tensor: metadata of the tensor.
-        fed: for each node, the numbers of its inputs that have an edge.
-    """
-    for node in nodes if len(nodes) > 1 else ():
-        saved = graph.nodes[node].saved
-        if any(each.tensor == tensor and each.kind == "input" for each in saved):
-            return node
-    for node in nodes if len(nodes) > 1 else ():
-        targets = [each.tensor for each in graph.nodes[node].saved if each.name == "target"]
-        if any((t.dtype, prod(t.shape)) == (tensor.dtype, prod(tensor.shape)) for t in targets):
-            return node
-    for node in nodes if len(nodes) > 1 else ():
-        if fed[node] and max(fed[node]) >= len(fed[node]):
-            return node
-    return nodes[-1]
 
 
 def _weights(module: Module) -> Iterator[Tensor]:
