@@ -38,7 +38,7 @@ class Branch(nn.Module):
 
 
 def sample() -> list[OpenedGraph]:
-    """Return recordings of the same model on two ranks, of which rank 1 skips a layer.
+    """Return recordings of the same model on two ranks; rank 1 skips a layer.
 
     Both ranks are recorded in this process, one after the other, without communication.
     """

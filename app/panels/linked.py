@@ -66,7 +66,7 @@ def table(
     announced: Sequence[int] = (),
     spare: Sequence[str] = (),
 ) -> None:
-    """Draw a sortable table, of which each row may belong to a node.
+    """Draw a sortable table whose rows may belong to nodes.
 
     Args:
         rows: a dict for each row, with equal keys. A cell is a text, or a pair of a text and the

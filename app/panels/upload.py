@@ -20,7 +20,7 @@ HELP = "A file written by `Graph.save`, or the JSON download of this app."
 
 
 def open_recording(label: str, *, key: str) -> OpenedGraph | None:
-    """Draw an uploader, and return the recording; None if there is no file or a wrong file."""
+    """Draw an uploader, and return the uploaded recording; None without a valid file."""
     file = st.file_uploader(
         label,
         key=f"{key} file",

@@ -271,7 +271,7 @@ def _jump(pairs: ValuePairs, differing_nodes: list[int]) -> int:
 def _first_differing_result(pairs: ValuePairs) -> int | None:
     """Return the first node whose result differs, although the outputs are equal.
 
-    Return None if there is no such node, or if a node of either graph has no match.
+    Return None if no node differs, or if a node of either graph has no match.
     """
     same_program = len(pairs.pairs) == len(pairs.own_graph.nodes) == len(pairs.other_graph.nodes)
     if not same_program:

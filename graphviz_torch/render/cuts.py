@@ -58,7 +58,7 @@ class CutLine(NamedTuple):
 
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
-    """Return the lines of the cuts of which at least one side is drawn.
+    """Return the lines of the cuts with at least one drawn side.
 
     Identical cuts share one line. A cut has only one side if no graph of the step contains the
     detached tensor, or if no node used the result.

@@ -76,7 +76,7 @@ class Stream:
 
 
 class Event:
-    """An event that has already occurred. It has no time, because there is no clock."""
+    """An event that has already occurred. Its time is unknown: a simulated device has no clock."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.cuda_event = 0

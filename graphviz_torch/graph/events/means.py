@@ -20,7 +20,7 @@ class AccumulatedBackwards(Occurrence):
 
 @immutable
 class MaskedMean(Occurrence):
-    """A mean over values of which a mask of zeros and ones has set some to zero.
+    """A mean over values, some of which a mask of zeros and ones has set to zero.
 
     `where` is the line of the mean.
     """

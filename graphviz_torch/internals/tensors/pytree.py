@@ -92,7 +92,7 @@ def _own_attribute(value: Any, name: str, default: Any) -> Any:
     Args:
         value: the object.
         name: name of the attribute.
-        default: the result if there is no such attribute.
+        default: the result if the attribute does not exist.
     """
     try:
         return object.__getattribute__(value, name)

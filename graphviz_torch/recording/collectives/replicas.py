@@ -35,7 +35,7 @@ _MAX_CHECKSUMS = 8  # number of checksums kept per tensor: half are the earliest
 
 
 class _ReplicatedTensor(NamedTuple):
-    """A tensor of which several ranks should have equal copies."""
+    """A tensor that should be equal on several ranks."""
 
     tensor: Tensor
     kind: Any
@@ -44,7 +44,7 @@ class _ReplicatedTensor(NamedTuple):
 
 
 class Replicas(Listener):
-    """Listener that records checksums of tensors of which ranks should have equal copies."""
+    """Listener that records checksums of tensors that should be equal on several ranks."""
 
     needs = ("every_call", "with_gradients", "is_distributed")
 
@@ -96,7 +96,7 @@ class Replicas(Listener):
         return sums.fetch()
 
     def _replicas(self) -> dict[str, _ReplicatedTensor]:
-        """Return the tensors of which other ranks should have equal copies, by name."""
+        """Return the tensors that should be equal on other ranks, by name."""
         table, found = self.program.table, {}
         everybody = tuple(range(dist.get_world_size()))
         promised, broadcast = self._ddp_guaranteed()

@@ -397,7 +397,7 @@ class Drawing:
 
     @cached_property
     def only_first_output(self) -> frozenset[int]:
-        """Ids of the nodes with several outputs of which only the first is used.
+        """Ids of the nodes with several outputs that have only their first output used.
 
         The others, such as the mean that a normalization saves, are not results of the user's call.
         """

@@ -104,7 +104,7 @@ class Keys:
         return found
 
     def family_links(self, source: int, target: int) -> dict[int, tuple[int, int]]:
-        """Return the families of which an edge connects two different (but identical) groups.
+        """Return the families in which an edge connects two different (but identical) groups.
 
         Args:
             source, target: ids of the edge's nodes.

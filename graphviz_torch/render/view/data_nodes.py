@@ -116,7 +116,7 @@ def groups_around(groups: Groups, items: tuple[Node, ...]) -> list[int | None]:
 
 
 def _modules_with_only_leaves(graph: Graph) -> set[str]:
-    """Return the paths of modules of which the graph contains parameters, but no operation."""
+    """Return the paths of modules with parameters, but without an operation, in the graph."""
     found: dict[bool, set[str]] = {True: set(), False: set()}
     for node in graph.nodes:
         path = node.module
