@@ -25,7 +25,7 @@ class Keys:
         nodes: Iterable[int],
         closed: Iterable[int],
         repeated: Mapping[int, tuple[int, ...]],
-        host: Callable[[int], int] = lambda node: node,
+        host: Callable[[int], int],
     ) -> None:
         self.tree = tree
         self.host = host
