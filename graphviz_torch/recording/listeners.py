@@ -7,6 +7,7 @@ gradient lifetimes, weight norms and retained graphs are then not recorded.
 from __future__ import annotations
 
 from .collectives.collectives import Collectives
+from .collectives.in_place import CollectivesInGraph
 from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
@@ -27,6 +28,7 @@ from .events.targets import Targets
 from .events.tokens import TokenUses
 from .events.unread_arguments import UnreadArguments
 from .events.unused_names import UnusedNames
+from .events.wrong_gradients import WrongGradients
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
@@ -74,6 +76,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     UnreadArguments,
     UnusedNames,
     ContextTensors,
+    WrongGradients,
     IgnoredResults,
     AverageBuffers,
     RedrawnDropouts,
@@ -97,6 +100,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Forwards,
     Copies,
     Collectives,
+    CollectivesInGraph,
     Placements,
     Wrappers,
     Replicas,

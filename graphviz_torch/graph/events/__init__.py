@@ -41,7 +41,9 @@ from .gradients import (
     GradientClearing,
     GradientClip,
     GradientRead,
+    OverwrittenSavedTensor,
     UnusedGradients,
+    WrongGradient,
 )
 from .ineffective_calls import (
     AnyIneffectiveCall,
@@ -92,6 +94,7 @@ from .values import (
     Origin,
 )
 from .wrappers import (
+    CollectiveInGraph,
     UnusedInWrapper,
     WrapperBypass,
 )
@@ -101,6 +104,7 @@ __all__ = [
     "BreakingCall",
     "Broadcast",
     "ClipMoment",
+    "CollectiveInGraph",
     "ConstantLoss",
     "ConstantTerm",
     "CopiedValues",
@@ -126,6 +130,7 @@ __all__ = [
     "NonfiniteValue",
     "OptimizerStep",
     "Origin",
+    "OverwrittenSavedTensor",
     "OverwrittenWeights",
     "PaddingUse",
     "ParameterFreeze",
@@ -159,6 +164,7 @@ __all__ = [
     "UnusedSum",
     "UsedPadding",
     "WrapperBypass",
+    "WrongGradient",
 ]
 
 Event = (
@@ -186,6 +192,7 @@ Event = (
     | NewLeaves
     | NonfiniteValue
     | OptimizerStep
+    | OverwrittenSavedTensor
     | OverwrittenWeights
     | ParameterFreeze
     | ResultOnContext
@@ -214,7 +221,9 @@ Event = (
     | UnusedName
     | UsedPadding
     | UnusedSum
+    | CollectiveInGraph
     | WrapperBypass
+    | WrongGradient
     | AnyIneffectiveCall
     | AnyMean
 )

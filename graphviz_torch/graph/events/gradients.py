@@ -54,3 +54,29 @@ class UnusedGradients(Occurrence):
     """Gradients of parameters whose optimizer never stepped; `where` is the line of backward."""
 
     parameters: tuple[str, ...] = ()
+
+
+@immutable
+class WrongGradient(Occurrence):
+    """A custom backward that returns another gradient than the derivative of its forward.
+
+    `nodes` are the ids of the Function's nodes.
+    """
+
+    function: str = ""  # class of the Function
+    arguments: tuple[str, ...] = ()  # arguments of forward whose gradient is wrong
+    error: float = 0.0  # relative error of the worst gradient
+    given: float = 0.0  # the element of this gradient that differs most, as backward returned it
+    expected: float = 0.0  # the derivative by this element
+    defined: str = ""  # line at which backward is defined
+
+
+@immutable
+class OverwrittenSavedTensor(Occurrence):
+    """A tensor saved by a custom Function that changed before its backward, unseen by autograd.
+
+    `where` is the line that saves the tensors; `nodes` are the ids of the Function's nodes.
+    """
+
+    function: str = ""  # class of the Function
+    defined: str = ""  # line at which backward is defined

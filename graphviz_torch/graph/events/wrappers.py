@@ -24,3 +24,14 @@ class WrapperBypass(Occurrence):
     """
 
     wrapper: str = ""  # name of the caller's variable for the DistributedDataParallel module
+
+
+@immutable
+class CollectiveInGraph(Occurrence):
+    """A collective that changed a tensor in place in the middle of a graph, unseen by autograd.
+
+    `where` is the line of the collective; `nodes` are the ids of the node that made the tensor.
+    """
+
+    kind: str = ""  # "all_reduce"
+    label: str = ""  # name of the caller's variable for the tensor

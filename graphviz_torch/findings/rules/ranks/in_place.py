@@ -1,0 +1,97 @@
+"""Rules about collectives that autograd does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ....graph import Finding
+from ....graph.events import CollectiveInGraph
+from ...graph_reading import Reading, averages
+from ...rule import finding, rule
+from ...words import at
+
+
+@rule("warning", of=(CollectiveInGraph,))
+def non_differentiable_all_reduce(reading: Reading) -> Iterator[Finding]:
+    """A collective such as `all_reduce` changes a tensor that the loss is computed from, and
+    autograd does not see the change.
+
+    ## Why it matters
+
+    The functions of `torch.distributed` have no gradient. Backward treats the reduced tensor as
+    this rank's own one: the gradient lacks the contributions of the other ranks. With a gradient
+    average, as in DistributedDataParallel, it is too small by the number of ranks.
+
+    ## Example
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Linear(4, 2, bias=False)
+    with record(model) as recording:
+        mean = model(torch.randn(8, 4)).mean(0) / 2
+        dist.all_reduce(mean)  # <- reported
+        mean.square().sum().backward()
+        dist.all_reduce(model.weight.grad, dist.ReduceOp.AVG)
+    dist.destroy_process_group()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.nn
+    from torch import nn
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from graphviz_torch import record
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    model = nn.Linear(4, 2, bias=False)
+    with record(model) as recording:
+        mean = model(torch.randn(8, 4)).mean(0) / 2
+        mean = torch.distributed.nn.all_reduce(mean)
+        mean.square().sum().backward()
+        dist.all_reduce(model.weight.grad, dist.ReduceOp.AVG)
+    dist.destroy_process_group()
+    ```
+
+    ## When it is intended
+
+    In tensor parallelism by hand, each rank computes a part of a sum, and the loss is the same on
+    all ranks. The gradient is then right without a collective in backward. The finding has severity
+    info if no gradients are averaged over the ranks.
+
+    ## Not detected
+
+    A loss on which backward is called directly may be reduced for logging; it is not reported.
+    Collectives under `torch.no_grad()` are cuts, and collectives that return new tensors are not
+    checked.
+
+    ## See also
+
+    - [torch.distributed](https://docs.pytorch.org/docs/stable/distributed.html)
+    """
+    averaged = averages(reading.graph)
+    for event in reading.events(CollectiveInGraph):
+        name = event.label or "a tensor that the loss is computed from"
+        extra = (
+            " The gradients are then reduced over the ranks; their average is too small."
+            if averaged
+            else ""
+        )
+        yield finding(
+            "warning" if averaged else "info",
+            f"{event.kind}{at(event.where)} changes {name} in place, and autograd does not see it: "
+            f"no gradient flows to the other ranks.{extra}",
+            cause="collective without gradient",
+            advice=f"Call torch.distributed.nn.functional.{event.kind}, which is differentiable, "
+            "and use its result.",
+            where=event.where,
+            nodes=event.nodes,
+        )

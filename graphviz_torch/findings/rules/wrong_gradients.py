@@ -1,0 +1,201 @@
+"""Rules about the backward of a custom Function that is not the derivative of its forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...graph import Finding
+from ...graph.events import OverwrittenSavedTensor, WrongGradient
+from ...graph.text import listing
+from ..graph_reading import Reading
+from ..rule import finding, rule
+from ..words import at
+
+
+@rule("warning", reads="end", of=(WrongGradient,))
+def wrong_backward(reading: Reading) -> Iterator[Finding]:
+    """The backward of a custom Function returns another gradient than the derivative of its
+    forward.
+
+    ## Why it matters
+
+    The optimizer follows the gradient that backward returns. With a wrong gradient the loss may
+    still fall for some time, but it does not reach a minimum. No exception shows the mistake.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * 2 * x
+
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        Cube.apply(model(torch.randn(8, 4))).sum().backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, grad_output):
+            (x,) = ctx.saved_tensors
+            return grad_output * 3 * x**2
+
+
+    model = nn.Linear(4, 2)
+    with record(model) as recording:
+        Cube.apply(model(torch.randn(8, 4))).sum().backward()
+    ```
+
+    ## When it is intended
+
+    A Function may replace a gradient on purpose. These cases are not reported: a forward that
+    returns its input, as in a gradient reversal, and a gradient where the derivative is 0, as in a
+    straight-through estimator. An adjoint method that discretizes another equation than its forward
+    has an error that becomes smaller with the step size.
+
+    ## Not detected
+
+    Only the first call of each Function is checked, and only in the first step in which it runs.
+    The forward is not run again: its calls into PyTorch are repeated on copies of its inputs. A
+    forward that uses NumPy, numbers (`item`), random numbers, rounding, or kernels that are not
+    called through PyTorch is not checked. Neither are inputs of more than a million elements, and
+    Functions inside `torch.func` transforms. `torch.autograd.gradcheck` checks any Function.
+
+    ## See also
+
+    - [torch.autograd.gradcheck](https://docs.pytorch.org/docs/stable/generated/torch.autograd.gradcheck.gradcheck.html)
+    - [Extending torch.autograd](https://docs.pytorch.org/docs/stable/notes/extending.html)
+    """
+    for event in reading.events(WrongGradient):
+        where = reading.graph.nodes[event.nodes[0]].where if event.nodes else ""
+        subject = "gradient" if len(event.arguments) == 1 else "gradients"
+        yield finding(
+            "warning",
+            f"The backward of {event.function}{at(event.defined)} returns wrong {subject} of "
+            f"{listing(event.arguments)}: the relative error against the derivative of its forward "
+            f"is {event.error:.2g}. The element that differs most is {event.given:.3g}, where "
+            f"{event.expected:.3g} is right.",
+            cause="wrong backward",
+            advice=f"Compare {event.function} with torch.autograd.gradcheck on inputs of float64, "
+            "and correct its backward.",
+            where=where or event.defined,
+            nodes=event.nodes,
+        )
+
+
+@rule("warning", reads="end", of=(OverwrittenSavedTensor,))
+def overwritten_saved_tensor(reading: Reading) -> Iterator[Finding]:
+    """A tensor that a custom Function saved was overwritten before its backward, unseen by
+    autograd.
+
+    ## Why it matters
+
+    Backward computes its gradients from the new values, so they are wrong. PyTorch raises an
+    exception if a saved tensor was changed in place, but it does not notice changes through
+    `.data`, through NumPy arrays, or by kernels that are not called through PyTorch.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch.autograd import Function
+    from graphviz_torch import record
+
+
+    class Square(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)  # <- reported
+            return x.square()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient * ctx.saved_tensors[0]
+
+
+    x = torch.randn(4, requires_grad=True)
+    with record() as recording:
+        loss = Square.apply(x).mean()
+        x.data.zero_()
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch.autograd import Function
+    from graphviz_torch import record
+
+
+    class Square(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.square()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return 2 * gradient * ctx.saved_tensors[0]
+
+
+    x = torch.randn(4, requires_grad=True)
+    with record() as recording:
+        loss = Square.apply(x).mean()
+        loss.backward()
+        x.data.zero_()
+    ```
+
+    ## When it is intended
+
+    It is never intended. A kernel that saves memory may write its result over a saved tensor only
+    if no other node needs this tensor.
+
+    ## Not detected
+
+    Only the first call of each Function is checked, if its forward can be checked as described for
+    [`wrong-backward`](wrong-backward.md). Tensors saved by PyTorch's own operations are not
+    checked.
+
+    ## See also
+
+    - [In-place correctness checks](https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-correctness-checks)
+    """
+    for event in reading.events(OverwrittenSavedTensor):
+        name = event.function
+        yield finding(
+            "warning",
+            f"A tensor that {name} saved{at(event.where)} had other values when its "
+            f"backward{at(event.defined)} read it, so the gradient is wrong. Autograd did not "
+            "notice the change, which was made through .data, or by a kernel outside of PyTorch.",
+            cause="saved tensor overwritten",
+            advice="Write into a new tensor in place of the saved one, or save a clone of it.",
+            where=event.where or event.defined,
+            nodes=event.nodes,
+        )

@@ -1,0 +1,302 @@
+"""Custom Functions whose backward is wrong, and Functions that change a gradient on purpose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.optim import SGD
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.rows import says, silent
+
+TIMES = torch.linspace(0, 1, 5)
+
+
+def train_through(record: Record, function: Any, *more: Any, steps: int = 1) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        for _ in range(steps):
+            found = function(model(torch.randn(8, 6)), *more)
+            step(optimizer, found.square().mean())
+
+
+class HalfGradient(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square()
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return given * ctx.saved_tensors[0]
+
+
+@says("wrong-backward", "wrong gradient of x", "relative error", "is 0.5")
+def forgotten_factor(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    with record(model):
+        found = HalfGradient.apply(model(torch.randn(8, 6)))  # cause
+        step(optimizer, found.mean())
+
+
+class Scale(Function):
+    """Multiplies by a weight; in its backward the gradient of the weight lacks a sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return given * weight, (given * x)[0]
+
+
+@says("wrong-backward", "wrong gradient of weight:", "Scale")
+def gradient_of_one_row(record: Record) -> None:
+    model, weight = mlp(), nn.Parameter(torch.full((3,), 2.0))
+    with record(model):
+        Scale.apply(model(torch.randn(8, 6)), weight).square().mean().backward()  # cause
+
+
+class Flow(Function):
+    """Integrates x' = -x * weight in steps; reads a global tensor, and writes into a new one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        states = torch.empty(len(TIMES), *x.shape)
+        states[0] = x
+        for i in range(len(TIMES) - 1):
+            states[i + 1] = states[i] - (TIMES[i + 1] - TIMES[i]) * states[i] * weight
+        ctx.save_for_backward(states, weight)
+        return states[-1].clone()
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        states, weight = ctx.saved_tensors
+        total = torch.zeros_like(weight)
+        for i in reversed(range(len(TIMES) - 1)):
+            width = TIMES[i + 1] - TIMES[i]
+            total = total - (given * width * states[i]).sum(0)
+            given = given * (1 - width * weight)
+        return given, total
+
+
+class FlowBackwards(Flow):
+    """Its adjoint takes the states in the wrong order."""
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        states, weight = ctx.saved_tensors
+        total = torch.zeros_like(weight)
+        for i in range(len(TIMES) - 1):
+            width = TIMES[i + 1] - TIMES[i]
+            total = total + (given * width * states[i]).sum(0)
+            given = given * (1 + width * weight)
+        return given, total
+
+
+@says("wrong-backward", "wrong gradients of x and weight:", "FlowBackwards")
+def adjoint_with_the_wrong_sign(record: Record) -> None:
+    model, weight = mlp(), nn.Parameter(torch.ones(3))
+    with record(model):
+        FlowBackwards.apply(model(torch.randn(8, 6)), weight).square().mean().backward()  # cause
+
+
+@silent("wrong-backward", "overwritten-saved-tensor")
+def a_right_adjoint(record: Record) -> None:
+    train_through(record, Flow.apply, nn.Parameter(torch.ones(3)), steps=3)
+
+
+class Keep(Function):
+    """Saves its result, which the program then overwrites."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        result = x.exp()
+        ctx.save_for_backward(result)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return given * ctx.saved_tensors[0]
+
+
+@says("overwritten-saved-tensor", "Keep saved", "through .data")
+def result_overwritten_through_data(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        found = Keep.apply(model(torch.randn(8, 6)))
+        loss = found.square().mean()
+        found.data.zero_()
+        loss.backward()
+
+
+@silent("wrong-backward", "overwritten-saved-tensor")
+def a_result_overwritten_after_backward(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        found = Keep.apply(model(torch.randn(8, 6)))
+        found.square().mean().backward()
+        found.data.zero_()
+
+
+class Reversal(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return -0.5 * given
+
+
+@silent("wrong-backward")
+def a_gradient_reversal(record: Record) -> None:
+    train_through(record, Reversal.apply)
+
+
+class Quantize(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        ctx.save_for_backward(x, scale)
+        return (x / scale).round().clamp(-8, 7) * scale
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        x, scale = ctx.saved_tensors
+        return given, (given * ((x / scale).round() - x / scale)).sum()
+
+
+@silent("wrong-backward")
+def a_straight_through_quantizer(record: Record) -> None:
+    train_through(record, Quantize.apply, nn.Parameter(torch.tensor(0.1)))
+
+
+class Bound(Function):
+    """A lower bound that lets a gradient pass which moves the value back to the bound."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.clamp(min=0.1)
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return given * ((x >= 0.1) | (given < 0))
+
+
+@silent("wrong-backward")
+def a_bound_with_a_surrogate_gradient(record: Record) -> None:
+    train_through(record, Bound.apply)
+
+
+class Noisy(Function):
+    """Draws its own mask: the calls of its forward cannot be repeated."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mask = (torch.rand_like(x) < 0.5).to(x.dtype)
+        return x * ctx.mask
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return given * ctx.mask
+
+
+@silent("wrong-backward")
+def a_function_with_random_numbers(record: Record) -> None:
+    train_through(record, Noisy.apply)
+
+
+class Simulator(Function):
+    """Computes with NumPy, where autograd sees only a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        values = x.detach().double().numpy()
+        ctx.save_for_backward(x)
+        return torch.from_numpy(values**2).float() + x
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return given * (2 * ctx.saved_tensors[0] + 1)
+
+
+@silent("wrong-backward")
+def a_simulator_in_numpy(record: Record) -> None:
+    train_through(record, Simulator.apply)
+
+
+class Best(Function):
+    """Returns the best value and its index, in place of the caller's tensor for the others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        values, index = x.max(1)
+        ctx.mark_non_differentiable(index)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(index)
+        ctx.shape = x.shape
+        return values, index
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor, _: Tensor | None) -> Tensor:
+        (index,) = ctx.saved_tensors
+        found = given.new_zeros(ctx.shape)
+        return found.scatter(1, index[:, None], given[:, None])
+
+
+@silent("wrong-backward")
+def a_function_with_an_index(record: Record) -> None:
+    train_through(record, lambda y: Best.apply(y)[0])
+
+
+class Doubled(Function):
+    """Changes its input in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        return 2 * given
+
+
+@silent("wrong-backward")
+def a_function_in_place(record: Record) -> None:
+    train_through(record, lambda y: Doubled.apply(y + 0))
+
+
+class Ahead(Function):
+    """Has its own context method."""
+
+    @staticmethod
+    def forward(x: Tensor, power: int) -> Tensor:
+        return x**power
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+        ctx.power = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, None]:
+        return given * ctx.power * ctx.saved_tensors[0], None
+
+
+@says("wrong-backward", "wrong gradient of x", "Ahead")
+def power_without_its_exponent(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        Ahead.apply(model(torch.randn(8, 6)), 3).mean().backward()  # cause
