@@ -69,6 +69,7 @@ def stubs_of(drawing: Drawing) -> Stubs:
         made[i] = stub._replace(details=(*stub.details, *copied))
         if stub.is_data and not copied:
             together.setdefault(frozenset(ends[i]), []).append(i)
+    _merge_chains(made, {i: [rows[j] for j in alike[i]] for i in made if i in chains}, ends)
     for several in together.values():
         if len(several) >= _MIN_LISTED:
             made[several[0]] = _list_stub([made[i] for i in several])
@@ -280,6 +281,36 @@ def _chain_stub(position: int, rows: Sequence[Untracked], frames: tuple[int, ...
     shapes = ", ".join(map(labels.shapes, zip(rows[-1].tensors, strict=True)))
     details = (f"{len(rows)} operations", shapes, rows[0].reason)
     return Stub(position, title, tuple(filter(None, details)), False, frames)
+
+
+def _merge_chains(
+    made: dict[int, Stub],
+    chains: Mapping[int, Sequence[Untracked]],
+    ends: Sequence[set[tuple[str, int]]],
+) -> None:
+    """Draw chains of the same calls, with the same inputs and users, as one box.
+
+    Args:
+        made: the boxes by position, from which boxes are removed.
+        chains: position -> the entries of each chain among `made`.
+        ends: for each entry, the drawn elements and entries that use it.
+    """
+    inputs = defaultdict[int, set[int]](set)
+    for i in made:
+        for kind, end in ends[i]:
+            if kind == "stub":
+                inputs[end].add(i)
+    merged: dict[object, list[int]] = {}
+    for i, rows in chains.items():
+        calls = tuple(map(_merge_key, rows))
+        key = calls, made[i].frames, frozenset(inputs[i]), frozenset(ends[i])
+        merged.setdefault(key, []).append(i)
+    for first, *rest in merged.values():
+        if rest:
+            title = f"{made[first].title}  {labels.TIMES}{1 + len(rest)}"
+            made[first] = made[first]._replace(title=title)
+            for i in rest:
+                del made[i]
 
 
 class _GroupLookup:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Final
 
 from ..graph import GradientStats, Node, TensorMeta, Transfer, short_dtype
 from ..graph.column import details as declared_details
@@ -19,7 +20,7 @@ MINUS = "\N{MINUS SIGN}"
 BETWEEN_RANKS = "between ranks"
 MAX_ELEMENTS_SHOWN = 4  # maximum number of elements of a value that is written in full
 _MAX_TEXT = 2000  # maximum number of characters of a label; Graphviz rejects much longer labels
-_MAX_NAME_LINE = 60  # characters per line of a name
+LINE_WIDTH: Final = 60  # characters per line of a name
 _NONFINITE = re.compile(r"(?<!\w)(NaN|Inf|Infinity)(?!\w)")
 
 
@@ -86,8 +87,8 @@ def clip(text: str) -> str:
 
 
 @lru_cache(maxsize=4096)
-def wrap_name(name: str) -> str:
-    """Break a long name into lines, after words or after the names in a path.
+def wrap_name(name: str, width: int = LINE_WIDTH) -> str:
+    """Break a long name into lines of at most `width`, after words or the names in a path.
 
     >>> print(wrap_name("encoder.layers.10.attention.self.query.projection.weight · Linear(4, 16)"))
     encoder.layers.10.attention.self.query.projection.weight ·
@@ -95,11 +96,8 @@ def wrap_name(name: str) -> str:
     """
     lines = []
     for rest in name.split("\n"):
-        while len(rest) > _MAX_NAME_LINE:
-            cut = (
-                max(rest.rfind(sign, _MAX_NAME_LINE // 2, _MAX_NAME_LINE) for sign in " ._/,-") + 1
-                or _MAX_NAME_LINE
-            )
+        while len(rest) > width:
+            cut = max(rest.rfind(sign, width // 2, width) for sign in " ._/,-") + 1 or width
             lines.append(rest[:cut].rstrip(" "))
             rest = rest[cut:]
         lines.append(rest)

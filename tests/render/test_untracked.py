@@ -13,6 +13,7 @@ from graphviz_torch import Recording, draw_graph, record, to_text
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Edge, Graph, Node, TensorMeta, Transfer, Untracked
 from graphviz_torch.render.dot.layout import layout
+from graphviz_torch.render.labels import TIMES
 from tests.support.drawn import Drawn
 
 F32 = TensorMeta((2, 3), "float32", "cpu")
@@ -164,6 +165,28 @@ class Codebook(nn.Module):
         for _ in range(2):
             found = torch.abs(torch.mul(found, 3))
         return h / found
+
+
+class Axes(nn.Module):
+    """A layer whose result is beside a code of the position on each of three axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def code(position: torch.Tensor) -> torch.Tensor:
+            return position.mul(2).sin().cos().tanh().abs().neg().exp()
+
+        return torch.cat([self.layer(x), *[code(x[i : i + 1]) for i in range(3)], code(y)])
+
+
+def test_equal_preparations_for_the_same_node_are_one_box_with_their_number() -> None:
+    model = Axes()
+    with record(model) as recording:
+        model(torch.randn(3), torch.randn(3)).sum().backward()
+    titles = re.findall(r"untracked_\d+ \[.*<B>(mul, sin.*?)</B>", to_dot(recording))
+    assert titles == [f"mul, sin, cos, …  {TIMES}3", "mul, sin, cos, …"]
 
 
 def test_a_box_of_many_functions_that_follow_a_cut_has_a_title_in_the_picture() -> None:

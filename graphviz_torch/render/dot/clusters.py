@@ -90,7 +90,8 @@ def _write(
             small = wording.repeat_totals(drawing, int(entry))
             sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
-        lines = [f"<B>{markup.escape(line)}</B>" for line in labels.wrap_name(title).split("\n")]
+        wrapped = labels.wrap_name(title, drawing.line_width)
+        lines = [f"<B>{markup.escape(line)}</B>" for line in wrapped.split("\n")]
         # The rim around a title's text hides edges behind it. SPACE makes a line of the title
         # higher, so that the rim covers the whole line.
         for text in small:

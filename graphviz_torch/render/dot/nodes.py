@@ -97,8 +97,8 @@ class Nodes:
         kind = role(node, self.outputs, self.copies, self.senders)
         self.roles.add(kind)
         i = node.id
-        names = map(labels.wrap_name, wording.node_names(self.drawing, node))
-        lines = [f"<B>{markup.escape(name)}</B>" for name in names]
+        names = wording.node_names(self.drawing, node)
+        lines = [f"<B>{markup.escape(self._wrap(name))}</B>" for name in names]
         lines.append(self._text(node))
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for folded in wording.inner_leaves(self.drawing, node):
@@ -165,7 +165,7 @@ class Nodes:
         before, unnamed, shapes, behind = parts
         name = unnamed
         if leaf.label:
-            name = markup.escape(labels.wrap_name(labels.local_name(node, leaf.label)))
+            name = markup.escape(self._wrap(labels.local_name(node, leaf.label)))
         return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
     def _fused_node(self, number: int, unit: FusedNode) -> str:
@@ -176,7 +176,7 @@ class Nodes:
         self.roles.add(kind)
         names, said = wording.fused_node_lines(drawing, number, unit)
         module = drawing.groups.groups[number].kind == "module"
-        *labelled, name = [markup.escape(labels.wrap_name(name)) for name in names]
+        *labelled, name = [markup.escape(self._wrap(name)) for name in names]
         lines = [f"<B>{label}</B>" for label in labelled]
         lines.append(f"<B>{name}</B>" if module else name)
         small = [*map(self._small, said)]
@@ -192,6 +192,9 @@ class Nodes:
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{text}>{attributes}]"
 
+    def _wrap(self, name: str) -> str:
+        return labels.wrap_name(name, self.drawing.line_width)
+
     def _box(self, number: int) -> str:
         drawing = self.drawing
         unit = drawing.fused_node(~number)
@@ -202,7 +205,7 @@ class Nodes:
         self.roles.add(kind)
         small = [*map(self._small, wording.group_details(drawing, number))]
         small += self._badges(~number)
-        title = f"<B>{markup.escape(labels.wrap_name(drawing.title_with_class(number)))}</B>"
+        title = f"<B>{markup.escape(self._wrap(drawing.title_with_class(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(small)}" if small else title
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(~number, kind)
         if wording.untracked_call(drawing, number) is not None:

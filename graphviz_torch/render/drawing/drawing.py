@@ -185,6 +185,7 @@ class Drawing:
     rows: int | None = None  # maximum number of consecutive sibling modules
     limit: int | None = None  # maximum number of boxes; None: as many as fit a page
     whole: bool = False  # True to open every group
+    line_width: int = labels.LINE_WIDTH  # maximum number of characters in a line of a name
     fill: float = 0.0  # share of a page that is filled; 0 if the size is not limited
     segments_stacked: bool = False  # True to draw backward passes one below the other
     modules: ModuleTree | None = None  # nested modules, which are split into `groups`

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from ..color_by import colors_by_number
 from ..groups.order import has_modules
+from ..labels import LINE_WIDTH
 from .drawing import Drawing, Fold
 from .group import group_nodes
 
@@ -22,7 +23,8 @@ _MAX_NODES_UNFOLDED = 100  # in a graph with more nodes, identical blocks are dr
 _MAX_OPERATIONS_UNROLLED = 30  # in a graph with more operations, the steps of a loop are drawn once
 MAX_GROUP_SIZE: Final = 100  # maximum number of direct children of a group
 # Maximum numbers of direct children to try, in this order, until the drawing fits a page.
-_PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8)
+_PAGE_GROUP_SIZES = (MAX_GROUP_SIZE, 26, 20, 14, 8, 5)
+_SHORT_LINE_WIDTH = 26  # characters per line of a name in a drawing that would be too wide
 _MIN_BOXES = 5  # a drawing with closed groups and fewer boxes says too little
 _MAX_FILL = 0.8  # share of a page that the parts of such a model may fill by estimate
 _MAX_OPERATIONS_WHOLE = 90  # in a graph with more operations, some groups always stay closed
@@ -105,8 +107,26 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         groups: drawing steps to apply after grouping the nodes, for each amount of detail tried.
         level: drawing steps to apply after `groups`. The first, which opens groups, is applied for
             each amount of detail tried. The others are applied once, to the drawing that fits.
+
+    If no drawing fits, all are tried again with names in shorter lines.
     """
     opened = start.having(fill=math.inf)
+    for width in (LINE_WIDTH, _SHORT_LINE_WIDTH):
+        opened = _choose_level(start.having(line_width=width), opened, groups, level[0])
+        if opened.fits:
+            break
+    return apply_steps(opened, level[1:])
+
+
+def _choose_level(start: Drawing, opened: Drawing, groups: Sequence[Step], step: Step) -> Drawing:
+    """Return the first drawing that fits its page, or that which exceeds the page least.
+
+    Args:
+        start: the drawing before its nodes are grouped.
+        opened: a drawing that does not fit, which is returned if no other one exceeds less.
+        groups: drawing steps to apply after grouping the nodes.
+        step: the drawing step that opens groups.
+    """
     absent: ValueError | None = None  # raised if no `Level` has a group for the module
     known = set()
     for each in levels(start):
@@ -122,7 +142,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
         if cut in known:
             continue  # this `Level` leads to the same groups as an earlier one
         known.add(cut)
-        drawn = level[0](apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
+        drawn = step(apply_steps(grouped, groups).having(limit=each.limit, whole=each.whole))
         if not opened.fits:
             opened = drawn if drawn.fill <= opened.fill else opened
         elif drawn.fill <= _MAX_FILL and _count_boxes(drawn) > _count_boxes(opened):
@@ -132,7 +152,7 @@ def choose(start: Drawing, groups: Sequence[Step], level: Sequence[Step]) -> Dra
             break
     if absent is not None and not known:
         raise absent
-    return apply_steps(opened, level[1:])
+    return opened
 
 
 def _count_boxes(drawing: Drawing) -> int:

@@ -61,7 +61,8 @@ class Sizes:
         return labels.with_class(part.name.partition("#")[0], part.module_class)
 
     def _width(self, names: list[str]) -> float:
-        lines = [line for name in names for line in labels.wrap_name(name).split("\n")]
+        width = self._drawing.line_width
+        lines = [line for name in names for line in labels.wrap_name(name, width).split("\n")]
         return _BOLD * max(map(len, lines), default=0) + _SIDES
 
     def _node(self, i: int) -> Size:
@@ -87,7 +88,7 @@ class Sizes:
         if number in self._times:
             title += 8 * " "  # space for the number of identical groups
         height = (
-            _TITLE_HEIGHT * len(labels.wrap_name(title).split("\n"))
+            _TITLE_HEIGHT * len(labels.wrap_name(title, drawing.line_width).split("\n"))
             + _DETAIL_HEIGHT * lines
             + _MARGIN
         )

@@ -155,6 +155,30 @@ def test_a_module_that_does_not_fit_is_open_in_parts() -> None:
     assert len(drawing.nodes) + len(drawing.boxes) >= 5
 
 
+class Conditions(nn.Module):
+    """A sum of embeddings of different sizes, whose names are long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        sizes = {f"embedding_of_the_condition_{i}": nn.Linear(i + 1, 8) for i in range(3)}
+        self.conditions = nn.ModuleDict(sizes)
+
+    def forward(self, *values: torch.Tensor) -> torch.Tensor:
+        layers = self.conditions.values()
+        joined = torch.cat([layer(x) for layer, x in zip(layers, values, strict=True)])
+        return joined.square().mean()
+
+
+def test_a_picture_that_would_be_too_wide_has_names_in_short_lines() -> None:
+    model = Conditions()
+    with record(model) as recording:
+        model(*(torch.randn(i + 1) for i in range(3))).backward()
+    picture = draw_graph(recording)
+    assert size_and_text(picture.pipe("svg").decode())[2] >= SMALLEST
+    titles = re.findall(r"<B>(conditions.*?)</B>", picture.source, re.DOTALL)
+    assert max(len(line) for title in titles for line in re.split(r"<BR/>|\n", title)) <= 26
+
+
 def test_arithmetic_stays_closed_while_a_module_does(recordings: dict[str, Any]) -> None:
     drawing = draw(draw_graph(step("unet", recordings)).graph, {})
     assert drawing.groups is not None
