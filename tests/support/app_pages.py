@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from streamlit.components.v2 import manifest_scanner
 from streamlit.testing.v1 import AppTest
 
 FRAME = str(Path(__file__).parents[2] / "app" / "frame.py")
 LIMIT = 120  # seconds until a page has to be drawn
+
+# Streamlit reads the metadata of all installed packages for each page.
+manifest_scanner.scan_component_manifests = cache(manifest_scanner.scan_component_manifests)
 
 
 def page(name: str = "run", **query: str) -> AppTest:

@@ -12,11 +12,12 @@ replaced while a watch is open.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple
+from weakref import ref
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -100,19 +101,35 @@ def parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def optimized_parameters(*, without: Container[frozenset[int]] = ()) -> set[int]:
+_FOUND: list[ref[Optimizer]] = []  # by the last search through all objects
+
+
+def optimized_parameters(
+    asked: Iterable[int] | None = None, *, without: Container[frozenset[int]] = ()
+) -> set[int]:
     """Return the id() of each parameter of any optimizer in this process.
 
     Args:
+        asked: the id() of some parameters. If the optimizers that an earlier call has found hold
+            all of them, the parameters of other optimizers may be missing.
         without: sets of the id() of parameters. An optimizer is left out if its parameters are
             exactly those of one set.
     """
-    # If no optimizer was ever created, the search through all objects is not needed.
-    if not any(getattr(kind.step, "hooked", False) for kind in subclasses_of(Optimizer)):
-        return set()
-    found = instances_of(Optimizer)  # may contain garbage that is not collected yet
-    held = (frozenset(map(id, parameters_of(o))) for o in found if hasattr(o, "param_groups"))
-    return set().union(*(parameters for parameters in held if parameters not in without))
+    # PyTorch sets the attribute when the first optimizer of a class is created.
+    kinds = [kind for kind in subclasses_of(Optimizer) if getattr(kind.step, "hooked", False)]
+    if asked is not None:  # the search through all objects takes longer than a small step
+        known = set().union(*_parameter_sets(optimizer() for optimizer in _FOUND))
+        if known.issuperset(asked):
+            return known
+    found = instances_of(kinds) if kinds else []  # may contain garbage that is not collected yet
+    _FOUND[:] = map(ref, found)
+    return set().union(*(ids for ids in _parameter_sets(found) if ids not in without))
+
+
+def _parameter_sets(optimizers: Iterable[Any]) -> Iterator[frozenset[int]]:
+    for each in optimizers:
+        if hasattr(each, "param_groups"):  # not if the optimizer was freed, or failed in __init__
+            yield frozenset(map(id, parameters_of(each)))
 
 
 @cache

@@ -6,8 +6,8 @@ Uses the private `torch._C.TensorBase`, whose `grad_fn` no subclass can override
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from itertools import chain, compress
+from collections.abc import Iterator, Sequence
+from itertools import chain, compress, starmap
 from typing import Any
 
 import torch
@@ -31,15 +31,18 @@ def subclasses_of(kind: type) -> list[Any]:
     return kinds
 
 
-def instances_of(kind: type) -> list[Any]:
-    """Return the objects tracked by the garbage collector whose type is `kind` or a subclass.
+def instances_of(kinds: Sequence[type]) -> list[Any]:
+    """Return the objects tracked by the garbage collector whose type is one of `kinds`.
+
+    An object refers to its type. Listing the objects that refer to a few types takes less than half
+    as long as listing all objects.
 
     The scan is a single call into C, during which no other thread runs. Otherwise another thread
     could be building a tuple to which the scan refers, and would fail with a SystemError (3.11).
     """
-    is_kind = set(subclasses_of(kind)).__contains__
+    is_kind = set(kinds).__contains__
     objects: list[Any] = []
-    fill = map(objects.extend, map(gc.get_objects, (None,)))  # lazy: runs inside `list` below
+    fill = map(objects.extend, starmap(gc.get_referrers, (kinds,)))  # lazy: runs inside `list`
     found = compress(objects, map(is_kind, map(type, objects)))
     empty = map(list.clear, (objects,))
     return list(chain(fill, found, empty))[1:-1]  # drops the None of `extend` and of `clear`
@@ -48,7 +51,7 @@ def instances_of(kind: type) -> list[Any]:
 def tensors_made_since(number: int) -> Iterator[tuple[int, Any, Tensor]]:
     """Yield (sequence number, node, tensor) for nodes with sequence number `number` or later."""
     with torch._C.DisableTorchFunction():
-        for value in instances_of(Tensor):
+        for value in instances_of(subclasses_of(Tensor)):
             fn: Any = None
             with ignore_exceptions():  # raised for some views that were changed in place
                 fn = _grad_fn(value)

@@ -24,7 +24,7 @@ from ...graph import Graph
 from ...graph import Replica as Value
 from ...internals.sharding import replica_ranks
 from ...internals.tensors.checksums import Checksums
-from ...internals.tensors.heap import instances_of
+from ...internals.tensors.heap import instances_of, subclasses_of
 from ...internals.tensors.memory import PLAIN
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener, StepValues
@@ -128,7 +128,7 @@ class Replicas(Listener):
         if self._ddp_guarantees is None or self._ddp_guarantees[0] != known:
             promised: dict[int, tuple[int, ...]] = {}
             broadcast: set[int] = set()
-            for wrapper in instances_of(DistributedDataParallel):
+            for wrapper in instances_of(subclasses_of(DistributedDataParallel)):
                 try:
                     ranks = tuple(dist.get_process_group_ranks(wrapper.process_group))
                 except Exception:  # the process group was destroyed

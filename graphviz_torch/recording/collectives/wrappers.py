@@ -23,7 +23,7 @@ from ...graph.events import UnusedInWrapper, WrapperBypass
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
-from ...internals.tensors.heap import instances_of
+from ...internals.tensors.heap import instances_of, subclasses_of
 from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.variables import modules_of
@@ -132,7 +132,7 @@ class Wrappers(Listener):
             frame = frame.f_back
         if id(module) not in self._looked_for:
             self._looked_for.add(id(module))
-            for wrapper in instances_of(DistributedDataParallel):
+            for wrapper in instances_of(subclasses_of(DistributedDataParallel)):
                 if any(each is module for each in wrapper.modules()):
                     self._looked_for.discard(id(module))
                     return _calling_frame(wrapper, called), self._take(wrapper, "")

@@ -157,7 +157,7 @@ def look_for_strangers(events: Events, program: Program, leaves: Iterable[Tensor
     strangers = [p for p in strangers if isinstance(p, torch.nn.Parameter)]
     if not strangers or (given and not own):
         return
-    known = optimized_parameters()
+    known = optimized_parameters(map(id, strangers))
     lost = {id(p): p for p in strangers if id(p) not in known}
     learns = not known.isdisjoint(own)
     # If all layers are in a plain list, `own` is empty. Otherwise an optimizer has to train `own`.
@@ -186,7 +186,9 @@ def look_for_plain_tensors(events: Events, program: Program, leaves: Sequence[Te
         leaves: the leaves that get a gradient.
     """
     lost = {id(leaf): leaf for leaf in leaves if not isinstance(leaf, torch.nn.Parameter)}
-    if not lost or not program.steps.ever or not lost.keys().isdisjoint(optimized_parameters()):
+    if not lost or not program.steps.ever:
+        return
+    if not lost.keys().isdisjoint(optimized_parameters(lost)):
         return
     for module, path in program.table.modules():
         for name, value in vars(module).items():
@@ -268,7 +270,7 @@ def look_for_steps(
             lines are added.
         own: id() of each parameter of the program's modules.
     """
-    optimized, updated = None, program.steps.ever
+    updated = program.steps.ever
     places: dict[CodePosition | None, list[Backward]] = {}
     for backward in backwards:
         places.setdefault(backward.call.place, []).append(backward)
@@ -282,8 +284,7 @@ def look_for_steps(
             continue
         if not group[0].call.accumulates or last.step <= began:
             continue
-        optimized = optimized_parameters() if optimized is None else optimized
-        if keys <= optimized:
+        if keys <= optimized_parameters(keys):
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
             events.note(UnusedGradients(parameters=tuple(names)), place, leaves=keys)

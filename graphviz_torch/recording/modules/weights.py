@@ -87,8 +87,9 @@ class Weights(Listener):
         }
         steps, listed = self.program.steps, self.program.table.listed_parameters()
         updated = steps.updated
-        known = updated is None or all(id(tensor) in updated for _, tensor in listed)
-        self._optimized = None if known else optimized_parameters()
+        keys = {id(tensor) for _, tensor in listed}
+        known = updated is None or keys <= updated
+        self._optimized = None if known else optimized_parameters(keys)
         timed = any(node.order is not None for graph in graphs for node in graph.nodes)
         lost = timed and updated is not None and any(name not in self._got for name, _ in listed)
         self._waiting = optimized_parameters(without=steps.held) if lost else None

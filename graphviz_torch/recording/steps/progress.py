@@ -136,10 +136,10 @@ class Progress(Listener):
         steps = self._last_step - self._first_step
         if steps < _MIN_STEPS and (steps or self._backwards < _MIN_BACKWARDS):
             return
-        held = optimized_parameters()
         parameters = [
             parameter for each in self._samples if (parameter := each.parameter()) is not None
         ]
+        held = optimized_parameters(map(id, parameters))
         learns = any(id(parameter) in held for parameter in parameters)
         if not (steps or learns or self.program.step):
             return  # the program only computes gradients, and does not train
@@ -217,7 +217,7 @@ def _samples(leaves: Sequence[Tensor], *, few: bool) -> Iterator[_LargestElement
     if few:  # optimizers are not searched for, which would be slow for a small training step
         leaves = leaves[:: max(1, len(leaves) // _FEW_PARAMETERS)]
     else:
-        held = optimized_parameters()
+        held = optimized_parameters(map(id, leaves))
         leaves = [leaf for leaf in leaves if id(leaf) in held] or leaves
     for leaf in leaves[:_MAX_PARAMETERS]:
         gradient = leaf.grad

@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 from graphviz_torch import Graph, record
 from graphviz_torch.internals import frames
 from tests.support import models
+from tests.support.processes.forks import forked
 from tests.support.programs import in_threads
 from tests.support.recorded import trained
 
@@ -444,8 +445,9 @@ dist.destroy_process_group()
 """
 
 
-def test_fsdp_hides_no_name_where_it_leaves_the_parameters() -> None:
-    done = subprocess.run([sys.executable, "-c", FSDP], capture_output=True, text=True)
+def test_fsdp_hides_no_name_where_it_leaves_the_parameters(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FSDP)
+    done = forked("train.py", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == [  # before them gloo's own words (2.8)
         "['0.weight', '0.bias', '1.weight', '1.bias']",

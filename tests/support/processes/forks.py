@@ -4,6 +4,8 @@ A new process needs three seconds to import torch and the modules that its first
 fork has these modules already. It differs from a `python` process in two ways only: modules are
 already imported, and there are frames below those of the program. Tests of imports and of the
 lowest frames therefore start a new process.
+
+All workers of a test run share that process: the first worker that needs a fork starts it.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import TextIO
 
 import torch.distributed as dist
 
@@ -48,8 +53,6 @@ def forked(
         command = [sys.executable, *(torchrun if ranks else ()), *words]
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     server = _server()
-    assert server.stdin is not None
-    assert server.stdout is not None
     with tempfile.TemporaryDirectory() as beside:
         places = [Path(beside, str(rank)) for rank in range(ranks)] or [Path(beside)]
         variables, store = _ranks(ranks) if ranks else ([{}], None)
@@ -58,8 +61,8 @@ def forked(
             place.mkdir(exist_ok=True)
             env = {**os.environ, **rank}
             processes.append({"words": words, "folder": str(folder), "out": str(place), "env": env})
-        print(json.dumps(processes), file=server.stdin, flush=True)
-        code = int(server.stdout.readline())
+        print(json.dumps(processes), file=server, flush=True)
+        code = int(server.readline())
         del store
         out, err = ("".join((p / name).read_text("utf-8") for p in places) for name in ("1", "2"))
     return subprocess.CompletedProcess(words, code, out, err)
@@ -75,25 +78,62 @@ def _ranks(count: int) -> tuple[list[dict[str, str]], dist.TCPStore]:
 
 
 @cache
-def _server() -> subprocess.Popen[str]:
-    """Start the server of forks. It ends with this process, because its stdin is then closed."""
-    return subprocess.Popen(
-        [sys.executable, "-m", __name__],
-        cwd=Path(__file__).parents[3],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads do not survive a fork
-    )
+def _server() -> TextIO:
+    """Connect to the server of forks, which is started if it does not run."""
+    import fcntl  # missing on Windows
+
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+    address = Path(tempfile.gettempdir(), f"graphviz-torch-forks-{run[:8]}")
+    connection = socket.socket(socket.AF_UNIX)
+    with Path(__file__).open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            connection.connect(str(address))
+        except OSError:
+            _start(address)
+            connection.connect(str(address))
+    return connection.makefile("rw")
 
 
-def serve() -> None:
-    """Fork the processes of each line of stdin, and print how they ended. Returns in a fork."""
+def _start(address: Path) -> None:
+    """Start the server of forks. It ends after the last process that is connected to it."""
+    address.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as connections:
+        connections.bind(str(address))
+        connections.listen()
+        subprocess.Popen(
+            [sys.executable, "-m", __name__, str(connections.fileno())],
+            cwd=Path(__file__).parents[3],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[connections.fileno()],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # threads do not survive a fork
+        )
+
+
+def serve(connections: socket.socket) -> None:
+    """Serve each connection in a fork, until all are closed. Returns in each fork, too."""
     for name in LOADED:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # otherwise a fork that ends visits a million objects
-    for line in sys.stdin:
+    serving = -1  # until the first connection
+    while serving:
+        if select.select([connections], [], [], 1)[0]:
+            connection, _ = connections.accept()
+            if not os.fork():
+                connections.close()
+                return fork_for(connection.makefile("rw"))
+            connection.close()
+            serving = max(serving, 0) + 1
+        while serving > 0 and os.waitpid(-1, os.WNOHANG)[0]:
+            serving -= 1
+    Path(connections.getsockname()).unlink()
+
+
+def fork_for(worker: TextIO) -> None:
+    """Fork the processes of each line, and answer how they ended. Returns in a fork, too."""
+    for line in worker:
         children = set()
         for process in json.loads(line):
             child = os.fork()
@@ -101,7 +141,7 @@ def serve() -> None:
                 signal.alarm(LIMIT)  # ends ranks that wait for each other
                 return run(**process)
             children.add(child)
-        print(ended(children), flush=True)
+        print(ended(children), file=worker, flush=True)
 
 
 def ended(children: set[int]) -> int:
@@ -155,4 +195,4 @@ def _show_frames_of_the_program(
 
 
 if __name__ == "__main__":
-    serve()
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -8,8 +8,8 @@ the programs in another process.
 
 from __future__ import annotations
 
+import faulthandler
 import json
-import subprocess
 import sys
 import traceback
 import warnings
@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from tests.support.processes.forks import forked
 
 from . import made_by_torch as made
 from . import parallel, subclasses
@@ -136,8 +138,7 @@ def outcomes(names: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run programs in another process, a new one after each crash; yield how each one ended."""
     left = list(names)
     while left:
-        command = [sys.executable, "-X", "faulthandler", "-m", __name__, *left]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = forked("-m", __name__, *left, folder=Path(__file__).parents[3])
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         ended = {line["name"]: line for line in lines if "error" in line}
         begun = lines[-1]["name"] if lines else left[0]
@@ -160,6 +161,7 @@ def _reported(name: str) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()
     for each in sys.argv[1:] or PROGRAMS:
         with _reported(each) as outcome:
             outcome |= compared(each)
