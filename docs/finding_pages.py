@@ -21,7 +21,8 @@ import torch
 
 from graphviz_torch import Finding, find
 from graphviz_torch.findings.findings import CheckedCounts, Findings
-from graphviz_torch.findings.rule import RULES, Rule, Rules
+from graphviz_torch.findings.rule import RULES, Rule
+from graphviz_torch.findings.table import Rules
 
 FOLDER = Path(__file__).parent / "findings"
 CHINESE = Path(__file__).parent / "zh" / "findings"
@@ -160,7 +161,7 @@ def index() -> str:
     """Return the page that lists all rules: a table for each family, and one of advanced rules."""
     tables = []
     for rules in families().values():
-        module = sys.modules[rules[0].function.__module__].__doc__ or ""
+        module = sys.modules[rules[0].declared.__module__].__doc__ or ""
         title, _, _ = " ".join(module.partition("\n\n")[0].split()).rstrip(".").partition(":")
         common = [rule for rule in rules if not rule.advanced]
         if common:

@@ -37,7 +37,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .graph.lazy import lazy_names
-from .graph.registry import register_display, register_reader
+from .graph.registry import register_display, register_events, register_reader
 
 __version__ = "1.0.0"
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from .comparison.diff import diff as diff
     from .devices.moving import to_device as to_device
     from .devices.simulated.accelerator import simulate_accelerator as simulate_accelerator
-    from .findings import find as find
+    from .findings.check import find as find
     from .findings.explanation.explain import explain as explain
-    from .findings.rule import rules as rules
+    from .findings.table import rules as rules
     from .graph import Finding as Finding
     from .graph import Graph as Graph
     from .graph.json import load as load
@@ -70,8 +70,8 @@ else:
         {
             ".recording.recording": "record Recording",
             ".tracing.tracer": "trace",
-            ".findings": "find",
-            ".findings.rule": "rules",
+            ".findings.check": "find",
+            ".findings.table": "rules",
             ".findings.explanation.explain": "explain",
             ".render.draw": "draw_graph",
             ".render.gradient_flow.flow": "draw_flow",
@@ -108,6 +108,7 @@ def _display(value: Any, include: Any, exclude: Any) -> dict[str, Any]:
 
 register_reader(_read)
 register_display(_display)
+register_events(lambda: import_module(".findings.table", __name__))
 
 
 def load_ipython_extension(shell: Any) -> None:

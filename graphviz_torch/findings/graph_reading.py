@@ -23,12 +23,11 @@ from ..graph import (
     TensorMeta,
     Transfer,
 )
-from ..graph.events import LeafBackward, NewLeaves, OptimizerStep
-from ..graph.events.base import Occurrence
+from ..graph.events import Event, LeafBackward, NewLeaves, OptimizerStep
 from ..graph.nodes import CHANGED, INSIDE
 from ..graph.text import shorten_middle
 
-Kind = TypeVar("Kind", bound=Occurrence)
+Kind = TypeVar("Kind", bound=Event)
 
 _SINK = "_DDPSinkBackward"
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")

@@ -1,8 +1,9 @@
-"""The table of all rules, and decorators that add a rule to it.
+"""Decorators that declare a rule.
 
-A rule is a function. The function's name is the rule's id, and its docstring is the rule's page.
-The first paragraph is the summary; the sections are those of `HEADINGS`, each below a line `##
-Heading`.
+A rule is a function that reads a graph, or an event that reports itself: a class whose method
+`report` returns a finding. The name of the function or class is the rule's id, and its docstring is
+the rule's page. The first paragraph is the summary; the sections are those of `HEADINGS`, each
+below a line `## Heading`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from ..graph import Finding, Graph, Severity
+from ..graph import Finding, Severity
 from ..graph.text import listing, users_line, users_line_first
 from .graph_reading import Reading
 
@@ -32,6 +34,7 @@ Reads = Literal["graph", "end", "recording", "steps", "ranks"]
 # Rules of the source "find" are also reported by `run`.
 Source = Literal["find", "watch", "experiment", "rehearse"]
 Function = Callable[..., Iterable[Finding]]
+Declared = TypeVar("Declared", bound=Callable[..., Any])
 
 _COMMANDS: dict[Source, tuple[str, ...]] = {
     "find": ("find", "run"),
@@ -59,12 +62,12 @@ class Rule:
     severity: Severity  # severity of the rule's most severe findings
     sources: tuple[Source, ...]
     advanced: bool  # True if the rule is rarely needed; the index lists such rules last
-    function: Callable[..., Any]
+    declared: type | Callable[..., Any]  # the class or function whose docstring is the page
 
     @property
     def family(self) -> str:
         """The name of the rule's file without its suffix, such as "cuts"."""
-        return self.function.__module__.rpartition(".")[2]
+        return self.declared.__module__.rpartition(".")[2]
 
     @property
     def url(self) -> str:
@@ -74,7 +77,7 @@ class Rule:
     @property
     def page(self) -> str:
         """The rule's summary and sections, in Markdown."""
-        return inspect.cleandoc(self.function.__doc__ or "")
+        return inspect.cleandoc(self.declared.__doc__ or "")
 
     @property
     def summary(self) -> str:
@@ -121,35 +124,6 @@ class Rule:
         return "\n\n".join(parts) + "\n"
 
 
-class Rules(tuple[Rule, ...]):
-    """A tuple of rules that prints as a table."""
-
-    def by_id(self, id: str) -> Rule:
-        """Return the rule with an id.
-
-        Raises:
-            ValueError: if no rule has this id; the message names the most similar id.
-
-        >>> rules().by_id("cut-gradent")
-        Traceback (most recent call last):
-        ValueError: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?
-        """
-        for rule in self:
-            if rule.id == id:
-                return rule
-        from difflib import get_close_matches  # imported here because the import is slow
-
-        near = get_close_matches(id, [rule.id for rule in self], 1)
-        hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all rules."
-        raise ValueError(f"There is no rule {id!r}. {hint}")
-
-    def __str__(self) -> str:
-        width = max((len(rule.id) for rule in self), default=0)
-        return "\n".join(f"{rule.severity:<8}{rule.id:<{width}}  {rule.summary}" for rule in self)
-
-    __repr__ = __str__
-
-
 class Finder(NamedTuple):
     """A function that `find` calls, and the rule whose findings it yields."""
 
@@ -159,13 +133,14 @@ class Finder(NamedTuple):
     # `find` calls the function only for graphs that contain one of these kinds, or, if the set is
     # empty, for all graphs.
     of: frozenset[type | str]
+    module: str  # name of the module that declares the rule
 
 
 RULES: list[Rule] = []
 FINDERS: list[Finder] = []
 # Indices in FINDERS, by `reads` and by each kind in `of`. Functions with an empty `of` have the key
 # None.
-_INDICES: dict[Reads, dict[type | str | None, list[int]]] = {}
+INDICES: dict[Reads, dict[type | str | None, list[int]]] = {}
 
 
 def rule(
@@ -175,13 +150,14 @@ def rule(
     of: Iterable[type | str] = (),
     also: tuple[Source, ...] = (),
     advanced: bool = False,
-) -> Callable[[Function], Function]:
-    """Add the decorated function to the table of rules, as a rule that `find` checks.
+) -> Callable[[Declared], Declared]:
+    """Declare the decorated function or class as a rule that `find` checks.
 
     Args:
-        severity: the severity of the most severe findings that the function yields.
-        reads: the kind of argument that the function takes.
-        of: the function is called only for graphs that contain one of these kinds: classes of
+        severity: the severity of the most severe findings.
+        reads: the kind of argument that the function takes. For a class of events: "graph" or
+            "end".
+        of: a function is called only for graphs that contain one of these kinds: classes of
             events and values, or names of operations and dtypes, as in `Reading.kinds`.
         also: other entry points that report the same fault under the same id.
         advanced: the rule is rarely needed, and the index lists it last.
@@ -190,18 +166,18 @@ def rule(
         ValueError: if `of` is given for a rule that reads several graphs.
     """
 
-    def add(function: Function) -> Function:
-        id = function.__name__.replace("_", "-")
-        RULES.append(Rule(id, severity, ("find", *also), advanced, function))
-        return finds(id, reads=reads, of=of)(function)
+    def add(declared: Declared) -> Declared:
+        id = _rule_id(declared)
+        RULES.append(Rule(id, severity, ("find", *also), advanced, declared))
+        return finds(id, reads=reads, of=of)(declared)
 
     return add
 
 
 def finds(
     id: str, *, reads: Reads = "graph", of: Iterable[type | str] = ()
-) -> Callable[[Function], Function]:
-    """Register the decorated function as one more function that reports the fault of a rule.
+) -> Callable[[Declared], Declared]:
+    """Declare one more function, or class of events, that reports the fault of a rule.
 
     Args:
         id: the id of the rule.
@@ -216,15 +192,31 @@ def finds(
             f"a rule with reads={reads!r} gets all graphs, whatever they contain: remove `of`"
         )
 
-    def add(function: Function) -> Function:
+    def add(declared: Declared) -> Declared:
+        function: Function = declared
         kinds = frozenset(of)
-        by_kind = _INDICES.setdefault(reads, {})
-        for kind in kinds or (None,):
-            by_kind.setdefault(kind, []).append(len(FINDERS))
-        FINDERS.append(Finder(id, function, reads, kinds))
-        return function
+        if isinstance(declared, type):
+            function, kinds = partial(_reports, declared), frozenset((declared,))
+        finder = Finder(id, function, reads, kinds, declared.__module__)
+        _index(finder, len(FINDERS))
+        FINDERS.append(finder)
+        return declared
 
     return add
+
+
+def _reports(kind: type[Any], reading: Reading) -> Iterator[Finding]:
+    """Yield the findings of a graph's events of one class."""
+    for event in reading.events(kind):
+        found = event.report()
+        if found is not None:
+            yield found
+
+
+def _rule_id(declared: Callable[..., Any]) -> str:
+    """Return the id of a rule: "repeated-batch" for `RepeatedBatch` and for `repeated_batch`."""
+    words = re.findall("[A-Z][a-z0-9]*", declared.__name__) or declared.__name__.split("_")
+    return "-".join(words).lower()
 
 
 def external_rule(
@@ -236,41 +228,36 @@ def external_rule(
     """
 
     def add(function: Callable[[], None]) -> Callable[[], None]:
-        id = function.__name__.replace("_", "-")
-        RULES.append(Rule(id, severity, sources, advanced, function))
+        RULES.append(Rule(_rule_id(function), severity, sources, advanced, function))
         return function
 
     return add
 
 
-def rules() -> Rules:
-    """Return all rules: those of `find`, `watch`, `experiment` and `rehearse`.
+def sort_rules(modules: Sequence[str]) -> None:
+    """Sort the rules by their modules. The rules of other modules are the last.
 
-    >>> rules().by_id("cut-gradient").severity
-    'error'
+    Args:
+        modules: the names of modules that have been imported, in order.
     """
-    return Rules(RULES)
+    place = {name: i for i, name in enumerate(modules)}
+    RULES.sort(key=lambda rule: place.get(rule.declared.__module__, len(place)))
+    FINDERS.sort(key=lambda finder: place.get(finder.module, len(place)))
+    INDICES.clear()
+    for index, finder in enumerate(FINDERS):
+        _index(finder, index)
 
 
-def rules_called() -> int:
-    """Return the number of rules that `find` runs."""
-    return sum("find" in rule.sources for rule in RULES)
-
-
-def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
-    """Yield the findings of all rules that read this kind of subject, in the order of the table."""
-    kinds = subject.kinds if isinstance(subject, Reading) else ()
-    by_kind = _INDICES.get(reads, {})
-    for index in sorted({i for kind in (None, *kinds) for i in by_kind.get(kind, ())}):
-        finder = FINDERS[index]
-        for found in finder.function(subject):
-            yield replace(found, rule=finder.id)
+def _index(finder: Finder, index: int) -> None:
+    by_kind = INDICES.setdefault(finder.reads, {})
+    for kind in finder.of or (None,):
+        by_kind.setdefault(kind, []).append(index)
 
 
 def finding(severity: Severity, message: str, **fields: Any) -> Finding:
     """Return a finding whose texts name the user's own line before lines of libraries.
 
-    `apply` sets the finding's rule.
+    `table.apply` sets the finding's rule.
     """
     if "where" in fields:
         fields["where"] = users_line(fields["where"])

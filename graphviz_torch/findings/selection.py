@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from .rule import rules
+from .table import rules
 
 
 class Reported(Protocol):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from ..graph import Parameter
-from ..graph.events.base import Occurrence
+from ..graph.events import Event
 from ..graph.text import listing, shorten_middle
 
 Key = TypeVar("Key")
@@ -36,7 +36,7 @@ def at(where: str) -> str:
     return f" at {where}" if where else ""
 
 
-def times(event: Occurrence) -> str:
+def times(event: Event) -> str:
     """Return ", 3 times", or "" for an event that happened once."""
     return f", {event.times} times" if event.times > 1 else ""
 

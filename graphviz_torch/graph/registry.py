@@ -1,7 +1,7 @@
-"""Register functions that convert tensors to graphs, and that display graphs in notebooks.
+"""Register functions that this package needs from packages that import it.
 
-This package imports neither torch nor drawing code. Therefore the package root registers the
-functions that need torch or drawing code.
+This package imports neither torch, rules nor drawing code. Therefore the package root registers the
+functions that read tensors, load the events of rules, and display graphs in notebooks.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ Display = Callable[[Any, Any, Any], dict[str, Any]]
 
 _readers: list[Reader] = []
 _displays: list[Display] = []
+_loaders: list[Callable[[], object]] = []
 
 
 def register_reader(reader: Reader) -> None:
@@ -26,6 +27,17 @@ def register_reader(reader: Reader) -> None:
 def register_display(display: Display) -> None:
     """Register the function that displays graphs and recordings in a notebook."""
     _displays.append(display)
+
+
+def register_events(load: Callable[[], object]) -> None:
+    """Register a function that imports all files which declare classes of events."""
+    _loaders.append(load)
+
+
+def load_events() -> None:
+    """Import all files that declare classes of events."""
+    for load in _loaders:
+        load()
 
 
 def read(value: Any, inputs: tuple[Any, ...], names: Any) -> Any:

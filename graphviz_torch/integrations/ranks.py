@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from .. import Finding, Graph, diff
-from ..findings import find
+from ..findings.check import find
 from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, TrainingStep
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of

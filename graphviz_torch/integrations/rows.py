@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..graph import GraphLike, graph_of
-from ..graph.events.base import Occurrence
+from ..graph.events import Event
 from ..graph.gc import with_gc_disabled
 
 FORMAT, VERSION = "graphviz_torch rows", 2
@@ -41,7 +41,7 @@ def to_dict(graph: GraphLike) -> dict[str, Any]:
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
-        kind = {"kind": type(value).__name__} if isinstance(value, Occurrence) else {}
+        kind = {"kind": type(value).__name__} if isinstance(value, Event) else {}
         return kind | {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         fields = getattr(value, "_fields", None)

@@ -18,7 +18,7 @@ import torch
 
 from .. import Finding, Recording, find, record
 from ..graph import Event, Graph, TrainingStep
-from ..graph.events.ineffective_calls import IneffectiveCall
+from ..graph.events import IneffectiveCall
 from ..integrations import StepEnds
 
 Compiled = Literal["open", "closed", "eager"]  # values of the argument `compiled` of `record`

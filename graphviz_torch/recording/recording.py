@@ -191,7 +191,7 @@ class Recording:
             (len(last.transfers), "transfer"),
         ]
         parts = [count_text(n, name) for n, name in counts if n or name == "node"]
-        from ..findings import find  # imported late: the rules are slow to load
+        from ..findings.check import find  # imported late: the rules are slow to load
 
         for worst in find(self)[:1]:
             at = f" at {worst.where}" if worst.where else ""

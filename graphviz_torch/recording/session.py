@@ -19,7 +19,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from ..graph import Event, Graph, SavedKind
-from ..graph.events.ineffective_calls import IneffectiveCall
+from ..graph.events import IneffectiveCall
 from ..graph.gc import with_gc_disabled
 from ..internals.dynamo import is_trial
 from ..internals.exceptions import ignore_exceptions

@@ -43,7 +43,7 @@ def _find(value: Any) -> Sequence[Finding]:
 
     A picture without gradients shows this already.
     """
-    from ..findings import find  # imported when needed, because the rules take long to load
+    from ..findings.check import find  # imported when needed, because the rules take long to load
     from ..findings.rules.silence import FORWARD_ALONE
 
     found = find(value)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from ..findings import find
+from ..findings.check import find
 from ..graph import Collective, Graph, Transfer
 from ..graph.text import printable
 from ..graph.units import bytes_text, count_text

@@ -12,11 +12,16 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from graphviz_torch import Finding, Graph, diff, find, findings, record, rules
+from graphviz_torch import Finding, Graph, diff, find, record, rules
+from graphviz_torch.findings import check
 from graphviz_torch.findings.graph_reading import Reading
-from graphviz_torch.findings.rule import FINDERS, apply
+from graphviz_torch.findings.rule import FINDERS
+from graphviz_torch.findings.rules.meaning.targets import LossTarget
+from graphviz_torch.findings.rules.meaning.weights import UnchangedParameters
+from graphviz_torch.findings.rules.terms import ConstantTerm
+from graphviz_torch.findings.table import apply
 from graphviz_torch.graph import Edge, Failure, Node, Parameter, Step
-from graphviz_torch.graph.events import ConstantTerm, GradientClip, LossTarget, UnchangedParameters
+from graphviz_torch.graph.events import GradientClip
 from tests.findings.by_hand.cases import CASES
 from tests.findings.by_hand.graphs import (
     CUT,
@@ -432,7 +437,7 @@ def test_a_graph_is_judged_once_and_a_reader_may_change_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, asked = model(parameter("w", node=None, requires_grad=False)), []
-    monkeypatch.setattr(findings, "apply", lambda *args: asked.append(args) or apply(*args))
+    monkeypatch.setattr(check, "apply", lambda *args: asked.append(args) or apply(*args))
     first = find(graph)
     said, count = list(first), len(asked)
     assert [each.rule for each in said] == ["frozen"]
@@ -446,10 +451,10 @@ def test_a_graph_that_was_judged_is_not_kept_alive() -> None:
     graph = model(parameter("w", node=None))
     find(graph)
     number, alive = id(graph), weakref.ref(graph)
-    assert number in findings._judged
+    assert number in check._judged
     del graph
     assert alive() is None
-    assert number not in findings._judged
+    assert number not in check._judged
 
 
 def test_an_operand_without_a_name_is_called_by_what_it_is() -> None:

@@ -17,7 +17,7 @@ from tests.support.processes.healthy import HEALTHY
 from tests.support.processes.mistakes import ROWS
 
 FAMILIES = ("averages", "collectives", "steps_and_ranks", "replicas")
-OURS = {each.id for each in FINDERS if each.function.__module__.rpartition(".")[2] in FAMILIES}
+OURS = {each.id for each in FINDERS if each.module.rpartition(".")[2] in FAMILIES}
 OURS |= {"ineffective-clipping"}
 Reports = dict[str, list[dict[str, Any]]]
 

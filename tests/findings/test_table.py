@@ -11,8 +11,8 @@ from torch import nn
 
 from graphviz_torch import Finding, Graph, find, record
 from graphviz_torch.findings.findings import CheckedCounts, Findings
-from graphviz_torch.findings.rule import rules_called
 from graphviz_torch.findings.run_findings import RunFindings
+from graphviz_torch.findings.table import rules_called
 from graphviz_torch.graph import Parameter, TensorMeta
 
 LOST = Finding(

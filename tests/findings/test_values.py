@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from graphviz_torch import find, record
-from graphviz_torch.graph.events import NonfiniteValue
+from graphviz_torch.findings.rules.values import NonfiniteValue
 from tests.findings.by_hand.graphs import event, told
 from tests.support.models import MLP
 from tests.support.recorded import only, trained

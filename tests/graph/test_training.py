@@ -23,8 +23,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from graphviz_torch import Graph, diff, find, load, record, save, summary, to_html, to_text
 from graphviz_torch.export import to_dot
+from graphviz_torch.findings.rules.meaning.calls import DropoutInEvalMode
 from graphviz_torch.graph import Node, TensorMeta, Training, TrainingStep, Transfer
-from graphviz_torch.graph.events.ineffective_calls import FunctionalDropoutInEval
 from graphviz_torch.graph.training.file import TrainingFile
 from graphviz_torch.graph.training.join import join_graphs
 from graphviz_torch.graph.training.numbers import apply_changes, changes
@@ -172,7 +172,7 @@ def test_a_step_that_is_written_twice_is_what_the_second_line_says(tmp_path: Pat
     first, second = steps(2)
     more = replace(
         second,
-        backwards=(replace(second.graph, events=(FunctionalDropoutInEval(function="drop"),)),),
+        backwards=(replace(second.graph, events=(DropoutInEvalMode(function="drop"),)),),
     )
     file = TrainingFile(tmp_path / "run.json.gz")
     file.append(first, second)

@@ -18,6 +18,7 @@ from torch import nn
 
 from graphviz_torch import Graph, record, trace
 from graphviz_torch.export import to_chrome_trace, to_dict, to_model_explorer, to_networkx
+from graphviz_torch.findings.rules.leaves import GradientRead
 from graphviz_torch.graph import (
     Collective,
     Edge,
@@ -27,7 +28,7 @@ from graphviz_torch.graph import (
     RankTime,
     TensorMeta,
 )
-from graphviz_torch.graph.events import GradientRead, ParameterFreeze
+from graphviz_torch.graph.events import ParameterFreeze
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.integrations.rows import SCHEMA
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, find, load, record
+from graphviz_torch.findings.rules.meaning.optimizers import EmptyParameterGroup, RecreatedOptimizer
 from graphviz_torch.graph import Training
-from graphviz_torch.graph.events import ineffective_calls
 from graphviz_torch.integrations import StepEnds
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
@@ -386,11 +386,8 @@ def test_a_block_leaves_the_context_variables_as_they_were(block: Any) -> None:
 
 def test_calls_of_one_line_are_told_apart_by_names_and_groups_and_not_by_counts() -> None:
     anew = [
-        ineffective_calls.RecreatedObject(where="t.py:3", what=what, count=3)
-        for what in ("scaler", "optimizer")
+        RecreatedOptimizer(where="t.py:3", what=what, count=3) for what in ("scaler", "optimizer")
     ]
-    groups = [
-        ineffective_calls.EmptyParameterGroup(where="t.py:3", group=i, groups=2) for i in range(2)
-    ]
+    groups = [EmptyParameterGroup(where="t.py:3", group=i, groups=2) for i in range(2)]
     assert len({_call(event) for event in [*anew, *groups]}) == 4
     assert _call(replace(anew[0], count=4, times=2)) == _call(anew[0])

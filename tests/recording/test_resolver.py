@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from graphviz_torch.findings.rules.terms import UnusedSum
 from graphviz_torch.graph import Operand, TensorMeta
-from graphviz_torch.graph.events import UnusedSum
 from graphviz_torch.internals.frames import CodePosition
 from graphviz_torch.recording.backward import Backward, BackwardCall
 from graphviz_torch.recording.program.events import Events, NodeLine, TensorRecord, UserLine

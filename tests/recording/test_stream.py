@@ -16,7 +16,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 from graphviz_torch import Graph, find, record, simulate_accelerator
-from graphviz_torch.graph.events import EarlySchedulerStep, EvalMode, OptimizerStep
+from graphviz_torch.findings.rules.freezing import EvalMode
+from graphviz_torch.findings.rules.training import EarlySchedulerStep
+from graphviz_torch.graph.events import OptimizerStep
 from graphviz_torch.internals.frames import enter_program, leave_program
 from graphviz_torch.internals.hooks.calls import Called, Calling, CallWatch, Raised
 from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, find, record
+from graphviz_torch.findings.rules.leaves import DataAssignment
 from graphviz_torch.graph import (
     Cause,
     Cut,
@@ -24,7 +25,7 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
-from graphviz_torch.graph.events import DataAssignment, LossCall
+from graphviz_torch.graph.events import LossCall
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.render.resolve import graph_and_findings, resolve_findings
 from tests.render.drawing.test_whole import recorded

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import ClipMoment, GradientClip, ineffective_calls
+from ...graph.events import ClipMoment, GradientClip, IneffectiveCall
+from ...graph.immutable import immutable
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -121,8 +122,9 @@ _CLIPPED: dict[ClipMoment, tuple[str, str, str]] = {
 }
 
 
-@rule("info", reads="end", of=(ineffective_calls.ExtremeClipNorm,))
-def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class ExtremeClipNorm(IneffectiveCall):
     """The bound of gradient clipping is far below all gradient norms, so all clipped gradients have
     the same norm, or it is far above all norms and has no effect.
 
@@ -178,15 +180,39 @@ def extreme_clip_norm(reading: Reading) -> Iterator[Finding]:
 
     - [torch.nn.utils.clip_grad_norm_](https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html)
     """
-    for event in reading.events(ineffective_calls.ExtremeClipNorm):
-        low, values = event.share < 1, event.function == "clip_grad_value_"
-        yield finding(
+
+    function: str = ""  # "clip_grad_norm_"
+    count: int = 0  # number of gradient norms
+    share: float = 0.0  # median of (maximum norm / gradient norm); above 1, clipping has no effect
+
+    def report(self) -> Finding:
+        low, values = self.share < 1, self.function == "clip_grad_value_"
+        return finding(
             "info",
-            f"{event.function}(){at(event.where)} {_clip_text(event, low=low, values=values)}",
+            f"{self.function}(){at(self.where)} {self._clip_text(low=low, values=values)}",
             cause="a bound that is always reached" if low else "a bound that is never reached",
             advice=_CLIP_ADVICE[values] if low else "",
-            where=event.where,
+            where=self.where,
         )
+
+    def _clip_text(self, *, low: bool, values: bool) -> str:
+        count, share = self.count, f"{self.share:.2g}"
+        if values and low:
+            return (
+                f"clipped each of {count} gradients at {share} of the mean absolute value of its "
+                "elements (median), which leaves little more than their signs."
+            )
+        if values:
+            return (
+                f"clipped none of {count} gradients: its bound is {share} times their largest "
+                "value."
+            )
+        if low:
+            return (
+                f"scaled each of {count} gradients to the norm of the bound, {share} of the "
+                "gradient's own norm (median)."
+            )
+        return f"clipped none of {count} gradients: its bound is {share} times their norm (median)."
 
 
 _CLIP_ADVICE = {
@@ -195,20 +221,3 @@ _CLIP_ADVICE = {
     True: "Raise clip_value to about the largest value of most gradients, so that "
     "it clips only values that are far larger.",
 }
-
-
-def _clip_text(event: ineffective_calls.ExtremeClipNorm, *, low: bool, values: bool) -> str:
-    count, share = event.count, f"{event.share:.2g}"
-    if values and low:
-        return (
-            f"clipped each of {count} gradients at {share} of the mean absolute value of its "
-            "elements (median), which leaves little more than their signs."
-        )
-    if values:
-        return f"clipped none of {count} gradients: its bound is {share} times their largest value."
-    if low:
-        return (
-            f"scaled each of {count} gradients to the norm of the bound, {share} of the "
-            "gradient's own norm (median)."
-        )
-    return f"clipped none of {count} gradients: its bound is {share} times their norm (median)."

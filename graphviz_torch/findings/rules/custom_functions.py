@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import RedrawnDropout, ResultOnContext, UnreadArgument
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
+
+
+@immutable
+class UnreadArgument(Event):
+    """An argument that a function of the program never reads.
+
+    The argument is a tensor passed to forward, or a gradient passed to the backward of a custom
+    Function. `where` is the line that calls forward; `nodes` are the ids of the Function's nodes.
+    """
+
+    owner: str = ""  # class of the module or the Function
+    argument: str = ""  # name of the argument
+    gradient: bool = False  # True if the argument is a gradient
+    defined: str = ""  # line at which backward is defined
 
 
 @rule("warning", of=(UnreadArgument,))
@@ -104,6 +119,20 @@ def ignored_gradient(reading: Reading) -> Iterator[Finding]:
             )
 
 
+@immutable
+class RedrawnDropout(Event):
+    """A dropout that drew another mask when a backward pass ran its forward again.
+
+    The random state of the first forward was not restored. `where` is the line that calls the
+    checkpoint, or that runs the forward again; `nodes` is the id of the node whose backward runs
+    the forward again.
+    """
+
+    module: str = ""  # path of the dropout module
+    # True if torch.utils.checkpoint ran the forward again, with preserve_rng_state=False
+    checkpoint: bool = False
+
+
 @rule("warning", of=(RedrawnDropout,))
 def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
     """Backward ran a forward again, and dropout drew a different mask than in the first run.
@@ -187,8 +216,9 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(ResultOnContext,))
-def result_on_context(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class ResultOnContext(Event):
     """A custom Function keeps its own result as an attribute of ctx, which is a reference cycle.
 
     ## Why it matters
@@ -261,15 +291,20 @@ def result_on_context(reading: Reading) -> Iterator[Finding]:
     - [Extending torch.autograd](https://docs.pytorch.org/docs/stable/notes/extending.html)
     - [FunctionCtx.save_for_backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.function.FunctionCtx.save_for_backward.html)
     """
-    for event in reading.events(ResultOnContext):
-        yield finding(
+
+    # `where` is the line that sets the attribute; `nodes` are the ids of the Function's nodes.
+    function: str = ""
+    attribute: str = ""
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"{event.function} keeps its own result as ctx.{event.attribute}{at(event.where)}: the "
+            f"{self.function} keeps its own result as ctx.{self.attribute}{at(self.where)}: the "
             "result and its node refer to each other, so their memory is freed only by Python's "
             "garbage collector.",
             cause="reference cycle of a custom Function",
-            advice=f"Call ctx.save_for_backward(result) in place of ctx.{event.attribute} = ..., "
+            advice=f"Call ctx.save_for_backward(result) in place of ctx.{self.attribute} = ..., "
             "and read ctx.saved_tensors in backward.",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )

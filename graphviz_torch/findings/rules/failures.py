@@ -10,13 +10,13 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
-from ...graph.events import UnregisteredParameters
 from ...graph.text import listing, shorten
 from ..exceptions import ADVICE
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 from .devices import is_mixed
+from .leaves import UnregisteredParameters
 
 # Exceptions by which a user ends a program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding, Parameter
-from ...graph.events import AttributeAssignment, EvalMode, ParameterFreeze
+from ...graph.events import Event, ParameterFreeze
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of, nodes_of
+
+
+@immutable
+class AttributeAssignment(Event):
+    """An assignment without effect: the attribute's name is a misspelling of requires_grad."""
+
+    owner: str = ""  # "fc1", or "fc1.weight"
+    attribute: str = ""  # "require_grad"
 
 
 @rule("warning", of=(AttributeAssignment,))
@@ -84,6 +93,18 @@ def attribute_without_effect(reading: Reading) -> Iterator[Finding]:
                 advice=f"Write requires_grad in place of {name}.",
                 where=where,
             )
+
+
+@immutable
+class EvalMode(Event):
+    """A forward with all modules in eval mode that behave differently in train mode.
+
+    Such modules are, for example, Dropout and BatchNorm.
+    """
+
+    module: str = ""  # path of the first of these modules
+    count: int = 1  # number of these modules
+    classes: tuple[str, ...] = ()  # their distinct class names: "Dropout"
 
 
 @rule("warning", of=(EvalMode,))

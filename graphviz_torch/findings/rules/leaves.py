@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from ...graph import NO_PARAMETERS, Failure, Finding, Operand
-from ...graph.events import DataAssignment, GradientRead, LeafBackward, UnregisteredParameters
+from ...graph.events import Event, LeafBackward
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 from .cuts import cause_text
+
+Holder = Literal["list", "dict", "attribute", "forward", "outside", "variable"]
 
 
 @rule("error", of=(LeafBackward,))
@@ -84,6 +88,14 @@ def loss_is_a_leaf(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+@immutable
+class GradientRead(Event):
+    """A read of the attribute `.grad` of a non-leaf tensor, which is None."""
+
+    label: str = ""  # name of the caller's variable for the tensor
+    tensor: Operand | None = None
 
 
 @rule("error", of=(GradientRead,))
@@ -223,8 +235,9 @@ def non_leaf_in_optimizer(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule("warning", of=(DataAssignment,))
-def data_assignment(reading: Reading) -> Iterator[Finding]:
+@rule("warning")
+@immutable
+class DataAssignment(Event):
     """`x.data = h` copies the values of h without its history.
 
     ## Why it matters
@@ -275,18 +288,33 @@ def data_assignment(reading: Reading) -> Iterator[Finding]:
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     - [torch.Tensor.copy_](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.copy_.html)
     """
-    for event in reading.events(DataAssignment):
-        value = event.value.label if event.value else ""
-        name = event.label or "a tensor"
-        yield finding(
+
+    label: str = ""  # name of the caller's variable x
+    value: Operand | None = None  # h
+
+    def report(self) -> Finding:
+        value = self.value.label if self.value else ""
+        name = self.label or "a tensor"
+        return finding(
             "warning",
-            f"{name}.data = {value or '...'}{at(event.where)} copies values without their "
+            f"{name}.data = {value or '...'}{at(self.where)} copies values without their "
             f"history: no gradient flows from {name} to the source of {value or 'these values'}.",
             cause="cut by .data",
             advice=f"Use {value or 'the result'} itself in place of {name}.",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
+
+
+@immutable
+class UnregisteredParameters(Event):
+    """Parameters that the model uses, but that are not registered in any of its modules."""
+
+    # Where the parameters are: in a plain list or dict of the model, in a layer created in forward,
+    # in a module outside of the model, or (a single parameter) in a variable of the program; or,
+    # for a tensor that is not an nn.Parameter, in an attribute of a module.
+    holder: Holder = "outside"
+    name: str = ""  # name of this object
 
 
 @rule("error", of=(UnregisteredParameters,))

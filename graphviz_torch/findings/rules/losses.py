@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ...graph import Finding, Node, Operand
-from ...graph.events import Broadcast, LossCall
+from ...graph.events import Event, LossCall
+from ...graph.immutable import immutable
 from ..axes import number
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule
@@ -254,8 +255,9 @@ def loss_call(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", of=(Broadcast,))
-def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
+@rule("warning")
+@immutable
+class AccidentalBroadcast(Event):
     """An operation probably combined the wrong elements: it broadcast shapes (N, 1) and (N,) to (N,
     N), a loss broadcast (N, 1) with (N, k), or a value per row was combined with the columns.
 
@@ -308,70 +310,72 @@ def accidental_broadcast(reading: Reading) -> Iterator[Finding]:
     - [Broadcasting semantics](https://docs.pytorch.org/docs/stable/notes/broadcasting.html)
     - [MSELoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.MSELoss.html)
     """
-    for event in reading.events(Broadcast):
-        if len(event.operands) != 2 or not all(o.tensor.shape for o in event.operands):
-            continue
-        one, other = event.operands
+
+    # The shapes of the operands are (N, 1) and (N,); (N, 1, 1) and (N, k); in a loss, (N, 1) and
+    # (N, k); or (N, N) and (N,), if the vector is a reduction of the matrix's rows.
+    operation: str = ""  # "sub"
+    operands: tuple[Operand, ...] = ()
+
+    def report(self) -> Finding | None:
+        if len(self.operands) != 2 or not all(o.tensor.shape for o in self.operands):
+            return None
+        one, other = self.operands
         names = [
             f"{o.label} {list(o.tensor.shape)}" if o.label else f"{list(o.tensor.shape)}"
             for o in (one, other)
         ]
         if len(one.tensor.shape) == len(other.tensor.shape):
             columns = max(one.tensor.shape[-1], other.tensor.shape[-1])
-            yield finding(
+            return finding(
                 "warning",
-                f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: each "
+                f"{self.operation}{at(self.where)} broadcast {names[0]} with {names[1]}: each "
                 f"value of one is compared with {columns} values of the other.",
                 cause="broadcast of (N, 1) with (N, k)",
                 advice="Give both tensors the same shape: reduce the wider one, for example "
                 "with sum(1, keepdim=True), or expand the other one.",
-                where=event.where,
-                nodes=event.nodes,
+                where=self.where,
+                nodes=self.nodes,
             )
-            continue
-        wide, narrow = sorted(event.operands, key=lambda o: -len(o.tensor.shape))
+        wide, narrow = sorted(self.operands, key=lambda o: -len(o.tensor.shape))
         size = wide.tensor.shape[0]
         if size == wide.tensor.shape[-1]:
-            yield _wrong_axis(event, wide, narrow, names)
-            continue
+            return self._wrong_axis(wide, narrow, names)
         if len(wide.tensor.shape) > 2:
             made = [size, *narrow.tensor.shape]
             ones = ", ".join(["1"] * (len(wide.tensor.shape) - 2))
-            yield finding(
+            return finding(
                 "warning",
-                f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
+                f"{self.operation}{at(self.where)} broadcast {names[0]} with {names[1]} to "
                 f"{made}: each sample is paired with every other.",
                 cause="broadcast of (N, 1, 1) with (N, k)",
                 advice=f"Give {wide.label or 'the first'} the shape [{size}, {ones}], or keep the "
                 f"axis that {narrow.label or 'the other'} lost, with keepdim=True.",
-                where=event.where,
-                nodes=event.nodes,
+                where=self.where,
+                nodes=self.nodes,
             )
-            continue
         name = wide.label or "the tensor of shape [N, 1]"
-        yield finding(
+        return finding(
             "warning",
-            f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]} to "
+            f"{self.operation}{at(self.where)} broadcast {names[0]} with {names[1]} to "
             f"[{size}, {size}]: each element of one is paired with every element of the other.",
             cause="broadcast of (N, 1) with (N,)",
             advice=f"Call squeeze(-1) on {name}, so that both shapes are [{size}].",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
 
-
-def _wrong_axis(event: Broadcast, wide: Operand, narrow: Operand, names: list[str]) -> Finding:
-    """Return the finding about values per row that were combined with the columns of a matrix."""
-    return finding(
-        "warning",
-        f"{event.operation}{at(event.where)} broadcast {names[0]} with {names[1]}: "
-        f"{narrow.label or 'the vector'} was reduced over the last axis of "
-        f"{wide.label or 'the matrix'}, and is paired with the columns instead of the rows.",
-        cause="a reduction without keepdim",
-        advice="Pass keepdim=True to the reduction.",
-        where=event.where,
-        nodes=event.nodes,
-    )
+    def _wrong_axis(self, wide: Operand, narrow: Operand, names: list[str]) -> Finding:
+        """Return the finding about values per row that were combined with a matrix's columns."""
+        return finding(
+            "warning",
+            f"{self.operation}{at(self.where)} broadcast {names[0]} with {names[1]}: "
+            f"{narrow.label or 'the vector'} was reduced over the last axis of "
+            f"{wide.label or 'the matrix'}, and is paired with the columns instead of the rows.",
+            cause="a reduction without keepdim",
+            advice="Pass keepdim=True to the reduction.",
+            where=self.where,
+            nodes=self.nodes,
+        )
 
 
 def _axis(reading: Reading, node: Node) -> int | None:

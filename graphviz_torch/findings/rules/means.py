@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ...graph import Finding, Node
-from ...graph.events.means import AccumulatedBackwards, MaskedMean, UnequalMeans
+from ...graph.events import AccumulatedBackwards, Event
+from ...graph.immutable import immutable
 from ...graph.units import count_text
 from ..axes import attribute, number
 from ..graph_reading import Reading
@@ -236,8 +237,9 @@ def _scaled_value(reading: Reading, node: Node) -> Node | None:
             return node
 
 
-@rule("info", reads="end", of=(MaskedMean,))
-def mean_over_masked_values(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class MeanOverMaskedValues(Event):
     """A mask sets values of a loss to zero, and the mean divides by the number of all values,
     masked ones included.
 
@@ -292,22 +294,29 @@ def mean_over_masked_values(reading: Reading) -> Iterator[Finding]:
 
     - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
     """
-    for event in reading.events(MaskedMean):
-        yield finding(
+
+    # `where` is the line of the mean.
+    masked: str = ""  # line that applied the mask
+    zeros: int = 0
+    among: int = 0  # number of values in the mask
+
+    def report(self) -> Finding:
+        return finding(
             "info",
-            f"The mean{at(event.where)} divides by the number of all values, but the "
-            f"mask{at(event.masked)} sets {event.zeros} of {event.among} to zero: the more values "
+            f"The mean{at(self.where)} divides by the number of all values, but the "
+            f"mask{at(self.masked)} sets {self.zeros} of {self.among} to zero: the more values "
             "are masked, the less the others count.",
             cause="mean over masked values",
             advice="Divide the sum by the number of values that the mask keeps: "
             "(loss * mask).sum() / mask.sum().",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
 
 
-@rule("info", reads="end", of=(UnequalMeans,))
-def mean_of_unequal_means(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class MeanOfUnequalMeans(Event):
     """The batches of one step have very different numbers of targets, and each batch contributes
     the mean over its own targets.
 
@@ -366,15 +375,21 @@ def mean_of_unequal_means(reading: Reading) -> Iterator[Finding]:
 
     - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
     """
-    for event in reading.events(UnequalMeans):
-        yield finding(
+
+    function: str = ""  # "cross_entropy"
+    calls: int = 0
+    least: int = 0  # smallest number of targets that one call averages
+    most: int = 0
+
+    def report(self) -> Finding:
+        return finding(
             "info",
-            f"{event.function}{at(event.where)} averages {event.least} to {event.most} targets in "
-            f"the {count_text(event.calls, 'backward')} before one step: each batch weighs the "
-            f"same, so a target in the smallest weighs {event.most / event.least:.3g} times as "
+            f"{self.function}{at(self.where)} averages {self.least} to {self.most} targets in "
+            f"the {count_text(self.calls, 'backward')} before one step: each batch weighs the "
+            f"same, so a target in the smallest weighs {self.most / self.least:.3g} times as "
             "much as one in the largest.",
             cause="mean of means over unequal numbers of targets",
             advice="Pass reduction='sum', and divide by the number of targets of all batches of "
             "the step.",
-            where=event.where,
+            where=self.where,
         )

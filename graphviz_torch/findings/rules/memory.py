@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ...graph import Finding, RetainedGraphs, SavedTensor
-from ...graph.events import RetainedForward
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -129,19 +130,27 @@ def retained_graph(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@finds("retained-graph", reads="end", of=(RetainedForward,))
-def retained_forward(reading: Reading) -> Iterator[Finding]:
-    """Report a variable that keeps forwards of earlier steps that no backward has used."""
-    for event in reading.events(RetainedForward):
-        added = f", appended{at(event.where)}," if event.where != event.made else ""
-        yield finding(
+@finds("retained-graph", reads="end")
+@immutable
+class RetainedForward(Event):
+    """A variable that keeps forwards of earlier steps that no backward has used."""
+
+    # `where` is the line that appends the results, or the line that calls the module.
+    module: str = ""  # path of the module; "" for the model
+    label: str = ""  # name of the variable
+    steps: int = 0
+    made: str = ""  # line that calls the module
+
+    def report(self) -> Finding:
+        added = f", appended{at(self.where)}," if self.where != self.made else ""
+        return finding(
             "warning",
-            f"{event.label} keeps results of the forward{at(event.made)}{added} with their graphs, "
-            f"from {event.steps} steps: no backward has run through them, and memory grows.",
+            f"{self.label} keeps results of the forward{at(self.made)}{added} with their graphs, "
+            f"from {self.steps} steps: no backward has run through them, and memory grows.",
             cause="history kept from step to step",
             advice="Keep a detach() of the tensor, or run the forward under torch.no_grad().",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...graph import Finding
-from ...graph.events import DropoutSwitchedOff, TrainModeForward
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ...graph.units import count_text
-from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
@@ -18,8 +16,9 @@ _EFFECTS = {
 }
 
 
-@rule("info", reads="end", of=(TrainModeForward,))
-def train_mode_without_gradients(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class TrainModeWithoutGradients(Event):
     """A module runs in train mode in a forward without gradients, such as one of a validation, a
     teacher or a reference model, with active dropout or batch norm.
 
@@ -79,40 +78,46 @@ def train_mode_without_gradients(reading: Reading) -> Iterator[Finding]:
     - [Module.eval](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.eval)
     - [Dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.Dropout.html)
     """
-    for event in reading.events(TrainModeForward):
-        if event.layers:
-            yield _frozen_norms(event)
-            continue
-        name = event.module or "The model"
-        frozen = ", although it is frozen" if event.frozen else ""
-        effects = listing(_EFFECTS[each] for each in event.active if each in _EFFECTS)
-        yield finding(
+
+    module: str = ""  # path of the module; "" for the model
+    active: tuple[str, ...] = ()  # "dropout", "batch norm"
+    frozen: bool = False  # True if no parameter of the module requires a gradient
+    count: int = 0  # number of forwards
+    layers: int = 0  # number of frozen batch norm layers of a forward with gradients
+
+    def report(self) -> Finding:
+        if self.layers:
+            return self._frozen_norms()
+        name = self.module or "The model"
+        frozen = ", although it is frozen" if self.frozen else ""
+        effects = listing(_EFFECTS[each] for each in self.active if each in _EFFECTS)
+        return finding(
             "info",
             f"{name} ran in train mode{frozen}, without gradients, in "
-            f"{count_text(event.count, 'forward')}{at(event.where)}: {effects}.",
+            f"{count_text(self.count, 'forward')}{at(self.where)}: {effects}.",
             cause="train mode without gradients",
             advice="Call eval() before such forwards, and train() before the next training step; "
             "a model that never learns stays in eval mode.",
-            where=event.where,
+            where=self.where,
+        )
+
+    def _frozen_norms(self) -> Finding:
+        """Return the finding about batch norm layers with frozen weights in train mode."""
+        more = self.layers - 1
+        others = f" and {count_text(more, 'other layer')}" if more else ""
+        return finding(
+            "info",
+            f"The weights of {self.module}{others} are frozen, but it ran in train mode"
+            f"{at(self.where)}: {_EFFECTS['batch norm']}.",
+            cause="train mode without gradients",
+            advice="Call eval() on the frozen part after each train() of the model.",
+            where=self.where,
         )
 
 
-def _frozen_norms(event: TrainModeForward) -> Finding:
-    """Return the finding about batch norm layers with frozen weights in train mode."""
-    more = event.layers - 1
-    others = f" and {count_text(more, 'other layer')}" if more else ""
-    return finding(
-        "info",
-        f"The weights of {event.module}{others} are frozen, but it ran in train mode"
-        f"{at(event.where)}: {_EFFECTS['batch norm']}.",
-        cause="train mode without gradients",
-        advice="Call eval() on the frozen part after each train() of the model.",
-        where=event.where,
-    )
-
-
-@rule("warning", reads="end", of=(DropoutSwitchedOff,))
-def dropout_switched_off(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class DropoutSwitchedOff(Event):
     """The probability of a dropout is 0 in training, although it was larger in earlier steps.
 
     ## Why it matters
@@ -169,15 +174,22 @@ def dropout_switched_off(reading: Reading) -> Iterator[Finding]:
 
     - [Dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.Dropout.html)
     """
-    for event in reading.events(DropoutSwitchedOff):
-        known = bool(event.attribute)
-        where = f": {event.attribute} is set to 0{at(event.where)}" if known else ""
-        yield finding(
+
+    # `where` is the line that sets the probability, or else the line of the dropout.
+    function: str = ""  # "dropout"
+    rate: float = 0.0  # the earlier probability
+    attribute: str = ""  # attribute that contains the probability; "" if unknown
+    called: str = ""  # line of the dropout
+
+    def report(self) -> Finding:
+        known = bool(self.attribute)
+        where = f": {self.attribute} is set to 0{at(self.where)}" if known else ""
+        return finding(
             "warning" if known else "info",
-            f"{event.function}(){at(event.called)} dropped values with the probability "
-            f"{event.rate:g} in earlier steps, and now has the probability 0{where}.",
+            f"{self.function}(){at(self.called)} dropped values with the probability "
+            f"{self.rate:g} in earlier steps, and now has the probability 0{where}.",
             cause="dropout switched off",
             advice="Call eval() for the evaluation and train() afterwards, and leave the "
             "probability as it is: dropout acts in train mode only.",
-            where=event.where,
+            where=self.where,
         )

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...graph import Finding
-from ...graph.events import OverwrittenWeights, SelfCopy
-from ..graph_reading import Reading
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at, times
 
 
-@rule("info", reads="end", of=(OverwrittenWeights,))
-def overwritten_weights(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class OverwrittenWeights(Event):
     """Trained parameters are overwritten with other values between two optimizer steps, so the
     earlier updates are lost.
 
@@ -70,21 +69,25 @@ def overwritten_weights(reading: Reading) -> Iterator[Finding]:
 
     - [torch.optim.swa_utils](https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema)
     """
-    for event in reading.events(OverwrittenWeights):
-        yield finding(
+
+    operation: str = ""  # "load_state_dict", "copy_"
+
+    def report(self) -> Finding:
+        return finding(
             "info",
-            f"{event.operation}{at(event.where)} overwrites weights that an optimizer trains, and "
+            f"{self.operation}{at(self.where)} overwrites weights that an optimizer trains, and "
             "the next step continues from the copied values: the updates of earlier steps are "
             "lost.",
             cause="trained weights overwritten",
             advice="Copy into another model, such as copy.deepcopy(model), or restore the weights "
             "before the next step.",
-            where=event.where,
+            where=self.where,
         )
 
 
-@rule("warning", reads="end", of=(SelfCopy,))
-def copy_onto_itself(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class CopyOntoItself(Event):
     """A trained parameter is copied onto itself, which changes nothing, because the saved state
     shares the memory of the parameters.
 
@@ -139,14 +142,17 @@ def copy_onto_itself(reading: Reading) -> Iterator[Finding]:
 
     - [Saving and loading models](https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html)
     """
-    for event in reading.events(SelfCopy):
-        yield finding(
+
+    operation: str = ""  # "load_state_dict", "copy_"
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"{event.operation}{at(event.where)} copies parameters onto themselves"
-            f"{times(event)}, which changes nothing: the source shares their memory, so the "
+            f"{self.operation}{at(self.where)} copies parameters onto themselves"
+            f"{times(self)}, which changes nothing: the source shares their memory, so the "
             "steps have changed it, too.",
             cause="copy of a tensor onto itself",
             advice="Copy the values when they are saved: copy.deepcopy(model.state_dict()), or "
             "copy.deepcopy(model) for a second model.",
-            where=event.where,
+            where=self.where,
         )

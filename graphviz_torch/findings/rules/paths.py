@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from ...graph import Finding, Parameter, Severity
-from ...graph.events import (
-    AttributeAssignment,
-    DataAssignment,
-    OptimizerStep,
-    UnregisteredParameters,
-    UnusedModule,
-)
+from ...graph.events import Event, OptimizerStep
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of, nodes_of
 from .cuts import match_cuts, module_of, to_learn, upstream
+from .freezing import AttributeAssignment
+from .leaves import DataAssignment, UnregisteredParameters
 from .lost import is_custom
 from .meaning.roles import untrained_targets
 
@@ -128,6 +125,16 @@ def _unused_items(
 
 def _pronoun(parameters: list[Parameter]) -> str:
     return "it" if len(parameters) == 1 else "them"
+
+
+@immutable
+class UnusedModule(Event):
+    """A module that ran, and whose parameters no backward reached.
+
+    `where` is the line that calls the module.
+    """
+
+    module: str = ""  # path of the module
 
 
 @rule("warning", of=(Parameter,))

@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import ReferenceForward
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
+
+
+@immutable
+class ReferenceForward(Event):
+    """Calls of a module without gradients that repeat its calls with gradients.
+
+    Arguments and weights are the same. `where` is the outermost line by which the call stack of the
+    call without gradients differs from that of the other call.
+    """
+
+    module: str = ""  # path of the module; "" for the model
+    first: str = ""  # the corresponding line in the call stack of the call with gradients
+    steps: int = 0  # number of optimizer steps with such calls
 
 
 @rule("info", reads="end", of=(ReferenceForward,))

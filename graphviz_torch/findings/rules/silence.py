@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...graph import Edge, Finding, GradientStats, Graph, Node
-from ...graph.events import (
-    ConstantLoss,
-    DiscardedForward,
-    OptimizerStep,
-    RepeatedForward,
-    StalledTraining,
-)
+from ...graph.events import Event, OptimizerStep
+from ...graph.immutable import immutable
 from ...graph.units import count_text, number_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -25,6 +20,18 @@ _FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
 _CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
 _BOUNDS = ("relu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "elu")
 _SLOPES = ("sigmoid", "tanh", "softmax", "log_softmax", "erf", "logsigmoid", "log_sigmoid_forward")
+
+
+@immutable
+class RepeatedForward(Event):
+    """Two calls of a module with the same arguments before one backward pass.
+
+    `where` is the outermost line by which the call stack of the second call differs from that of
+    the first call.
+    """
+
+    module: str = ""
+    first: str = ""  # the corresponding line in the call stack of the first call
 
 
 @rule("warning", reads="recording")
@@ -213,6 +220,19 @@ def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
     )
 
 
+@immutable
+class StalledTraining(Event):
+    """Optimizer steps that changed no parameter that was compared, although each had a gradient.
+
+    `where` is the line of the last backward pass.
+    """
+
+    backwards: int = 0  # number of backward passes
+    steps: int = 0  # number of optimizer steps
+    written_by: str = ""  # operation that wrote into a parameter after a step: "copy_"
+    written_where: str = ""  # line of this operation
+
+
 @rule("warning", reads="end", of=(StalledTraining,))
 def stalled_training(reading: Reading) -> Iterator[Finding]:
     """Several backwards run, but no parameter changes between them.
@@ -303,8 +323,9 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("info", reads="end", of=(ConstantLoss,))
-def constant_loss(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class ConstantLoss(Event):
     """The loss has the same value at every backward, although parameters change.
 
     ## Why it matters
@@ -359,15 +380,20 @@ def constant_loss(reading: Reading) -> Iterator[Finding]:
 
     - [torch.autograd.backward](https://docs.pytorch.org/docs/stable/generated/torch.autograd.backward.html)
     """
-    for event in reading.events(ConstantLoss):
-        yield finding(
+
+    # `where` is the line that calls backward.
+    value: float = 0.0
+    count: int = 0  # number of backward passes
+
+    def report(self) -> Finding:
+        return finding(
             "info",
-            f"The loss was {number_text(event.value)} at each of {event.count} backwards"
-            f"{at(event.where)}.",
+            f"The loss was {number_text(self.value)} at each of {self.count} backwards"
+            f"{at(self.where)}.",
             cause="a constant loss",
             advice="Do nothing if only the gradient of the loss is needed; otherwise check how "
             "the loss is computed.",
-            where=event.where,
+            where=self.where,
         )
 
 
@@ -445,8 +471,9 @@ def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
     )
 
 
-@rule("warning", reads="end", of=(DiscardedForward,))
-def discarded_forward(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class DiscardedForward(Event):
     """The result of a forward is dropped: no backward uses it, and its values are not read.
 
     ## Why it matters
@@ -498,17 +525,26 @@ def discarded_forward(reading: Reading) -> Iterator[Finding]:
 
     - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
     """
-    for event in reading.events(DiscardedForward):
-        name = event.module or "the model"
-        dropped = event.in_training and not event.was_read
-        yield finding(
+
+    # `where` is the line that calls the module. If a forward that was used has the same line,
+    # `where` is the outermost line by which the call stacks differ.
+    module: str = ""  # path of the module; "" for the model
+    count: int = 0  # number of calls of forward
+    # True if a value computed from a result of these calls was read, detached or compared
+    was_read: bool = False
+    in_training: bool = True  # True if the module was in train mode
+
+    def report(self) -> Finding:
+        name = self.module or "the model"
+        dropped = self.in_training and not self.was_read
+        return finding(
             "warning" if dropped else "info",
-            f"{name} ran{at(event.where)} with gradients {event.count} times, and no backward ran "
+            f"{name} ran{at(self.where)} with gradients {self.count} times, and no backward ran "
             "through it" + (": its result was dropped." if dropped else "."),
             cause="a forward without a backward",
             advice="Add the loss computed from it to the loss of the backward. If this forward "
             "should train nothing, run it under torch.no_grad()."
             if dropped
             else "Run it under torch.no_grad() if it should train nothing.",
-            where=event.where,
+            where=self.where,
         )

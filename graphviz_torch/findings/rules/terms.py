@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Cut, Finding, Parameter, TensorMeta
-from ...graph.events import ConstantTerm, UnusedSum
+from ...graph import Cut, Finding, Operand, Parameter, TensorMeta
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of
@@ -14,6 +15,16 @@ from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstr
 # Operations that may be between a loss and its terms.
 _SUMS = {"add", "sub", "rsub"}
 _LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+
+
+@immutable
+class ConstantTerm(Event):
+    """An addition of a constant to a scalar with a grad_fn.
+
+    No recorded operation computed the constant.
+    """
+
+    constant: Operand | None = None
 
 
 @rule("warning", of=(ConstantTerm, Cut))
@@ -200,8 +211,9 @@ def _given(reading: Reading, node: int) -> list[TensorMeta]:
     return [meta for meta in metas if meta is not None]
 
 
-@rule("info", reads="end", of=(UnusedSum,))
-def unused_sum(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class UnusedSum(Event):
     """Two losses are added, and backward runs through one of them instead of through their sum.
 
     ## Why it matters
@@ -263,17 +275,22 @@ def unused_sum(reading: Reading) -> Iterator[Finding]:
 
     - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
     """
-    for event in reading.events(UnusedSum):
-        used = (event.used and event.used.label) or "one of the losses"
-        unused = (event.unused and event.unused.label) or "the other loss"
-        yield finding(
+
+    used: Operand | None = None
+    unused: Operand | None = None
+    count: int = 0  # number of such sums
+
+    def report(self) -> Finding:
+        used = (self.used and self.used.label) or "one of the losses"
+        unused = (self.unused and self.unused.label) or "the other loss"
+        return finding(
             "info",
-            f"No backward runs through the sum of two losses{at(event.where)}: backward runs "
+            f"No backward runs through the sum of two losses{at(self.where)}: backward runs "
             f"through {used}, and {unused} trains nothing.",
             cause="a sum that no backward uses",
             advice="Call backward() on the sum if both losses should train. Otherwise compute "
             "the sum under torch.no_grad().",
-            where=event.where,
+            where=self.where,
         )
 
 

@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import (
-    DiscardedGradients,
-    EarlySchedulerStep,
-    GradientClearing,
-    MixedLosses,
-    OptimizerStep,
-    UnevenAccumulation,
-    UnusedGradients,
-)
+from ...graph.events import Event, GradientClearing, OptimizerStep
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ...graph.units import count_text
 from ..graph_reading import Reading
@@ -88,6 +81,11 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
             advice="Call optimizer.zero_grad() before backward() runs for the next step.",
             where=line,
         )
+
+
+@immutable
+class DiscardedGradients(Event):
+    """A backward pass whose gradients are always cleared before an optimizer step uses them."""
 
 
 @rule("warning", reads="end", of=(GradientClearing, DiscardedGradients))
@@ -178,8 +176,9 @@ def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", of=(UnusedGradients,))
-def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
+@rule("warning")
+@immutable
+class OptimizerNeverStepped(Event):
     """A backward computes gradients for the parameters of an optimizer that never steps, while
     another optimizer steps.
 
@@ -237,21 +236,25 @@ def optimizer_never_stepped(reading: Reading) -> Iterator[Finding]:
 
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
-    for event in reading.events(UnusedGradients):
-        names = listing(event.parameters, last=", ")
-        yield finding(
+
+    parameters: tuple[str, ...] = ()
+
+    def report(self) -> Finding:
+        names = listing(self.parameters, last=", ")
+        return finding(
             "warning",
-            f"backward{at(event.where)} computes gradients for {names}, but the optimizer that "
+            f"backward{at(self.where)} computes gradients for {names}, but the optimizer that "
             "holds them has not stepped so far.",
             cause="an optimizer never steps",
             advice="Call step() of that optimizer after this backward, unless it steps later.",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
 
 
-@rule("warning", reads="end", of=(MixedLosses,))
-def mixed_losses(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class MixedLosses(Event):
     """An optimizer steps with the gradients of two losses, because the gradients of another
     optimizer's loss were not cleared.
 
@@ -311,37 +314,52 @@ def mixed_losses(reading: Reading) -> Iterator[Finding]:
     - [torch.optim.Optimizer.zero_grad](https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html)
     - [DCGAN tutorial](https://docs.pytorch.org/tutorials/beginner/dcgan_faces_tutorial.html)
     """
-    for event in reading.events(MixedLosses):
-        yield finding(
+
+    # `where` is the line of the backward pass of the first loss, after which another optimizer
+    # stepped; `nodes` are the ids of the parameters' nodes.
+    optimizer: str = ""
+    # True if the second loss reaches parameters that the other optimizer stepped
+    through: bool = False
+    second: str = ""  # line of the second backward pass
+    stepped: str = ""  # line of the optimizer step
+
+    def report(self) -> Finding:
+        return finding(
             # A trunk may learn from the losses of two heads, one after the other.
-            "warning" if event.through else "info",
-            f"{event.optimizer} steps{at(event.stepped)} with the gradients of two losses: those "
-            f"of backward{at(event.where)}, after which another optimizer stepped, and those of "
-            f"backward{at(event.second)}.",
+            "warning" if self.through else "info",
+            f"{self.optimizer} steps{at(self.stepped)} with the gradients of two losses: those "
+            f"of backward{at(self.where)}, after which another optimizer stepped, and those of "
+            f"backward{at(self.second)}.",
             cause="gradients of another loss",
-            advice=f"Call {event.optimizer}.zero_grad() before the second backward; do nothing "
+            advice=f"Call {self.optimizer}.zero_grad() before the second backward; do nothing "
             "if both losses should train its parameters.",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )
 
 
-@finds("scheduler-out-of-step", reads="end", of=(EarlySchedulerStep,))
-def scheduler_stepped_first(reading: Reading) -> Iterator[Finding]:
-    """Report a learning rate scheduler that stepped before its optimizer's first step."""
-    for event in reading.events(EarlySchedulerStep):
-        yield finding(
+@finds("scheduler-out-of-step", reads="end")
+@immutable
+class EarlySchedulerStep(Event):
+    """A learning rate scheduler that stepped before its optimizer's first step."""
+
+    scheduler: str = ""  # name of the caller's variable
+    optimizer: str = ""
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"{event.scheduler}.step(){at(event.where)} was called before the first step of "
-            f"{event.optimizer}, so the first learning rate of the schedule is never used.",
+            f"{self.scheduler}.step(){at(self.where)} was called before the first step of "
+            f"{self.optimizer}, so the first learning rate of the schedule is never used.",
             cause="scheduler stepped first",
-            advice=f"Call {event.scheduler}.step() after the optimizer's step().",
-            where=event.where,
+            advice=f"Call {self.scheduler}.step() after the optimizer's step().",
+            where=self.where,
         )
 
 
-@rule("info", reads="end", of=(UnevenAccumulation,))
-def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class UnevenAccumulation(Event):
     """A few steps use the gradients of more or fewer backwards than the other steps.
 
     ## Why it matters
@@ -405,20 +423,27 @@ def uneven_accumulation(reading: Reading) -> Iterator[Finding]:
 
     - [Gradient accumulation](https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation)
     """
-    for event in reading.events(UnevenAccumulation):
-        if event.backwards > event.usual:
+
+    # `where` is the line that calls backward.
+    usual: int = 0  # number of backward passes before most steps
+    backwards: int = 0  # number of backward passes before the unusual steps
+    count: int = 0  # number of unusual steps
+    stepped: str = ""  # line of the optimizer step
+
+    def report(self) -> Finding:
+        if self.backwards > self.usual:
             why = "gradients of earlier batches, which no step had used, were added to them"
             advice = "Step after the last batch of an epoch, too, call zero_grad() before the "
             advice += "next epoch, or leave out the last batches."
         else:
             why = "fewer batches were accumulated, as at the end of an epoch"
             advice = "Divide the losses of such a step by the number of its own batches."
-        yield finding(
+        return finding(
             "info",
-            f"{count_text(event.count, 'step')}{at(event.stepped)} used the gradients of "
-            f"{count_text(event.backwards, 'backward')}{at(event.where)}, while the other steps "
-            f"used those of {event.usual}: {why}.",
+            f"{count_text(self.count, 'step')}{at(self.stepped)} used the gradients of "
+            f"{count_text(self.backwards, 'backward')}{at(self.where)}, while the other steps "
+            f"used those of {self.usual}: {why}.",
             cause="uneven accumulation",
             advice=advice,
-            where=event.where,
+            where=self.where,
         )

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...graph import Finding, Node
-from ...graph.events import UnchangingTerm
+from ...graph import Finding, Node, Operand
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
 _SCALES = {"mul", "div", "neg", "view", "squeeze", "to_copy"}
+
+
+@immutable
+class UnchangingTerm(Event):
+    """A term of the loss that has the same value in several steps.
+
+    `where` is the line of the sum.
+    """
+
+    term: Operand | None = None
+    value: float = 0.0
+    count: int = 0  # number of steps
 
 
 @rule("info", reads="end", of=(UnchangingTerm,))

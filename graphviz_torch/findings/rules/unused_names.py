@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Literal
 
 from ...graph import Finding
-from ...graph.events import UnusedName
-from ..graph_reading import Reading
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at
 
+NameKind = Literal["variable", "function", "method"]
 
-@rule("info", reads="end", of=(UnusedName,))
-def unused_name(reading: Reading) -> Iterator[Finding]:
+
+@rule("info", reads="end")
+@immutable
+class UnusedName(Event):
     """The script computes a mask, a loss or the end of an episode that it never reads, or defines
     a function of the training, such as `update`, that it never calls.
 
@@ -73,17 +76,24 @@ def unused_name(reading: Reading) -> Iterator[Finding]:
 
     - [torch.where](https://docs.pytorch.org/docs/stable/generated/torch.where.html)
     """
-    for event in reading.events(UnusedName):
-        name, where = event.name, event.where
-        if event.kind == "variable":
+
+    # `where` is the line of the definition, or of the assignment.
+    kind: NameKind = "variable"
+    name: str = ""
+    owner: str = ""  # variable with an instance of the method's class, or the class's name
+    assigned: str = ""  # line that assigns this variable
+
+    def report(self) -> Finding:
+        name, where = self.name, self.where
+        if self.kind == "variable":
             text = f"{name}, assigned{at(where)}, is never read: it has no effect on the training."
             advice = f"Use {name} where it is meant to act, or name it _ if it is not needed."
         else:
             text = f"{name}(), defined{at(where)}, is never called"
-            used = f": {event.owner}{at(event.assigned)} is used without it" if event.owner else ""
+            used = f": {self.owner}{at(self.assigned)} is used without it" if self.owner else ""
             text += f"{used}."
-            call = f"{event.owner}.{name}" if event.owner else name
+            call = f"{self.owner}.{name}" if self.owner else name
             advice = f"Call {call}() in the training loop, or remove it."
-        yield finding(
-            "info", text, cause=f"a {event.kind} that nothing uses", advice=advice, where=where
+        return finding(
+            "info", text, cause=f"a {self.kind} that nothing uses", advice=advice, where=where
         )

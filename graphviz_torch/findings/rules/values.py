@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 from ...graph import Edge, Finding, GradientStats
-from ...graph.events import NonfiniteValue
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..run_findings import SPOILT
 from ..words import at
+
+Origin = Literal["operation", "input", "parameter"]
 
 # In healthy trained transformers, 97 % of the ReLU outputs may be zero (Li et al. 2022, "The lazy
 # neuron phenomenon"). Only a ReLU that passes less than 0.1 % is called dead.
@@ -157,6 +161,19 @@ def _loss_of(reading: Reading, node: int) -> str:
             return ""
         node = user.id
     return ""
+
+
+@immutable
+class NonfiniteValue(Event):
+    """The first NaN or Inf of a forward. `where` is the line of the operation that computed it."""
+
+    operation: str = ""  # "log"; "" if unknown
+    nan: int | None = 0  # number of NaN elements; None if at least one
+    inf: int | None = 0  # number of Inf elements; None if at least one
+    # whether the first NaN or Inf was in the operation's result, in an input or in a parameter
+    origin: Origin = "operation"
+    reason: str = ""  # cause: "its divisor has 2 zeros"
+    in_loss: bool = False  # True if the loss is NaN or Inf as well
 
 
 @rule("error", of=(NonfiniteValue,))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...graph import Finding
-from ...graph.events import StaleBuffers
-from ..graph_reading import Reading
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at
 
 
-@rule("warning", reads="end", of=(StaleBuffers,), also=("watch",))
-def stale_average(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", also=("watch",))
+@immutable
+class StaleAverage(Event):
     """A moving average of the weights, or a target network, did not change although the weights
     changed, or it leaves out the running statistics of batch norm.
 
@@ -123,14 +122,19 @@ def stale_average(reading: Reading) -> Iterator[Finding]:
 
     - [Weight averaging](https://docs.pytorch.org/docs/stable/optim.html#weight-averaging-swa-and-ema)
     """
-    for event in reading.events(StaleBuffers):
-        yield finding(
+
+    # `where` is the line that changes the parameters.
+    module: str = ""
+    count: int = 0  # number of assignments to a parameter
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"The parameters of {event.module}, an average, are changed{at(event.where)}, but the "
+            f"The parameters of {self.module}, an average, are changed{at(self.where)}, but the "
             "running statistics of its batch norm are not: in eval mode it normalizes with old "
             "statistics.",
             cause="average without the running statistics",
             advice="Average or copy the buffers, too, or call "
             "torch.optim.swa_utils.update_bn before the average is used.",
-            where=event.where,
+            where=self.where,
         )

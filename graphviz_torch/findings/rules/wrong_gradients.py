@@ -5,11 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding
-from ...graph.events import OverwrittenSavedTensor, WrongGradient
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
+
+
+@immutable
+class WrongGradient(Event):
+    """A custom backward that returns another gradient than the derivative of its forward.
+
+    `nodes` are the ids of the Function's nodes.
+    """
+
+    function: str = ""  # class of the Function
+    arguments: tuple[str, ...] = ()  # arguments of forward whose gradient is wrong
+    error: float = 0.0  # relative error of the worst gradient
+    given: float = 0.0  # the element of this gradient that differs most, as backward returned it
+    expected: float = 0.0  # the derivative by this element
+    defined: str = ""  # line at which backward is defined
 
 
 @rule("warning", reads="end", of=(WrongGradient,))
@@ -109,8 +125,9 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(OverwrittenSavedTensor,))
-def overwritten_saved_tensor(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class OverwrittenSavedTensor(Event):
     """A tensor that a custom Function saved was overwritten before its backward, unseen by
     autograd.
 
@@ -187,15 +204,19 @@ def overwritten_saved_tensor(reading: Reading) -> Iterator[Finding]:
 
     - [In-place correctness checks](https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-correctness-checks)
     """
-    for event in reading.events(OverwrittenSavedTensor):
-        name = event.function
-        yield finding(
+
+    # `where` is the line that saves the tensors; `nodes` are the ids of the Function's nodes.
+    function: str = ""  # class of the Function
+    defined: str = ""  # line at which backward is defined
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"A tensor that {name} saved{at(event.where)} had other values when its "
-            f"backward{at(event.defined)} read it, so the gradient is wrong. Autograd did not "
+            f"A tensor that {self.function} saved{at(self.where)} had other values when its "
+            f"backward{at(self.defined)} read it, so the gradient is wrong. Autograd did not "
             "notice the change, which was made through .data, or by a kernel outside of PyTorch.",
             cause="saved tensor overwritten",
             advice="Write into a new tensor in place of the saved one, or save a clone of it.",
-            where=event.where or event.defined,
-            nodes=event.nodes,
+            where=self.where or self.defined,
+            nodes=self.nodes,
         )

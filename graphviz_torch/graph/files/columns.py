@@ -8,7 +8,7 @@ A codec converts a list of values of one type to JSON, and back:
     X | None            like tuple[X, ...], with at most one X for each value
     tuple[X, Y]         [column of X, column of Y]
     a class             {field: column}; a field with its default everywhere is left out
-    X | Y, two classes  see kinds.py
+    Event               columns of its subclasses: see kinds.py
 
 Files are not trusted: a wrong type, length or position raises a ValueError with the path of the
 value. Each value is written once, so the decoded value is never much larger than the file.
@@ -25,6 +25,7 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
+from ..events import Event, event_class
 from ..tensors import TensorMeta
 from ..text import type_text
 from .kinds import Kinds
@@ -96,6 +97,8 @@ def codec(kind: Any) -> Codec:
         return Interned(_text_in, _text_out, nullable=False)
     if kind is TensorMeta:
         return Interned(_meta_in, list, nullable=False)
+    if kind is Event:
+        return Kinds(event_class, codec)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
         return Record(kind)
     arguments = get_args(kind)
@@ -105,8 +108,6 @@ def codec(kind: Any) -> Codec:
         classes = [argument for argument in arguments if argument is not type(None)]
         if len(classes) == 1:
             return _optional(codec(classes[0]))
-        if len(classes) == len(arguments):
-            return Kinds({cls: codec(cls) for cls in classes})
     if get_origin(kind) is tuple and arguments[-1] is Ellipsis:
         return VariableTuple(codec(arguments[0]))
     if get_origin(kind) is tuple:

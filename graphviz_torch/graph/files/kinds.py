@@ -1,4 +1,4 @@
-"""Encode a column with values of several classes, for annotations such as `Clip | Step`.
+"""Encode a column with values of several classes, such as different events.
 
 "kinds" are the classes, "at" has the position of each value's class in "kinds", and "values" has a
 column for each class:
@@ -8,7 +8,7 @@ column for each class:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 from .lists import integers, members, rows
@@ -18,27 +18,28 @@ class Kinds:
     """A codec for values of several classes, with one column per class.
 
     Args:
-        codecs: class -> codec of its values.
+        find: a function that returns the class with a name, or None.
+        codec: a function that returns the codec of a class.
     """
 
-    def __init__(self, codecs: Mapping[type, Any]) -> None:
-        self._codecs = codecs
-        self._classes = {cls.__name__: cls for cls in codecs}
+    def __init__(self, find: Callable[[str], Any], codec: Callable[[Any], Any]) -> None:
+        self._find = find
+        self._codec = codec
 
     def encode(self, values: list[Any], where: str) -> Any:
         """Return the JSON object for these values."""
         groups: dict[type, list[Any]] = {}
         for value in values:
             groups.setdefault(type(value), []).append(value)
-        unknown = groups.keys() - self._codecs.keys()
-        if unknown:
-            raise ValueError(f"{where} contains a value of type {unknown.pop().__name__}.")
+        for cls in groups:
+            if self._find(cls.__name__) is not cls:
+                raise ValueError(f"{where} contains a value of type {cls.__name__}.")
         place = {cls: at for at, cls in enumerate(groups)}
         return {
             "kinds": [cls.__name__ for cls in groups],
             "at": [place[type(value)] for value in values],
             "values": [
-                self._codecs[cls].encode(group, f"{where}.{cls.__name__}")
+                self._codec(cls).encode(group, f"{where}.{cls.__name__}")
                 for cls, group in groups.items()
             ],
         }
@@ -61,7 +62,7 @@ class Kinds:
         for i, (name, column) in enumerate(
             zip(names, rows(columns, len(names), where), strict=True)
         ):
-            cls = self._classes.get(name) if isinstance(name, str) else None
+            cls = self._find(name) if isinstance(name, str) else None
             if cls is None:
                 raise ValueError(
                     f"{where} has an unknown kind {name!r:.40}. If a newer graphviz_torch wrote "
@@ -69,7 +70,7 @@ class Kinds:
                 )
             if cls in groups:
                 raise ValueError(f"{where} has the kind {name!r} twice.")
-            own = known.column(self._codecs[cls], column, places.count(i), f"{where}.{name}")
+            own = known.column(self._codec(cls), column, places.count(i), f"{where}.{name}")
             groups[cls] = iter(own)
         values = list(groups.values())
         return [next(values[place]) for place in places]

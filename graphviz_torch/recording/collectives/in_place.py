@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from ...graph.events import CollectiveInGraph
+from ...findings.rules.ranks.in_place import CollectiveInGraph
 from ...internals.frames import CodePosition
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.engine import running_node

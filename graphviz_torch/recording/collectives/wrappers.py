@@ -19,7 +19,7 @@ import torch
 from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
-from ...graph.events import UnusedInWrapper, WrapperBypass
+from ...findings.rules.ranks.averages import DdpUnusedParameter, WrapperBypass
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
@@ -97,7 +97,7 @@ class Wrappers(Listener):
                 lost = [p for key, p in parameters if key not in each.reached and p.grad is None]
                 if lost:
                     names = tuple(self.program.table.names(lost))
-                    self.events.note(UnusedInWrapper(parameters=names), each.place)
+                    self.events.note(DdpUnusedParameter(parameters=names), each.place)
             each.called = each.passed = each.waits = False
             each.reached = set()
 

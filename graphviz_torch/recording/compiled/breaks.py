@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from types import CodeType
 
-from ...graph.events import BreakingCall, GraphBreak, Recompilation
+from ...findings.rules.meaning.compiled import Recompilation
+from ...graph.events import BreakingCall, GraphBreak
 from ...internals.compiler.dynamo_trace import Break, Recompiled
 from ...tracing.region_reader import innermost
 from ...tracing.regions import Origin, RegionEvent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...graph.events import SkippedFunction
+from ...findings.rules.meaning.compiled import SkippedFunction
 from ...internals.compiler.skipped import Skipped
 from ...internals.frames import OWN, CodePosition, code_owner
 from ..listener import Listener

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ...graph.events import DataAssignment, GradientRead
+from ...findings.rules.leaves import DataAssignment, GradientRead
 from ...internals.frames import OWN, code_owner, user_frame
 from ...internals.functions import READ_GRAD, SET_DATA
 from ...internals.hooks.calls import Called

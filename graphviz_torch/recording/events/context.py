@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...graph.events import ResultOnContext
+from ...findings.rules.custom_functions import ResultOnContext
 from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import is_custom
 from ...tracing.nodes import GradFn, grad_fn_of

@@ -21,13 +21,8 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ...graph.events import (
-    ClipMoment,
-    DiscardedGradients,
-    GradientClearing,
-    GradientClip,
-    MixedLosses,
-)
+from ...findings.rules.training import DiscardedGradients, MixedLosses
+from ...graph.events import ClipMoment, GradientClearing, GradientClip
 from ...internals.frames import (
     LIBRARY,
     OWN,

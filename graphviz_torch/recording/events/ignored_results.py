@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType
 
+from ...findings.rules.meaning.results import IgnoredResult
 from ...graph import Graph
-from ...graph.events import IgnoredResult
 from ...internals.frames import OWN, CodePosition, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

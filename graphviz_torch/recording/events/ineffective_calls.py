@@ -17,13 +17,9 @@ from typing import Any
 
 from torch.nn import Module, functional
 
+from ...findings.rules.freezing import EvalMode
+from ...findings.rules.meaning.calls import DropoutInEvalMode, RetainedBy, UnneededRetainGraph
 from ...graph import Graph
-from ...graph.events import EvalMode
-from ...graph.events.ineffective_calls import (
-    FunctionalDropoutInEval,
-    RetainedBy,
-    UnneededRetainGraph,
-)
 from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
@@ -86,7 +82,7 @@ class DropoutAndRetainedGraphs(Listener):
         known = self._modes.setdefault(place, set())
         known.add(bool(getattr(root, "training", True)))
         if len(known) == 2:
-            self.events.note(FunctionalDropoutInEval(function=event.func.__name__), place)
+            self.events.note(DropoutInEvalMode(function=event.func.__name__), place)
 
     def _own_mode_decides(self, path: str) -> bool:
         """Return True if the module at a path is an nn.Dropout of the model.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...graph.events.means import MaskedMean
+from ...findings.rules.means import MeanOverMaskedValues
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -75,7 +75,7 @@ class MaskedMeans(Listener):
         for each, row in zip(means, fetch([each.numbers for each in means]), strict=True):
             if row and 0 < row[0] < each.among and not row[1]:
                 self.events.note(
-                    MaskedMean(),
+                    MeanOverMaskedValues(),
                     each.place,
                     [each.number],
                     masked=NodeLine(each.masked),

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...findings.rules.values import NonfiniteValue
 from ...graph import Graph
-from ...graph.events import NonfiniteValue
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.guards import (

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...graph.events import Origin
+from ...findings.rules.values import Origin
 from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import is_on_cpu, readable, storage_id

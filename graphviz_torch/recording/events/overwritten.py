@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...graph.events import OverwrittenWeights, SelfCopy
+from ...findings.rules.overwritten import CopyOntoItself, OverwrittenWeights
 from ...internals.frames import CodePosition
 from ...internals.functions import LOAD_STATE_CODE, TensorBase
 from ...internals.hooks.calls import Called, Calling
@@ -63,7 +63,7 @@ class Overwrites(Listener):
         loads = event.frame.f_code is LOAD_STATE_CODE
         operation = "load_state_dict" if loads else "copy_"
         if has_memory(source) and same_memory(target, source):
-            self.events.note(SelfCopy(operation=operation), self.program.place(event.frame))
+            self.events.note(CopyOntoItself(operation=operation), self.program.place(event.frame))
             return
         # A source that was never changed in place is probably a new result, such as a projection of
         # the parameter. The program then updates the parameter on purpose.

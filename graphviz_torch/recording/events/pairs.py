@@ -13,15 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from ...findings.rules.losses import AccidentalBroadcast
+from ...findings.rules.meaning.arithmetic import SelfDifference
+from ...findings.rules.terms import ConstantTerm, UnusedSum
+from ...findings.rules.unchanging import UnchangingTerm
 from ...graph import Graph
-from ...graph.events import (
-    Broadcast,
-    ConstantTerm,
-    LossCall,
-    SelfDifference,
-    UnchangingTerm,
-    UnusedSum,
-)
+from ...graph.events import LossCall
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -337,7 +334,7 @@ class PairedTensors(Listener):
         numbers = [int(tensor.grad_fn._sequence_nr()) for tensor in made]  # type: ignore[union-attr]
         name = getattr(func, "__name__", "").strip("_")
         place = self.program.place(outer)
-        self.events.note(Broadcast(operation=name), place, numbers, operands=operands)
+        self.events.note(AccidentalBroadcast(operation=name), place, numbers, operands=operands)
 
     def _by_accident(self, column: Tensor, row: Tensor) -> bool:
         known = self._intended_shapes.get(id(column))

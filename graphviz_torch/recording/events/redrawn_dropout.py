@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ...graph.events import RedrawnDropout
+from ...findings.rules.custom_functions import RedrawnDropout
 from ...internals.frames import user_frame
 from ...internals.functions import DROPOUT, TensorBase
 from ...internals.hooks.checkpoints import calling_position, redrawing_segment

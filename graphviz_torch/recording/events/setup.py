@@ -16,19 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...findings.rules.freezing import AttributeAssignment
+from ...findings.rules.leaves import Holder, UnregisteredParameters
+from ...findings.rules.meaning.layers import RepeatedLayer
+from ...findings.rules.paths import UnusedModule
+from ...findings.rules.training import OptimizerNeverStepped
 from ...graph import NO_PARAMETERS, Graph
-from ...graph.events import (
-    AttributeAssignment,
-    CopiedValues,
-    Holder,
-    LeafBackward,
-    NewLeaves,
-    ParameterFreeze,
-    RepeatedLayer,
-    UnregisteredParameters,
-    UnusedGradients,
-    UnusedModule,
-)
+from ...graph.events import CopiedValues, LeafBackward, NewLeaves, ParameterFreeze
 from ...internals.frames import OWN, CodePosition, code_owner, local_variables, user_frames
 from ...internals.functions import LOAD_STATE_CODE, SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called
@@ -287,7 +281,7 @@ def look_for_steps(
         if keys <= optimized_parameters(keys):
             reading = group[-1].reading
             names = [reading.columns["label"][i] for k, i in reading.leaves.items() if k in keys]
-            events.note(UnusedGradients(parameters=tuple(names)), place, leaves=keys)
+            events.note(OptimizerNeverStepped(parameters=tuple(names)), place, leaves=keys)
 
 
 def _holder_of(parameter: Tensor, program: Program) -> UnregisteredParameters | None:

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.nn import functional as F
 
+from ...findings.rules.meaning.targets import LossTarget, TargetKind
+from ...findings.rules.means import MeanOfUnequalMeans
 from ...graph import Graph
-from ...graph.events import LossTarget, TargetKind
-from ...graph.events.means import UnequalMeans
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
@@ -307,7 +307,7 @@ class Targets(Listener):
         for averaged in counts.values():
             least, most = min(averaged.values()), max(averaged.values())
             if most >= _UNEQUAL * least:
-                found = UnequalMeans(function=event.function)
+                found = MeanOfUnequalMeans(function=event.function)
                 self.events.note(found, place, calls=len(averaged), least=least, most=most)
 
     def close(self) -> None:

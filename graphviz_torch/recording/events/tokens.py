@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...graph.events import TokenShift, UsedPadding
+from ...findings.rules.meaning.tokens import UsedPadding
+from ...graph.events import TokenShift
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ...graph.events import UnreadArgument
+from ...findings.rules.custom_functions import UnreadArgument
 from ...internals.frames import OWN, frame_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan
 from ...internals.tensors.metadata import is_custom

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from torch.nn import Module
 
+from ...findings.rules.unused_names import UnusedName
 from ...graph import Graph
-from ...graph.events import UnusedName
 from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
 from ...internals.hooks.optimizers import Stepping
 from ..backward import Backward

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...graph.events import OverwrittenSavedTensor, WrongGradient
+from ...findings.rules.wrong_gradients import OverwrittenSavedTensor, WrongGradient
 from ...internals.frames import OWN
 from ...internals.hooks.functions import FunctionCalled, FunctionWatch
 from ...internals.hooks.modes import unseen_calls

@@ -21,7 +21,7 @@ def add_note(error: BaseException, graph: Graph) -> None:
         graph: the graph up to the failure.
     """
     with ignore_exceptions():
-        from ...findings import diagnosis  # imported late: the rules are slow to load
+        from ...findings.check import diagnosis  # imported late: the rules are slow to load
 
         notes = getattr(error, "__notes__", [])
         told = any(str(note).startswith("graphviz_torch:") for note in notes)

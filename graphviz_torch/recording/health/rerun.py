@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 
-from ...findings import find
+from ...findings.check import find
 from ...graph.text import listing
 from ...internals.exceptions import ignore_exceptions
 from ...internals.functions import TensorBase

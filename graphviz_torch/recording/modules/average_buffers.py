@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.nn import Module, functional
 
-from ...graph.events import StaleBuffers
+from ...findings.rules.weight_averages import StaleAverage
 from ...internals.functions import BATCH_NORM, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan
@@ -116,7 +116,7 @@ class AverageBuffers(Listener):
             written = self.program.changes.last_write(first)
             place = None if written is None else written.place
             path = self.program.table.path(module) or each.path
-            self.events.note(StaleBuffers(module=path, count=writes[0]), place)
+            self.events.note(StaleAverage(module=path, count=writes[0]), place)
 
     def close(self) -> None:
         self.program.stack.close()

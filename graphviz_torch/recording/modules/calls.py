@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Module
 
-from ...graph.events.ineffective_calls import CallPerSample
+from ...findings.rules.meaning.calls import CallPerSample
 from ...internals.frames import frame_variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, CallWatch

@@ -27,13 +27,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...findings.rules.memory import RetainedForward
+from ...findings.rules.references import ReferenceForward
+from ...findings.rules.silence import DiscardedForward, RepeatedForward
 from ...graph import Graph
-from ...graph.events import (
-    DiscardedForward,
-    ReferenceForward,
-    RepeatedForward,
-    RetainedForward,
-)
 from ...internals.dynamo import is_jit_tracing
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from ...graph.events import DropoutSwitchedOff, TrainModeForward
+from ...findings.rules.modes import DropoutSwitchedOff, TrainModeWithoutGradients
 from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
@@ -168,7 +168,7 @@ class TrainModes(Listener):
             return
         for path, known in self._forwards.items():
             for lines, count in known.without.items():
-                event = TrainModeForward(
+                event = TrainModeWithoutGradients(
                     module=path, active=tuple(known.classes), frozen=known.frozen
                 )
                 place = own_line(lines, known.with_gradients) if known.with_gradients else lines[-1]
@@ -177,7 +177,7 @@ class TrainModes(Listener):
             first = next(iter(paths))
             around = [self._forwards[path] for path in _parents(first) if path in self._forwards]
             if not any(known.without for known in around):
-                event = TrainModeForward(active=("batch norm",), frozen=True)
+                event = TrainModeWithoutGradients(active=("batch norm",), frozen=True)
                 self.events.note(event, line, module=first, layers=len(paths))
 
     def close(self) -> None:

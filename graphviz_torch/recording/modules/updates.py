@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...findings.rules.meaning.weights import SymmetricRows, UnchangedParameters
 from ...graph import Graph
-from ...graph.events import SymmetricRows, UnchangedParameters
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ...graph.events import UnevenAccumulation
-from ...graph.events.means import AccumulatedBackwards
+from ...findings.rules.training import UnevenAccumulation
+from ...graph.events import AccumulatedBackwards
 from ...internals.frames import CodePosition
 from ...internals.hooks.optimizers import Stepping
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...graph.events import RepeatedBatch, RepeatKind
+from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import BatchCame, BatchWatch, Stepped
 from ...internals.probes import unobserved

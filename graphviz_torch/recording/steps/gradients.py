@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
+from ...findings.rules.clipping import ExtremeClipNorm
 from ...graph import Graph
 from ...graph.events import GradientClip
-from ...graph.events.ineffective_calls import ExtremeClipNorm
 from ...internals.frames import (
     CodePosition,
     clipping_frame,

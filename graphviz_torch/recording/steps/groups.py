@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...graph.events.ineffective_calls import DecayedNorms, EmptyParameterGroup, VanishedEpsilon
+from ...findings.rules.meaning.optimizers import DecayedNorms, EmptyParameterGroup, VanishedEpsilon
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ..program import Program

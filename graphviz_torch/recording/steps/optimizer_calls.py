@@ -22,15 +22,15 @@ from types import CodeType, FrameType
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...graph import Graph
-from ...graph.events import EarlySchedulerStep
-from ...graph.events.ineffective_calls import (
+from ...findings.rules.meaning.optimizers import (
     RecreatedKind,
-    RecreatedObject,
+    RecreatedOptimizer,
     SharedParameters,
     StepWithoutGradients,
     ZeroLearningRate,
 )
+from ...findings.rules.training import EarlySchedulerStep
+from ...graph import Graph
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.grad_scaler import stepping_scaler
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
@@ -266,7 +266,7 @@ class OptimizerCalls(Listener):
                 # weakref.ref() returns the same reference for the same object.
                 recreated = all(one is not other for one, other in pairwise(refs))
                 if len(refs) == len(looks) >= _MIN_STEPS and recreated:
-                    made = RecreatedObject(what=what, name=name)
+                    made = RecreatedOptimizer(what=what, name=name)
                     self.events.note(made, known.place, count=len(refs))
 
     def _check_rates(self, known: _Optimizer) -> None:
@@ -340,7 +340,7 @@ class OptimizerCalls(Listener):
         """Report an optimizer that is re-created repeatedly, and so loses its state (momentum)."""
         for moments in self._moments.values():
             if moments.keeps and moments.fresh >= _MIN_STEPS:
-                made = RecreatedObject(what="optimizer", name=moments.name)
+                made = RecreatedOptimizer(what="optimizer", name=moments.name)
                 steps = moments.fresh + moments.old
                 steps = steps if moments.old else 0
                 self.events.note(made, moments.place, count=moments.fresh, steps=steps)

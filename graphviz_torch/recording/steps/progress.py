@@ -16,8 +16,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ...findings.rules.silence import ConstantLoss, StalledTraining
 from ...graph import Graph
-from ...graph.events import ConstantLoss, StalledTraining
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import optimized_parameters

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from ...graph.events.ineffective_calls import (
+from ...findings.rules.meaning.schedulers import (
     NeverSteppedScheduler,
     RestartedSchedule,
     SchedulerPastEnd,

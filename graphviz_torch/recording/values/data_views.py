@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...graph.events.ineffective_calls import ReorderedView
+from ...findings.rules.meaning.views import ReorderedView
 from ...internals.frames import OWN, code_owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -132,7 +132,7 @@ def _by_value(
 
 
 def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
-    """Return the index in `SCALE` for a value. Values up to `low`, such as 0, have index 0.
+    """Return the index in `SCALE` for a value: the first up to `low`, the last from `high` on.
 
     Args:
         value: the value.
@@ -141,6 +141,8 @@ def _step(value: float, low: float, high: float, logarithmic: bool) -> int:
     """
     if value <= low or high <= low:
         return 0
+    if value >= high:
+        return len(SCALE) - 1
     if logarithmic:
         share = (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
     else:

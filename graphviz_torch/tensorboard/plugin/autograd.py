@@ -8,7 +8,7 @@ from typing import Any
 from tensorboard.plugins import base_plugin  # type: ignore[import-untyped]
 from werkzeug import Request, Response
 
-from ...findings import find
+from ...findings.check import find
 from ...render.view import view_script
 from ...render.view.payload import view_payload
 from ..events import GRAPHS

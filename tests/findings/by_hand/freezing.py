@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from graphviz_torch.findings.rules.freezing import AttributeAssignment, EvalMode
 from graphviz_torch.graph import Failure, Graph
-from graphviz_torch.graph.events import AttributeAssignment, EvalMode, ParameterFreeze
+from graphviz_torch.graph.events import ParameterFreeze
 from tests.findings.by_hand.graphs import Case, event, lost, model, parameter, told
 
 NO_GRAD = Failure(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypeVar
 from graphviz_torch.graph import (
     Cut,
     Edge,
-    Event,
     Failure,
     GradientStats,
     Graph,
@@ -18,9 +17,9 @@ from graphviz_torch.graph import (
     SavedTensor,
     TensorMeta,
 )
-from graphviz_torch.graph.events.base import Occurrence
+from graphviz_torch.graph.events import Event
 
-Kind = TypeVar("Kind", bound=Occurrence)
+Kind = TypeVar("Kind", bound=Event)
 
 META = TensorMeta((64, 8), "float32", "cpu")
 

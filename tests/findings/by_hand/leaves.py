@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphviz_torch.graph import Failure
-from graphviz_torch.graph.events import (
+from graphviz_torch.findings.rules.leaves import (
     DataAssignment,
     GradientRead,
-    LeafBackward,
     UnregisteredParameters,
 )
+from graphviz_torch.graph import Failure
+from graphviz_torch.graph.events import LeafBackward
 from tests.findings.by_hand.graphs import COLUMN, Case, event, told
 
 NONE = Failure("TypeError", "unsupported operand: 'NoneType'", "", "train.py:7")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from graphviz_torch.findings.rules.losses import AccidentalBroadcast
 from graphviz_torch.graph import Operand, TensorMeta
-from graphviz_torch.graph.events import Broadcast, LossCall
+from graphviz_torch.graph.events import LossCall
 from tests.findings.by_hand.graphs import COLUMN, Case, chain, event, told
 
 ROW = Operand("target", TensorMeta((100,), "float32", "cpu"))
@@ -27,13 +28,13 @@ CASES: dict[str, Case] = {
         ],
     ),
     "accidental-broadcast": Case(
-        told(event(Broadcast, operation="mse_loss", operands=(COLUMN, ROW))),
+        told(event(AccidentalBroadcast, operation="mse_loss", operands=(COLUMN, ROW))),
         "warning",
         "mse_loss at train.py:7 broadcast y [100, 1] with target [100] to [100, 100]: each "
         "element of one is paired with every element of the other.",
         [
             told(event(LossCall, function="mse_loss", operands=(COLUMN, COLUMN))),
-            told(event(Broadcast, operation="mse_loss", operands=(SCALAR, SCALAR))),
+            told(event(AccidentalBroadcast, operation="mse_loss", operands=(SCALAR, SCALAR))),
         ],
     ),
     "loss-input (kl_div)": Case(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from graphviz_torch.findings.rules.leaves import DataAssignment
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import DataAssignment
 from tests.findings.by_hand.graphs import COLUMN, Case, cut, event, lost, model, parameter
 
 # By a value that no node of the graph made.

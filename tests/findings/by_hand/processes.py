@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from graphviz_torch.findings.rules.ranks.averages import DdpUnusedParameter, WrapperBypass
 from graphviz_torch.graph import (
     Collective,
     Cut,
@@ -21,7 +22,7 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
-from graphviz_torch.graph.events import OptimizerStep, UnusedInWrapper, WrapperBypass
+from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import (
     META,
     MIB,
@@ -293,7 +294,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "ddp-unused-parameter": Case(
-        model(events=(event(UnusedInWrapper, parameters=("spare.weight", "spare.bias")),)),
+        model(events=(event(DdpUnusedParameter, parameters=("spare.weight", "spare.bias")),)),
         "error",
         "DistributedDataParallel waits for the gradients of spare.weight and spare.bias, on "
         "which the loss of the forward at train.py:7 does not depend. Their buckets are not "

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphviz_torch.graph import Step
-from graphviz_torch.graph.events import (
+from graphviz_torch.findings.rules.training import (
     EarlySchedulerStep,
-    GradientClearing,
-    GradientClip,
     MixedLosses,
-    OptimizerStep,
-    UnusedGradients,
+    OptimizerNeverStepped,
 )
+from graphviz_torch.graph import Step
+from graphviz_torch.graph.events import GradientClearing, GradientClip, OptimizerStep
 from tests.findings.by_hand.graphs import Case, chain, event, told
 
 STEP = event(OptimizerStep, optimizer="optimizer", where="train.py:9")
@@ -55,7 +53,7 @@ CASES: dict[str, Case] = {
         ],
     ),
     "optimizer-never-stepped": Case(
-        told(event(UnusedGradients, parameters=("D.weight", "D.bias"))),
+        told(event(OptimizerNeverStepped, parameters=("D.weight", "D.bias"))),
         "warning",
         "backward at train.py:7 computes gradients for D.weight, D.bias, but the optimizer that "
         "holds them has not stepped so far.",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from graphviz_torch.findings.rules.values import NonfiniteValue
 from graphviz_torch.graph import Edge, Graph, Node
-from graphviz_torch.graph.events import NonfiniteValue
 from tests.findings.by_hand.graphs import META, Case, chain, event, stats, told
 
 

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from graphviz_torch import Graph, record
-from graphviz_torch.graph.events import GradientClip, MixedLosses, OptimizerStep
+from graphviz_torch.findings.rules.training import MixedLosses
+from graphviz_torch.graph.events import GradientClip, OptimizerStep
 
 
 def clips(graph: Graph) -> list[tuple[str, str, int]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.profiler import profile
 
 from graphviz_torch import find, record, simulate_accelerator
-from graphviz_torch.graph.events import NonfiniteValue
+from graphviz_torch.findings.rules.values import NonfiniteValue
 from graphviz_torch.internals import probes
 from graphviz_torch.recording.events import nonfinite, nonfinite_origin
 from graphviz_torch.recording.events.nonfinite import take_snapshot

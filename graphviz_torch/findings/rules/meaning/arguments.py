@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import NonfiniteValue, UnreadArgument
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
+from ..custom_functions import UnreadArgument
+from ..values import NonfiniteValue
 
 # Dtype -> half of its smallest positive number, which rounds to 0.
 _ROUNDS_TO_ZERO = {"float16": 2.0**-25, "bfloat16": 2.0**-134, "float32": 2.0**-150}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding, Node
-from ....graph.events import SelfDifference
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
@@ -80,6 +81,13 @@ def double_softmax(reading: Reading) -> Iterator[Finding]:
             where=node.where,
             nodes=(maker.id, node.id),
         )
+
+
+@immutable
+class SelfDifference(Event):
+    """The difference or the quotient of a tensor and its own detached copy."""
+
+    label: str = ""  # name of the caller's variable for the tensor
 
 
 @rule("info", of=(SelfDifference,))

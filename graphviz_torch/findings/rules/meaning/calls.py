@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from ....graph import Edge, Finding
-from ....graph.events import CopiedValues, RepeatedBatch, ineffective_calls
+from ....graph.events import CopiedValues, IneffectiveCall
+from ....graph.immutable import immutable
 from ....graph.units import bytes_text
 from ...axes import attribute
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 from ..cuts import upstream
+
+# Cause of repeated batches:
+# - "workers": workers have equal random states
+# - "stream": each worker iterates over all data
+# - "first": each step creates a new iterator, and uses its first batch
+# - "twice": the dataset returns a batch twice in a row
+# - "pass": a shuffled pass over the data repeats the previous pass
+# - "persistent": persistent workers keep the dataset as it was when they started
+RepeatKind = Literal["workers", "stream", "first", "twice", "pass", "persistent"]
+# Argument of `backward` because of which the graph was kept.
+RetainedBy = Literal["retain_graph", "create_graph"]
 
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
 _VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
@@ -23,8 +36,9 @@ _RETAIN_ADVICE = {
 }
 
 
-@rule("warning", reads="end", of=(ineffective_calls.FunctionalDropoutInEval,))
-def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class DropoutInEvalMode(IneffectiveCall):
     """A functional dropout still drops values while the model is in eval mode.
 
     ## Why it matters
@@ -84,22 +98,33 @@ def dropout_in_eval_mode(reading: Reading) -> Iterator[Finding]:
 
     - [torch.nn.functional.dropout](https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.dropout.html)
     """
-    for event in reading.events(ineffective_calls.FunctionalDropoutInEval):
-        attention = event.function == "scaled_dot_product_attention"
+
+    function: str = ""  # "dropout"
+
+    def report(self) -> Finding:
+        attention = self.function == "scaled_dot_product_attention"
         passed = "dropout_p=p if self.training else 0.0" if attention else "training=self.training"
-        yield finding(
+        return finding(
             "warning",
-            f"{event.function}(){at(event.where)} drops values in eval mode, too, because it "
+            f"{self.function}(){at(self.where)} drops values in eval mode, too, because it "
             "does not know the mode of the model.",
             cause="dropout in eval mode",
             advice=f"Pass {passed}"
             + ("" if attention else ", or use an nn.Dropout module")
             + "; do nothing if dropout in eval mode is intended, as in Monte Carlo dropout.",
-            where=event.where,
+            where=self.where,
         )
 
 
-@rule("warning", reads="end", of=(ineffective_calls.UnneededRetainGraph,))
+@immutable
+class UnneededRetainGraph(IneffectiveCall):
+    """Backward passes that keep their graphs, although no later backward pass uses the graphs."""
+
+    by: RetainedBy = "retain_graph"
+    count: int = 0  # number of backward passes
+
+
+@rule("warning", reads="end", of=(UnneededRetainGraph,))
 def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no later backward uses it.
 
@@ -155,7 +180,7 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """
     kept = sum(saved.nbytes for node in reading.graph.nodes for saved in node.saved)
     copies = reading.events(CopiedValues)
-    for event in reading.events(ineffective_calls.UnneededRetainGraph):
+    for event in reading.events(UnneededRetainGraph):
         if copies and event.by == "create_graph":
             copy = copies[0]
             yield finding(
@@ -180,7 +205,15 @@ def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("info", reads="end", of=(ineffective_calls.CallPerSample, "select", "unbind"), advanced=True)
+@immutable
+class CallPerSample(IneffectiveCall):
+    """A module that is called separately for each sample of a batch."""
+
+    module: str = ""
+    count: int = 0  # number of calls
+
+
+@rule("info", reads="end", of=(CallPerSample, "select", "unbind"), advanced=True)
 def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
     """A module or a function is called once for each sample of a batch, each time with one slice of
     the same tensor.
@@ -232,7 +265,7 @@ def called_for_each_sample(reading: Reading) -> Iterator[Finding]:
 
     - [torch.func.vmap](https://docs.pytorch.org/docs/stable/generated/torch.func.vmap.html)
     """
-    calls = [(e.module, e.count, e.where) for e in reading.events(ineffective_calls.CallPerSample)]
+    calls = [(e.module, e.count, e.where) for e in reading.events(CallPerSample)]
     for name, count, where in calls or _products_of_slices(reading):
         yield finding(
             "info",
@@ -283,8 +316,9 @@ def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
     return edge.source, False
 
 
-@rule("warning", reads="end", of=(RepeatedBatch,))
-def repeated_batch(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class RepeatedBatch(IneffectiveCall):
     """A batch is used more than once: the workers of a DataLoader return the same batches, each
     step takes the first batch of a new iterator, a shuffled pass repeats the previous pass,
     persistent workers ignore a change of the dataset, or all ranks have the same batch.
@@ -389,55 +423,61 @@ def repeated_batch(reading: Reading) -> Iterator[Finding]:
     - [torch.utils.data: iterable-style datasets](https://docs.pytorch.org/docs/stable/data.html#iterable-style-datasets)
     - [DistributedSampler](https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler)
     """
-    for event in reading.events(RepeatedBatch):
-        if event.what == "first":
+
+    what: RepeatKind = "workers"
+    count: int = 0  # number of repeated batches; for "first", number of steps with the first batch
+    among: int = 0  # number of all batches
+    workers: int = 0  # number of worker processes
+    seeded: str = ""  # line that calls manual_seed, if there is only one
+    attribute: str = ""  # attribute of the dataset that the program changed: "epoch"
+
+    def report(self) -> Finding:
+        if self.what == "first":
             text = (
-                f"Each step creates a new iterator of the DataLoader{at(event.where)} and takes "
-                f"its first batch, which was the same in {event.count} steps. The other samples "
+                f"Each step creates a new iterator of the DataLoader{at(self.where)} and takes "
+                f"its first batch, which was the same in {self.count} steps. The other samples "
                 "are never used."
             )
             cause = "a new pass for each step"
             advice = "Write for batch in loader, or keep one iter(loader) and create another one "
             advice += "when it is exhausted."
-        elif event.what == "persistent":
+        elif self.what == "persistent":
             text = (
-                f"The program changed the attribute {event.attribute} of the dataset after the "
-                f"workers of the DataLoader{at(event.where)} had started: persistent workers keep "
+                f"The program changed the attribute {self.attribute} of the dataset after the "
+                f"workers of the DataLoader{at(self.where)} had started: persistent workers keep "
                 "their copies of the dataset, so the change has no effect."
             )
             cause = "persistent workers with an old copy of the dataset"
             advice = "Construct the DataLoader with persistent_workers=False, or store the value "
             advice += "in shared memory (torch.tensor(0).share_memory_())."
-        elif event.what in ("twice", "pass"):
-            yield _equal_batches(event)
-            continue
+        elif self.what in ("twice", "pass"):
+            return self._equal_batches()
         else:
             text = (
-                f"{event.count} of {event.among} batches of the DataLoader{at(event.where)} are "
-                f"equal to a batch that another of its {event.workers} workers had just returned."
+                f"{self.count} of {self.among} batches of the DataLoader{at(self.where)} are "
+                f"equal to a batch that another of its {self.workers} workers had just returned."
             )
-            cause, advice = _WORKERS[event.what]
-        yield finding("warning", text, cause=cause, advice=advice, where=event.where)
+            cause, advice = _WORKERS[self.what]
+        return finding("warning", text, cause=cause, advice=advice, where=self.where)
 
-
-def _equal_batches(event: RepeatedBatch) -> Finding:
-    """Return the finding about a DataLoader without workers that returns a batch twice."""
-    if event.what == "twice":
-        where = event.where
-        text = (
-            f"{event.count} of {event.among} batches of the DataLoader{at(where)} repeat the "
-            "previous batch."
-        )
-        advice = "Check the generators from which the dataset draws: give each its own seed."
-    else:
-        where = event.seeded or event.where
-        seeded = f": manual_seed{at(event.seeded)} sets one seed again" if event.seeded else ""
-        text = (
-            f"The DataLoader{at(event.where)} shuffles, and {event.count} batches repeated those "
-            f"of the previous pass, in the same order{seeded}."
-        )
-        advice = "Set the seed once, before the first epoch."
-    return finding("info", text, cause="repeated batches", advice=advice, where=where)
+    def _equal_batches(self) -> Finding:
+        """Return the finding about a DataLoader without workers that returns a batch twice."""
+        if self.what == "twice":
+            where = self.where
+            text = (
+                f"{self.count} of {self.among} batches of the DataLoader{at(where)} repeat the "
+                "previous batch."
+            )
+            advice = "Check the generators from which the dataset draws: give each its own seed."
+        else:
+            where = self.seeded or self.where
+            seeded = f": manual_seed{at(self.seeded)} sets one seed again" if self.seeded else ""
+            text = (
+                f"The DataLoader{at(self.where)} shuffles, and {self.count} batches repeated those "
+                f"of the previous pass, in the same order{seeded}."
+            )
+            advice = "Set the seed once, before the first epoch."
+        return finding("info", text, cause="repeated batches", advice=advice, where=where)
 
 
 _WORKERS = {

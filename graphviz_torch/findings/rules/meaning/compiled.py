@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import BreakingCall, GraphBreak, Recompilation, SkippedFunction
+from ....graph.events import BreakingCall, Event, GraphBreak
+from ....graph.immutable import immutable
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at, group_by_key
@@ -130,6 +131,19 @@ def compile_graph_break(reading: Reading) -> Iterator[Finding]:
         )
 
 
+@immutable
+class SkippedFunction(Event):
+    """A function that torch.compile runs uncompiled.
+
+    torch.compile could neither compile the function nor continue after a graph break in it. `where`
+    is the line at which compilation stopped, or the first line of the function.
+    """
+
+    function: str = ""  # "forward"
+    reason: str = ""  # Dynamo's reason; "" if the function was skipped before the recording
+    call: BreakingCall = ""
+
+
 @rule("info", reads="end", of=(SkippedFunction,))
 def compile_skipped(reading: Reading) -> Iterator[Finding]:
     """`torch.compile` does not compile a function, because of a graph break after which compilation
@@ -224,6 +238,18 @@ def compile_skipped(reading: Reading) -> Iterator[Finding]:
             advice=advice,
             where=where,
         )
+
+
+@immutable
+class Recompilation(Event):
+    """A recompilation of a function, because a guard of the compiled code failed.
+
+    `where` is the first line of the function.
+    """
+
+    function: str = ""  # "forward"
+    reason: str = ""  # Dynamo's reason: "tensor 'x' size mismatch at index 0. expected 4, ..."
+    count: int = 1  # number of earlier compilations
 
 
 @rule("info", reads="end", of=(Recompilation,))

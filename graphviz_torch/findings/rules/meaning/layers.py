@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ....graph import Finding
-from ....graph.events import RepeatedLayer
-from ...graph_reading import Reading
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ...rule import finding, rule
 from ...words import at
 
 
-@rule("info", reads="end", of=(RepeatedLayer,))
-def repeated_layer(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class RepeatedLayer(Event):
     """A list of layers contains a single layer several times, so all its layers share one set of
     weights.
 
@@ -79,14 +78,20 @@ def repeated_layer(reading: Reading) -> Iterator[Finding]:
 
     - [ModuleList](https://docs.pytorch.org/docs/stable/generated/torch.nn.ModuleList.html)
     """
-    for event in reading.events(RepeatedLayer):
-        name = event.container or "The model"
-        yield finding(
+
+    # `where` is the line that creates the list.
+    container: str = ""  # path of the list
+    count: int = 0  # number of times that the list contains the module
+    layer: str = ""  # class of the module
+
+    def report(self) -> Finding:
+        name = self.container or "The model"
+        return finding(
             "info",
-            f"{name}{f', set{at(event.where)},' if event.where else ''} contains one {event.layer} "
-            f"{event.count} times: its layers share one set of weights.",
+            f"{name}{f', set{at(self.where)},' if self.where else ''} contains one {self.layer} "
+            f"{self.count} times: its layers share one set of weights.",
             cause="one layer several times",
             advice="Create a layer for each entry: [Layer(...) for _ in range(n)], or "
             "copy.deepcopy(layer).",
-            where=event.where,
+            where=self.where,
         )

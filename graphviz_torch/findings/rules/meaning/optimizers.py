@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from ....graph import Finding
-from ....graph.events import NewLeaves, ineffective_calls
+from ....graph.events import IneffectiveCall, NewLeaves
+from ....graph.immutable import immutable
 from ....graph.text import listing
 from ....graph.units import count_text
 from ...graph_reading import Reading
@@ -13,9 +15,15 @@ from ...rule import finding, finds, rule
 from ...words import at
 from ..cuts import match_cuts
 
+RecreatedKind = Literal["optimizer", "scheduler", "scaler"]
+# Kind of learning rate: 0 in all parameter groups, 0 in one group, 0 in all groups since some step,
+# or negative.
+RateKind = Literal["all", "group", "end", "negative"]
 
-@rule("warning", reads="end", of=(ineffective_calls.RecreatedObject,), also=("watch",))
-def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
+
+@rule("warning", reads="end", also=("watch",))
+@immutable
+class RecreatedOptimizer(IneffectiveCall):
     """An optimizer with momentum, a scheduler or a gradient scaler is re-created for each step and
     so loses its state.
 
@@ -70,30 +78,33 @@ def recreated_optimizer(reading: Reading) -> Iterator[Finding]:
 
     - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
     """
-    for event in reading.events(ineffective_calls.RecreatedObject):
-        steps = f"{event.name}, which steps{at(event.where)}, was re-created for each of "
-        if event.steps:
-            steps = f"{event.name}, which steps{at(event.where)}, was a new optimizer without "
-            steps += f"state in {event.count} of {event.steps} steps: its moments start at zero "
-            yield finding(
+
+    what: RecreatedKind = "optimizer"
+    name: str = ""
+    count: int = 0  # number of steps that began with a new object
+    steps: int = 0  # number of all steps, if it is larger
+
+    def report(self) -> Finding:
+        steps = f"{self.name}, which steps{at(self.where)}, was re-created for each of "
+        if self.steps:
+            steps = f"{self.name}, which steps{at(self.where)}, was a new optimizer without "
+            steps += f"state in {self.count} of {self.steps} steps: its moments start at zero "
+            return finding(
                 "info",
                 f"{steps}each time.",
                 cause="an optimizer that is re-created",
                 advice="Create the optimizer once, before the loop over epochs.",
-                where=event.where,
+                where=self.where,
             )
-            continue
-        if event.what != "optimizer":
-            steps = (
-                f"The {event.what} {event.name} of the step{at(event.where)} was re-created for "
-            )
+        if self.what != "optimizer":
+            steps = f"The {self.what} {self.name} of the step{at(self.where)} was re-created for "
             steps += "each of "
-        yield finding(
+        return finding(
             "warning",
-            f"{steps}{event.count} steps: {_LOST_STATE[event.what]}.",
-            cause=f"{'a' if event.what[0] == 's' else 'an'} {event.what} that is re-created",
-            advice=f"Create the {event.what} once, before the loop.",
-            where=event.where,
+            f"{steps}{self.count} steps: {_LOST_STATE[self.what]}.",
+            cause=f"{'a' if self.what[0] == 's' else 'an'} {self.what} that is re-created",
+            advice=f"Create the {self.what} once, before the loop.",
+            where=self.where,
         )
 
 
@@ -104,7 +115,18 @@ _LOST_STATE = {
 }
 
 
-@rule("warning", reads="end", of=(ineffective_calls.StepWithoutGradients,))
+@immutable
+class StepWithoutGradients(IneffectiveCall):
+    """Steps of an optimizer while none of its parameters has a gradient.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
+
+    optimizer: str = ""
+    count: int = 0  # number of steps
+
+
+@rule("warning", reads="end", of=(StepWithoutGradients,))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps although none of its parameters has a gradient.
 
@@ -166,7 +188,7 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     if reading.leaf_losses:
         return
     reported = {parameter.node for _, parameter in match_cuts(reading)}
-    for event in reading.events(ineffective_calls.StepWithoutGradients):
+    for event in reading.events(StepWithoutGradients):
         if event.nodes and reported.issuperset(event.nodes):
             continue  # reported as cut-gradient
         if (copies := reading.copied_parameters) is not None:
@@ -182,9 +204,7 @@ def step_without_gradients(reading: Reading) -> Iterator[Finding]:
         )
 
 
-def _copies_with_gradients(
-    event: ineffective_calls.StepWithoutGradients, copies: NewLeaves
-) -> Finding:
+def _copies_with_gradients(event: StepWithoutGradients, copies: NewLeaves) -> Finding:
     """Return the finding about an optimizer whose parameters were copied before the forward."""
     times = count_text(event.count, "time")
     return finding(
@@ -200,8 +220,9 @@ def _copies_with_gradients(
     )
 
 
-@rule("info", reads="end", of=(ineffective_calls.EmptyParameterGroup,))
-def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
+@rule("info", reads="end")
+@immutable
+class EmptyParameterGroup(IneffectiveCall):
     """A parameter group of an optimizer is empty, so its options apply to nothing.
 
     ## Why it matters
@@ -255,20 +276,38 @@ def empty_parameter_group(reading: Reading) -> Iterator[Finding]:
 
     - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
     """
-    for event in reading.events(ineffective_calls.EmptyParameterGroup):
-        yield finding(
+
+    optimizer: str = ""
+    group: int = 0  # index of the group
+    groups: int = 0  # number of groups of the optimizer
+
+    def report(self) -> Finding:
+        return finding(
             "info",
-            f"Group {event.group} of {event.groups} in {event.optimizer}, which "
-            f"steps{at(event.where)}, is empty: no parameter matched, so its options apply to "
+            f"Group {self.group} of {self.groups} in {self.optimizer}, which "
+            f"steps{at(self.where)}, is empty: no parameter matched, so its options apply to "
             "nothing.",
             cause="an empty group",
             advice="Compare the names that select the parameters with "
             "dict(model.named_parameters()).",
-            where=event.where,
+            where=self.where,
         )
 
 
-@rule("info", reads="end", of=(ineffective_calls.DecayedNorms,))
+@immutable
+class DecayedNorms(IneffectiveCall):
+    """Biases and norm weights in a parameter group with weight decay, while another has none.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
+
+    optimizer: str = ""
+    group: int = 0  # index of the group
+    groups: int = 0  # number of groups of the optimizer
+    decay: float = 0.0  # weight decay of the group
+
+
+@rule("info", reads="end", of=(DecayedNorms,))
 def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     """A parameter group with weight decay contains biases or norm parameters, although another
     group of the optimizer has no weight decay.
@@ -326,7 +365,7 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
     - [AdamW](https://docs.pytorch.org/docs/stable/generated/torch.optim.AdamW.html)
     - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
     """
-    for event in reading.events(ineffective_calls.DecayedNorms):
+    for event in reading.events(DecayedNorms):
         names = listing(reading.call(node) for node in event.nodes)
         if event.nodes:
             yield finding(
@@ -342,7 +381,19 @@ def weight_decay_on_norms(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("info", reads="end", of=(ineffective_calls.SharedParameters,))
+@immutable
+class SharedParameters(IneffectiveCall):
+    """Parameters that are in two optimizers, both of which step.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
+
+    optimizer: str = ""
+    other: str = ""  # name of the other optimizer
+    count: int = 0  # number of shared parameters
+
+
+@rule("info", reads="end", of=(SharedParameters,))
 def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
     """Two optimizers contain the same parameter, and both step. Each of them changes the parameter
     with its own moments and learning rate.
@@ -400,7 +451,7 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
 
     - [torch.optim](https://docs.pytorch.org/docs/stable/optim.html)
     """
-    for event in reading.events(ineffective_calls.SharedParameters):
+    for event in reading.events(SharedParameters):
         # Two optimizers with the same variable name, as in a function that steps several
         # optimizers, cannot be distinguished.
         if event.nodes and event.other != event.optimizer:
@@ -415,8 +466,9 @@ def parameter_in_two_optimizers(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", reads="end", of=(ineffective_calls.ZeroLearningRate,), also=("watch",))
-def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end", also=("watch",))
+@immutable
+class ZeroLearningRate(IneffectiveCall):
     """An optimizer, or one of its parameter groups, steps with a learning rate of 0, which changes
     nothing, or with a negative learning rate, which increases the loss.
 
@@ -469,29 +521,39 @@ def zero_learning_rate(reading: Reading) -> Iterator[Finding]:
 
     - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
     """
-    for event in reading.events(ineffective_calls.ZeroLearningRate):
-        yield finding(
-            "info" if event.what == "group" else "warning",
-            _RATES[event.what].format(
-                name=event.optimizer,
-                at=at(event.where),
-                count=event.count,
-                steps=event.steps,
-                group=event.group,
-                groups=event.groups,
+
+    what: RateKind = "all"
+    optimizer: str = ""
+    group: int = 0  # index of the group
+    groups: int = 0  # number of groups of the optimizer
+    count: int = 0  # number of steps with such a rate
+    steps: int = 0  # number of all optimizer steps
+    scheduler: str = ""  # the only scheduler of the optimizer; "" for none and several
+    scheduled: str = ""  # line that calls the scheduler's `step`
+
+    def report(self) -> Finding:
+        return finding(
+            "info" if self.what == "group" else "warning",
+            _RATES[self.what].format(
+                name=self.optimizer,
+                at=at(self.where),
+                count=self.count,
+                steps=self.steps,
+                group=self.group,
+                groups=self.groups,
             ),
-            cause="a learning rate below 0" if event.what == "negative" else "a learning rate of 0",
+            cause="a learning rate below 0" if self.what == "negative" else "a learning rate of 0",
             advice=""
-            if event.what == "group"
+            if self.what == "group"
             else (
-                f"The scheduler {event.scheduler}, which steps{at(event.scheduled)}, has reached "
+                f"The scheduler {self.scheduler}, which steps{at(self.scheduled)}, has reached "
                 "the end of its schedule: make the schedule as long as the training, or step the "
                 "scheduler as often as the schedule expects."
-                if event.scheduler
-                else f"Check the code that sets lr of {event.optimizer}: a schedule may be past "
+                if self.scheduler
+                else f"Check the code that sets lr of {self.optimizer}: a schedule may be past "
                 "its end, or count epochs although it is stepped for each batch."
             ),
-            where=event.where,
+            where=self.where,
         )
 
 
@@ -507,20 +569,26 @@ _RATES = {
 }
 
 
-@finds("epsilon-underflow", reads="end", of=(ineffective_calls.VanishedEpsilon,))
-def optimizer_epsilon(reading: Reading) -> Iterator[Finding]:
-    """Report an optimizer whose eps rounds to 0 in float16.
+@finds("epsilon-underflow", reads="end")
+@immutable
+class VanishedEpsilon(IneffectiveCall):
+    """An optimizer whose eps rounds to 0 in float16.
 
     The optimizer's step then divides by 0 if a gradient is 0.
     """
-    for event in reading.events(ineffective_calls.VanishedEpsilon):
-        yield finding(
+
+    # `nodes` are the ids of the nodes of parameters in float16.
+    optimizer: str = ""
+    epsilon: float = 0.0
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"The eps of {event.optimizer}, which steps{at(event.where)}, is {event.epsilon:g}, "
+            f"The eps of {self.optimizer}, which steps{at(self.where)}, is {self.epsilon:g}, "
             "which is 0 in float16: a step divides by 0 for gradients that were 0.",
             cause="a number that underflows in float16",
             advice="Keep the parameters in float32 and compute under torch.autocast, or pass "
             "eps=1e-4.",
-            where=event.where,
-            nodes=event.nodes,
+            where=self.where,
+            nodes=self.nodes,
         )

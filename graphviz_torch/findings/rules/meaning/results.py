@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ....graph import Finding
-from ....graph.events import IgnoredResult
-from ...graph_reading import Reading
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ...rule import finding, rule
 from ...words import at
 
 
-@rule("warning", reads="end", of=(IgnoredResult,))
-def ignored_result(reading: Reading) -> Iterator[Finding]:
+@rule("warning", reads="end")
+@immutable
+class IgnoredResult(Event):
     """The result of a call is dropped, although the call has no other effect: it returns a new
     tensor.
 
@@ -64,14 +63,17 @@ def ignored_result(reading: Reading) -> Iterator[Finding]:
     - [Tensor.masked_fill](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.masked_fill.html)
     - [In-place operations](https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd)
     """
-    for event in reading.events(IgnoredResult):
-        function = event.call.endswith(".apply()")
+
+    call: str = ""  # "scores.masked_fill()"
+
+    def report(self) -> Finding:
+        function = self.call.endswith(".apply()")
         why = "the Function is not a part of the graph" if function else "it changes no tensor"
-        yield finding(
+        return finding(
             "warning",
-            f"The result of {event.call}{at(event.where)} is dropped: {why}.",
+            f"The result of {self.call}{at(self.where)} is dropped: {why}.",
             cause="result not used",
             advice="Assign the result to the variable that the next lines use"
             + ("." if function else ", or call the method whose name ends with an underscore."),
-            where=event.where,
+            where=self.where,
         )

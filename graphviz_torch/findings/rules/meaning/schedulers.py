@@ -5,20 +5,63 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import ineffective_calls
+from ....graph.events import IneffectiveCall
+from ....graph.immutable import immutable
 from ...graph_reading import Reading
 from ...rule import finding, finds, rule
 from ...words import at
+
+
+@immutable
+class SchedulerStepsTooOften(IneffectiveCall):
+    """A learning rate scheduler that steps more often than its optimizer."""
+
+    scheduler: str = ""
+    optimizer: str = ""
+    count: int = 0  # number of scheduler steps
+    steps: int = 0  # number of optimizer steps
+
+
+@immutable
+class SchedulerPastEnd(IneffectiveCall):
+    """A cosine scheduler that runs past its end, where the learning rate rises again."""
+
+    scheduler: str = ""
+    optimizer: str = ""
+    count: int = 0  # number of scheduler steps
+    end: int = 0  # T_max of the scheduler
+
+
+@immutable
+class NeverSteppedScheduler(IneffectiveCall):
+    """A learning rate scheduler that never stepped, although its optimizer did."""
+
+    scheduler: str = ""
+    optimizer: str = ""
+    steps: int = 0  # number of optimizer steps
+    assigned: str = ""  # line that assigns the scheduler
+
+
+@immutable
+class RestartedSchedule(IneffectiveCall):
+    """A scheduler at its start, whose optimizer has loaded the state of an earlier training.
+
+    `where` is the line that loads the optimizer's state.
+    """
+
+    scheduler: str = ""
+    optimizer: str = ""
+    assigned: str = ""  # line that assigns the scheduler
 
 
 @rule(
     "warning",
     reads="end",
     of=(
-        ineffective_calls.SchedulerStepsTooOften,
-        ineffective_calls.SchedulerPastEnd,
-        ineffective_calls.NeverSteppedScheduler,
-        ineffective_calls.RestartedSchedule,
+        SchedulerStepsTooOften,
+        SchedulerPastEnd,
+        NeverSteppedScheduler,
+        RestartedSchedule,
     ),
 )
 def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
@@ -148,7 +191,7 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
 
     - [How to adjust the learning rate](https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate)
     """
-    for event in reading.events(ineffective_calls.SchedulerStepsTooOften):
+    for event in reading.events(SchedulerStepsTooOften):
         yield finding(
             "warning",
             f"{event.scheduler} stepped {event.count} times{at(event.where)}, while "
@@ -159,7 +202,7 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             "for each epoch.",
             where=event.where,
         )
-    for still in reading.events(ineffective_calls.NeverSteppedScheduler):
+    for still in reading.events(NeverSteppedScheduler):
         yield finding(
             "warning",
             f"The scheduler {still.scheduler}{at(still.assigned)} never stepped, while "
@@ -170,7 +213,7 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             "epoch.",
             where=still.where,
         )
-    for again in reading.events(ineffective_calls.RestartedSchedule):
+    for again in reading.events(RestartedSchedule):
         yield finding(
             "warning",
             f"{again.optimizer} has loaded the state of an earlier training{at(again.where)}, but "
@@ -181,7 +224,7 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             "the optimizer's state.",
             where=again.where or again.assigned,
         )
-    for end in reading.events(ineffective_calls.SchedulerPastEnd):
+    for end in reading.events(SchedulerPastEnd):
         yield finding(
             "info",
             f"{end.scheduler}{at(end.where)} is past its end: T_max is {end.end}, but the "
@@ -193,15 +236,20 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@finds("scheduler-out-of-step", reads="end", of=(ineffective_calls.UnusedScheduler,))
-def scheduler_without_steps(reading: Reading) -> Iterator[Finding]:
-    """Report a scheduler that steps while its optimizer never does."""
-    for event in reading.events(ineffective_calls.UnusedScheduler):
-        yield finding(
+@finds("scheduler-out-of-step", reads="end")
+@immutable
+class UnusedScheduler(IneffectiveCall):
+    """A scheduler that steps while its optimizer never does."""
+
+    scheduler: str = ""
+    count: int = 0  # number of scheduler steps
+
+    def report(self) -> Finding:
+        return finding(
             "warning",
-            f"{event.scheduler} stepped {event.count} times{at(event.where)}, but its optimizer "
+            f"{self.scheduler} stepped {self.count} times{at(self.where)}, but its optimizer "
             "never stepped, so its rates have no effect.",
             cause="a scheduler of an optimizer that never steps",
             advice="Construct the scheduler with the optimizer that steps.",
-            where=event.where,
+            where=self.where,
         )

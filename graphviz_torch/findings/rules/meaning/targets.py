@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
-from ....graph import Finding, Node
-from ....graph.events import LossTarget
+from ....graph import Finding, Node, Operand
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
 from ..losses import maker_of_first_input
+
+# Problem of a loss: its targets are ignored, constant or out of range; its input is out of range;
+# or the activation before the loss cannot return the targets.
+TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable"]
 
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
 # Loss -> the targets that the loss takes, and advice if it gets other targets.
@@ -33,6 +39,22 @@ _TAKES = {
         "Pass log_target=True if the target is log-probabilities, or pass softmax of scores.",
     ),
 }
+
+
+@immutable
+class LossTarget(Event):
+    """A loss with wrong operands.
+
+    Its targets are all ignored, are all of one class, or are out of range; or its input is out of
+    range.
+    """
+
+    function: str = ""  # "cross_entropy"
+    what: TargetKind = "outside"
+    target: Operand | None = None
+    index: float = 0  # class index of the target, or value of a constant target
+    count: int = 0  # number of wrong targets; for ignored targets, number of calls of the loss
+    among: int = 0  # number of all targets; for ignored targets, number of all calls
 
 
 @rule("warning", reads="end", of=(LossTarget,))

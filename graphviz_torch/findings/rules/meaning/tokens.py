@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 from ....graph import Finding, Node
-from ....graph.events import TokenShift, UsedPadding
+from ....graph.events import Event, TokenShift
+from ....graph.immutable import immutable
 from ...axes import attribute, number
 from ...graph_reading import Reading
 from ...rule import finding, rule
 from ...words import at
+
+# Use of padding: a loss counts it, attention attends to it, or an inverted mask hides all other
+# tokens.
+PaddingUse = Literal["targets", "attended", "inverted"]
 
 # Operations between the product of queries and keys and the softmax that mask no score.
 _SCALES_SCORES = ("mul", "div", "view", "unsafe_view", "clone", "to_copy", "transpose", "permute")
@@ -212,6 +218,21 @@ def target_shift(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+@immutable
+class UsedPadding(Event):
+    """Padding of a batch of tokens that a loss counts as targets, or that attention attends to.
+
+    `where` is the line of the call.
+    """
+
+    use: PaddingUse = "targets"
+    function: str = ""  # "cross_entropy", "scaled_dot_product_attention"
+    token: int = 0  # id of the padding token
+    count: int = 0  # number of targets that are padding; for attention, of tokens
+    among: int = 0  # number of all targets, or of all tokens
+    embedded: str = ""  # line that embeds the tokens
 
 
 @rule("warning", reads="end", of=(UsedPadding,))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ....graph import Finding
-from ....graph.events.ineffective_calls import ReorderedView
+from ....graph.events import IneffectiveCall
+from ....graph.immutable import immutable
 from ...axes import (
     VIEWS,
     keeps_order,
@@ -16,6 +17,15 @@ from ...samples import axis_reading
 from ...words import at
 
 _PADS = ("constant_pad_nd", "cat", "slice", "as_strided")
+
+
+@immutable
+class ReorderedView(IneffectiveCall):
+    """A view with the shape of a transpose, although `view` keeps the order of the elements."""
+
+    function: str = ""  # "view"
+    before: tuple[int, ...] = ()  # shape of the operand
+    after: tuple[int, ...] = ()  # shape of the view
 
 
 @rule("warning", of=(*VIEWS, ReorderedView))

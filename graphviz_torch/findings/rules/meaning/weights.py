@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from math import isclose
 
 from ....graph import Edge, Finding, GradientStats, Parameter
-from ....graph.events import SymmetricRows, UnchangedParameters
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -186,6 +187,14 @@ def zero_init_pair(reading: Reading) -> Iterator[Finding]:
             return
 
 
+@immutable
+class SymmetricRows(Event):
+    """Weights in which all rows have equal values and get equal gradients.
+
+    `nodes` are the ids of the weights' nodes.
+    """
+
+
 @rule("warning", reads="end", of=(SymmetricRows,))
 def symmetric_init(reading: Reading) -> Iterator[Finding]:
     """All rows of a weight have the same values and gradients, so all units of the layer
@@ -258,6 +267,20 @@ def symmetric_init(reading: Reading) -> Iterator[Finding]:
                 where=next(filter(None, lines), ""),
                 nodes=event.nodes,
             )
+
+
+@immutable
+class UnchangedParameters(Event):
+    """Parameters that optimizer steps did not change, despite a gradient and a learning rate.
+
+    `nodes` are the ids of the parameters' nodes.
+    """
+
+    dtype: str = ""  # "bfloat16"
+    contiguous: bool = True
+    rate: float = 0.0  # largest learning rate
+    steps: int = 0  # number of steps that were checked
+    share: float = 1.0  # fraction of the checked elements that the steps did not change
 
 
 @rule("warning", reads="end", of=(UnchangedParameters,), also=("watch",))

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from ....graph import Collective, Finding, Graph, Severity
-from ....graph.events import OptimizerStep, UnusedInWrapper, WrapperBypass
+from ....graph.events import Event, OptimizerStep
+from ....graph.immutable import immutable
 from ....graph.text import listing
 from ....graph.units import bytes_text
 from ...graph_reading import REDUCING, Reading
@@ -15,6 +16,16 @@ from ...words import at
 
 MIB = 1 << 20
 MIN_WASTE = MIB  # findings about fewer superfluous bytes have severity info
+
+
+@immutable
+class WrapperBypass(Event):
+    """An optimizer step with gradients of a forward that bypassed DistributedDataParallel.
+
+    `where` is the line that calls the forward; `nodes` are the ids of the parameters' nodes.
+    """
+
+    wrapper: str = ""  # name of the caller's variable for the DistributedDataParallel module
 
 
 @rule("error", reads="end", of=(WrapperBypass,))
@@ -97,8 +108,9 @@ def ddp_bypassed(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("error", reads="end", of=(UnusedInWrapper,))
-def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
+@rule("error", reads="end")
+@immutable
+class DdpUnusedParameter(Event):
     """DistributedDataParallel waits for the gradient of a parameter on which the loss of this or
     another rank does not depend.
 
@@ -194,16 +206,20 @@ def ddp_unused_parameter(reading: Reading) -> Iterator[Finding]:
     - [DistributedDataParallel](https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html)
     - [Internal design of DDP](https://docs.pytorch.org/docs/stable/notes/ddp.html#internal-design)
     """
-    for event in reading.events(UnusedInWrapper):
-        yield finding(
+
+    # `where` is the line that called the wrapper's forward.
+    parameters: tuple[str, ...] = ()
+
+    def report(self) -> Finding:
+        return finding(
             "error",
-            f"DistributedDataParallel waits for the gradients of {listing(event.parameters)}, on "
-            f"which the loss of the forward{at(event.where)} does not depend. Their buckets are "
+            f"DistributedDataParallel waits for the gradients of {listing(self.parameters)}, on "
+            f"which the loss of the forward{at(self.where)} does not depend. Their buckets are "
             "not averaged, and the next forward raises an error.",
             cause="unused parameters",
             advice="Use these parameters, remove them, set their requires_grad to False before "
             "the model is wrapped, or pass find_unused_parameters=True.",
-            where=event.where,
+            where=self.where,
         )
 
 

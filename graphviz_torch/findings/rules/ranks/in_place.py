@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
-from ....graph.events import CollectiveInGraph
+from ....graph.events import Event
+from ....graph.immutable import immutable
 from ...graph_reading import Reading, averages
 from ...rule import finding, rule
 from ...words import at
+
+
+@immutable
+class CollectiveInGraph(Event):
+    """A collective that changed a tensor in place in the middle of a graph, unseen by autograd.
+
+    `where` is the line of the collective; `nodes` are the ids of the node that made the tensor.
+    """
+
+    kind: str = ""  # "all_reduce"
+    label: str = ""  # name of the caller's variable for the tensor
 
 
 @rule("warning", of=(CollectiveInGraph,))

@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ....graph import Finding, Graph, Severity
-from ....graph.events import GradientClip, OptimizerStep, UnusedInWrapper, WrapperBypass
+from ....graph.events import GradientClip, OptimizerStep
 from ....graph.text import listing, ranks_text
 from ...graph_reading import REDUCING, averages
 from ...replica_reading import DivergedReplica, find_diverged
 from ...rule import finding, rule
 from ...words import at
+from .averages import DdpUnusedParameter, WrapperBypass
 from .steps_and_ranks import unaveraged_names
 
 _DDP = "DistributedDataParallel"
@@ -199,7 +200,7 @@ def _modules_around(name: str) -> list[str]:
 
 def _has_other_reason(graph: Graph) -> bool:
     """Return True if another rule reports why the ranks of this graph diverged."""
-    ends = WrapperBypass, UnusedInWrapper
+    ends = WrapperBypass, DdpUnusedParameter
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
 

@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
+from graphviz_torch.findings.rules.meaning.calls import (
+    CallPerSample,
+    DropoutInEvalMode,
+    RepeatedBatch,
+    UnneededRetainGraph,
+)
+from graphviz_torch.findings.rules.meaning.optimizers import (
+    DecayedNorms,
+    EmptyParameterGroup,
+    RecreatedOptimizer,
+    SharedParameters,
+    StepWithoutGradients,
+    VanishedEpsilon,
+    ZeroLearningRate,
+)
+from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import RepeatedBatch, ineffective_calls
 from tests.findings.by_hand.graphs import Case, event, told
 
 
@@ -15,111 +31,107 @@ def idle(kind: type[Any], **fields: Any) -> Graph:
 
 CASES: dict[str, Case] = {
     "dropout-in-eval-mode": Case(
-        idle(ineffective_calls.FunctionalDropoutInEval, function="dropout"),
+        idle(DropoutInEvalMode, function="dropout"),
         "warning",
         "dropout() at train.py:7 drops values in eval mode, too, because it does not know the "
         "mode of the model.",
-        [idle(ineffective_calls.EmptyParameterGroup, optimizer="o"), told()],
+        [idle(EmptyParameterGroup, optimizer="o"), told()],
     ),
     "unneeded-retain-graph": Case(
-        idle(ineffective_calls.UnneededRetainGraph, by="create_graph", count=3),
+        idle(UnneededRetainGraph, by="create_graph", count=3),
         "info",
         "backward at train.py:7 keeps its graph (create_graph=True) 3 times, and no later "
         "backward uses the graph.",
-        [idle(ineffective_calls.FunctionalDropoutInEval, function="dropout")],
+        [idle(DropoutInEvalMode, function="dropout")],
     ),
     "scheduler-out-of-step": Case(
-        idle(
-            ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4
-        ),
+        idle(SchedulerStepsTooOften, scheduler="s", optimizer="o", count=8, steps=4),
         "warning",
         "s stepped 8 times at train.py:7, while o stepped 4 times: the learning rate changes "
         "faster than intended.",
-        [idle(ineffective_calls.RecreatedObject, name="o")],
+        [idle(RecreatedOptimizer, name="o")],
     ),
     "recreated-optimizer": Case(
-        idle(ineffective_calls.RecreatedObject, name="o", count=4),
+        idle(RecreatedOptimizer, name="o", count=4),
         "warning",
         "o, which steps at train.py:7, was re-created for each of 4 steps: its moments start at "
         "zero each time.",
-        [idle(ineffective_calls.SchedulerStepsTooOften, scheduler="s", optimizer="o")],
+        [idle(SchedulerStepsTooOften, scheduler="s", optimizer="o")],
     ),
     "step-without-gradients": Case(
-        idle(ineffective_calls.StepWithoutGradients, optimizer="o", count=4, nodes=(0,)),
+        idle(StepWithoutGradients, optimizer="o", count=4, nodes=(0,)),
         "warning",
         "o stepped 4 times at train.py:7, but none of its parameters had a gradient, because no "
         "backward had reached them.",
-        [idle(ineffective_calls.EmptyParameterGroup, optimizer="o")],
+        [idle(EmptyParameterGroup, optimizer="o")],
     ),
     "empty-parameter-group": Case(
-        idle(ineffective_calls.EmptyParameterGroup, optimizer="o", group=1, groups=2),
+        idle(EmptyParameterGroup, optimizer="o", group=1, groups=2),
         "info",
         "Group 1 of 2 in o, which steps at train.py:7, is empty: no parameter matched, so its "
         "options apply to nothing.",
-        [idle(ineffective_calls.RecreatedObject, name="o")],
+        [idle(RecreatedOptimizer, name="o")],
     ),
     "weight-decay-on-norms": Case(
-        idle(
-            ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)
-        ),
+        idle(DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)),
         "info",
         "Group 1 of 2 in o, which steps at train.py:7, applies weight decay of 0.1 to "
         "body.weight. Another group exempts biases and norms from weight decay.",
         [
-            idle(ineffective_calls.DecayedNorms, optimizer="o", group=1, groups=2),
-            idle(ineffective_calls.EmptyParameterGroup, optimizer="o"),
+            idle(DecayedNorms, optimizer="o", group=1, groups=2),
+            idle(EmptyParameterGroup, optimizer="o"),
         ],
     ),
     "parameter-in-two-optimizers": Case(
-        idle(ineffective_calls.SharedParameters, optimizer="o", other="p", nodes=(0,)),
+        idle(SharedParameters, optimizer="o", other="p", nodes=(0,)),
         "info",
         "o, which steps at train.py:7, and p both hold body.weight, and both steps change these "
         "values.",
         [
-            idle(ineffective_calls.SharedParameters, optimizer="o", other="p"),
-            idle(ineffective_calls.DecayedNorms, optimizer="o", nodes=(0,)),
+            idle(SharedParameters, optimizer="o", other="p"),
+            idle(DecayedNorms, optimizer="o", nodes=(0,)),
         ],
     ),
     "zero-learning-rate": Case(
-        idle(ineffective_calls.ZeroLearningRate, optimizer="o", count=4),
+        idle(ZeroLearningRate, optimizer="o", count=4),
         "warning",
         "o stepped at train.py:7 with a learning rate of 0, in each of 4 steps, which change "
         "nothing.",
-        [idle(ineffective_calls.RecreatedObject, name="o", count=4)],
+        [idle(RecreatedOptimizer, name="o", count=4)],
     ),
     "epsilon-underflow (of an optimizer)": Case(
-        idle(ineffective_calls.VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
+        idle(VanishedEpsilon, optimizer="o", epsilon=1e-8, nodes=(0,)),
         "warning",
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
-        [idle(ineffective_calls.ZeroLearningRate, optimizer="o")],
+        [idle(ZeroLearningRate, optimizer="o")],
     ),
     "scheduler-out-of-step (no steps)": Case(
-        idle(ineffective_calls.UnusedScheduler, scheduler="s", count=4),
+        idle(UnusedScheduler, scheduler="s", count=4),
         "warning",
         "s stepped 4 times at train.py:7, but its optimizer never stepped, so its rates have no "
         "effect.",
-        [idle(ineffective_calls.CallPerSample, module="Net")],
+        [idle(CallPerSample, module="Net")],
     ),
     "extreme-clip-norm": Case(
-        idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=0.02),
+        idle(ExtremeClipNorm, function="clip_grad_norm_", count=6, share=0.02),
         "info",
         "clip_grad_norm_() at train.py:7 scaled each of 6 gradients to the norm of the bound, "
         "0.02 of the gradient's own norm (median).",
-        [idle(ineffective_calls.CallPerSample, module="Net")],
+        [idle(CallPerSample, module="Net")],
     ),
     "called-for-each-sample": Case(
-        idle(ineffective_calls.CallPerSample, module="Net", count=32),
+        idle(CallPerSample, module="Net", count=32),
         "info",
         "Net ran 32 times at train.py:7, each time on a different slice of the same tensor: one "
         "call on the whole tensor does the same work in less time.",
-        [idle(ineffective_calls.ExtremeClipNorm, function="clip_grad_norm_", count=6, share=200.0)],
+        [idle(ExtremeClipNorm, function="clip_grad_norm_", count=6, share=200.0)],
     ),
     "repeated-batch": Case(
         told(event(RepeatedBatch, what="workers", count=4, among=8, workers=2)),
         "warning",
         "4 of 8 batches of the DataLoader at train.py:7 are equal to a batch that another of its "
         "2 workers had just returned.",
-        [idle(ineffective_calls.CallPerSample, module="Net")],
+        [idle(CallPerSample, module="Net")],
     ),
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from graphviz_torch.graph.events import GraphBreak, Recompilation, SkippedFunction
+from graphviz_torch.findings.rules.meaning.compiled import Recompilation, SkippedFunction
+from graphviz_torch.graph.events import GraphBreak
 from tests.findings.by_hand.graphs import Case, event, told
 
 SIZE = "tensor 'x' size mismatch at index 0. expected 4, actual 3"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from graphviz_torch.findings.rules.meaning.targets import LossTarget
 from graphviz_torch.graph import Graph, Operand, TensorMeta
-from graphviz_torch.graph.events import LossTarget
 from tests.findings.by_hand.graphs import Case, event, told
 
 Y = Operand("y", TensorMeta((8,), "int64", "cpu"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from graphviz_torch.findings.rules.meaning.weights import SymmetricRows, UnchangedParameters
 from graphviz_torch.graph import Graph
-from graphviz_torch.graph.events import SymmetricRows, UnchangedParameters
 from tests.findings.by_hand.graphs import Case, event, made, model, parameter, stats, told
 
 

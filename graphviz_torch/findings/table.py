@@ -1,0 +1,124 @@
+"""The table of all rules. Findings of equal severity are sorted in the order of `FILES`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib import import_module
+
+from ..graph import Finding, Graph
+from .graph_reading import Reading
+from .rule import FINDERS, INDICES, RULES, Reads, Rule, sort_rules
+
+# The files of `rules/`.
+FILES = (
+    "devices",
+    "cuts",
+    "leaves",
+    "failures",
+    "training",
+    "clipping",
+    "lost",
+    "meaning.roles",
+    "paths",
+    "terms",
+    "freezing",
+    "losses",
+    "custom_functions",
+    "wrong_gradients",
+    "means",
+    "overwritten",
+    "modes",
+    "signs",
+    "unchanging",
+    "initial_loss",
+    "unused_names",
+    "same_operands",
+    "references",
+    "derivatives",
+    "meaning.views",
+    "meaning.normalization",
+    "meaning.batch_as_time",
+    "meaning.weights",
+    "meaning.targets",
+    "meaning.arguments",
+    "meaning.computations",
+    "meaning.calls",
+    "meaning.layers",
+    "meaning.tokens",
+    "meaning.results",
+    "meaning.schedulers",
+    "meaning.optimizers",
+    "meaning.compiled",
+    "meaning.arithmetic",
+    "silence",
+    "gradient_depth",
+    "values",
+    "transfers",
+    "synchronizations",
+    "most_memory",
+    "memory",
+    "ranks.averages",
+    "ranks.collectives",
+    "ranks.in_place",
+    "ranks.steps_and_ranks",
+    "ranks.replicas",
+    "weight_averages",
+    "watched",
+    "perturbed",
+)
+
+sort_rules([import_module(f".rules.{file}", __package__).__name__ for file in FILES])
+
+
+class Rules(tuple[Rule, ...]):
+    """A tuple of rules that prints as a table."""
+
+    def by_id(self, id: str) -> Rule:
+        """Return the rule with an id.
+
+        Raises:
+            ValueError: if no rule has this id; the message names the most similar id.
+
+        >>> rules().by_id("cut-gradent")
+        Traceback (most recent call last):
+        ValueError: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?
+        """
+        for rule in self:
+            if rule.id == id:
+                return rule
+        from difflib import get_close_matches  # imported here because the import is slow
+
+        near = get_close_matches(id, [rule.id for rule in self], 1)
+        hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all rules."
+        raise ValueError(f"There is no rule {id!r}. {hint}")
+
+    def __str__(self) -> str:
+        width = max((len(rule.id) for rule in self), default=0)
+        return "\n".join(f"{rule.severity:<8}{rule.id:<{width}}  {rule.summary}" for rule in self)
+
+    __repr__ = __str__
+
+
+def rules() -> Rules:
+    """Return all rules: those of `find`, `watch`, `experiment` and `rehearse`.
+
+    >>> rules().by_id("cut-gradient").severity
+    'error'
+    """
+    return Rules(RULES)
+
+
+def rules_called() -> int:
+    """Return the number of rules that `find` runs."""
+    return sum("find" in rule.sources for rule in RULES)
+
+
+def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
+    """Yield the findings of all rules that read this kind of subject, in the order of the table."""
+    kinds = subject.kinds if isinstance(subject, Reading) else ()
+    by_kind = INDICES.get(reads, {})
+    for index in sorted({i for kind in (None, *kinds) for i in by_kind.get(kind, ())}):
+        finder = FINDERS[index]
+        for found in finder.function(subject):
+            yield replace(found, rule=finder.id)
