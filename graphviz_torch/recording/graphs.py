@@ -1,8 +1,8 @@
 """Build the graphs of a recording from plain values, when a step or the block is over.
 
 1. A `Backward` and the columns of all listeners, such as one value per node, become a `Graph`.
-2. The listeners see all graphs. The values that belong to no single node, and the rows about
-   modules, are then set in one step.
+2. The listeners see all graphs, and the queries read the new rows of the log. The values that
+   belong to no single node, and the rows about modules, are then set in one step.
 3. Compiled regions are replaced by the operations inside them.
 """
 
@@ -40,6 +40,7 @@ def graphs_of(
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for method in _methods(listeners, "on_graphs_built"):
         program.remarks.attempt(method, backwards, graphs)
+    program.log.on_graphs_built()
     graphs = _complete_graphs(graphs, backwards, program, listeners)
     if program.options.compiled != "closed":
         for i, backward in enumerate(backwards):

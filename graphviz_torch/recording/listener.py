@@ -24,6 +24,9 @@ A listener implements the callbacks of the events that it needs:
     on_release                   references to live nodes must be dropped (None)
     on_program_end               the program has ended without an exception (None)
 
+A question that plain values can answer, such as whether gradients are cleared, is a query over the
+log (program/log.py). A listener then only appends rows to the log.
+
 A listener changes no value and no mode of the program, keeps no tensor alive, and uses no other
 listener. Data that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An
 exception in a callback becomes a "not recorded" note, and does not propagate into the program.

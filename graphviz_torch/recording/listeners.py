@@ -1,4 +1,4 @@
-"""List the listeners of a recording, in the order in which they receive events.
+"""List the listeners of a recording, in the order in which they receive events, and the queries.
 
 With `gradients="finite"` the listeners that observe every call are left out. Arguments, losses,
 gradient lifetimes, weight norms and retained graphs are then not recorded.
@@ -15,7 +15,6 @@ from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.context import ContextTensors
-from .events.gradient_life import GradientLife
 from .events.ignored_results import IgnoredResults
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.means import MaskedMeans
@@ -40,14 +39,24 @@ from .modules.forwards import Forwards
 from .modules.train_modes import TrainModes
 from .modules.updates import Updates
 from .modules.weights import Weights
+from .program.log import Query
+from .queries.accumulation import Accumulation
+from .queries.gradient_life import ClearedGradients, Clips, MixedGradients
+from .queries.optimizers import (
+    LostStates,
+    OptimizerSteps,
+    StepsWithoutGradients,
+    ZeroLearningRates,
+)
+from .queries.repeated_batches import RepeatedBatches
 from .saved_tensors import Reruns, SavedTensors
-from .steps.accumulation import Accumulation
 from .steps.batches import Batches
-from .steps.gradients import ClearedGradients, ClipBounds
+from .steps.gradient_reads import GradientReads
+from .steps.gradients import ClipBounds, StaleGradients
 from .steps.history import GraphHistory
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
-from .steps.optimizer_steps import OptimizerSteps
 from .steps.progress import Progress
+from .steps.steps import Steps
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
 from .values.data_views import DataViews
@@ -58,8 +67,6 @@ from .values.small import SmallResults
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     NonfiniteValues,
-    GradientLife,
-    OptimizerSteps,
     EarlySchedulers,
     EvalModes,
     TrainModes,
@@ -69,6 +76,8 @@ LISTENERS: tuple[type[Listener], ...] = (
     PairedTensors,
     DropoutAndRetainedGraphs,
     OptimizerCalls,
+    Steps,  # after the listener that appends the row of a new optimizer
+    GradientReads,
     Targets,
     MaskedMeans,
     TokenUses,
@@ -81,14 +90,13 @@ LISTENERS: tuple[type[Listener], ...] = (
     AverageBuffers,
     RedrawnDropouts,
     Batches,
-    Accumulation,
     ClipBounds,
     SampleCalls,
     FiniteResults,
     CallArguments,
     Cuts,
     Failures,
-    ClearedGradients,
+    StaleGradients,
     SavedTensors,
     Reruns,
     Gradients,
@@ -110,4 +118,17 @@ LISTENERS: tuple[type[Listener], ...] = (
     UntrackedCalls,
     SkippedFunctions,
     FirstCall,
+)
+
+# Each row of the log is read in this order.
+QUERIES: tuple[type[Query], ...] = (
+    OptimizerSteps,
+    ZeroLearningRates,
+    StepsWithoutGradients,
+    LostStates,
+    ClearedGradients,
+    MixedGradients,
+    Clips,
+    RepeatedBatches,
+    Accumulation,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -15,6 +16,7 @@ from ..internals.probes import run_unobserved
 from ..internals.tensors.memory import has_memory
 
 _MAX_OPTIMIZERS = 64  # number of records that are kept
+_numbers = count(1)
 
 
 class OptimizerRecord:
@@ -25,6 +27,7 @@ class OptimizerRecord:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
+        self.number = next(_numbers)  # identifies the optimizer in rows of the log
         self.ref = weakref.ref(optimizer)
         self.kind = type(optimizer).__name__
         self.steps = 0  # number of steps, including the running step

@@ -15,7 +15,8 @@ from ..graph import Event, Operand
 from ..internals.frames import CodePosition
 from .backward import Backward
 from .program import Program
-from .program.events import EventRecord, NodeLine, TensorRecord, UserLine
+from .program.code import codes, find_method_call
+from .program.events import EventRecord, MethodCall, NodeLine, TensorRecord, UserLine
 from .program.source_lines import sources
 
 
@@ -32,6 +33,7 @@ class Resolver:
         self, backward: Backward, program: Program, line: Callable[[CodePosition | None], str]
     ) -> None:
         self.backward = backward
+        self._program = program
         self.line = line
         self.source = sources(line)  # formats the lines of a call in a library and of its caller
         # Returns the line that created a node, given the node's sequence number.
@@ -68,8 +70,8 @@ class Resolver:
     def value(self, noted: Any) -> Any:
         """Return the final value of a record or placeholder, or of each one in nested tuples.
 
-        A `TensorRecord` becomes an `Operand`; a `NodeLine` and a `UserLine` become text. Other
-        values are returned unchanged.
+        A `TensorRecord` becomes an `Operand`; a `NodeLine`, a `UserLine` and a `MethodCall` become
+        text. Other values are returned unchanged.
         """
         if type(noted) is tuple:
             return tuple([self.value(part) for part in noted])
@@ -77,6 +79,9 @@ class Resolver:
             return self.line_of_node(noted.number)
         if isinstance(noted, UserLine):
             return self.line(noted.place)
+        if isinstance(noted, MethodCall):
+            every = codes(self._program, more=noted.around)
+            return self.line(find_method_call(every, noted.method, noted.owner))
         if isinstance(noted, TensorRecord):
             if noted.number is None:
                 return Operand(noted.label, noted.tensor, "", self.leaf(noted.leaf))

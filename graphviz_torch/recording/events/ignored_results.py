@@ -20,7 +20,7 @@ from ...internals.hooks.calls import Called
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
-from .code import codes
+from ..program.code import codes
 
 _MAX_SOURCE = 1 << 20  # characters of a file that is parsed
 # Methods that return a new tensor and are often taken for methods that change the tensor.

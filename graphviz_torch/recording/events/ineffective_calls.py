@@ -28,7 +28,7 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
 from ..program import Program
-from .code import codes, find_method_call
+from ..program.code import codes, find_method_call
 
 _MAX_LINES = 64  # maximum number of observed lines that call backward
 _MAX_GRAPHS = 4  # maximum number of retained graphs per line to compare with later backwards

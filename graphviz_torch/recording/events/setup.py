@@ -32,9 +32,9 @@ from ..backward import Backward
 from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
 from ..live import leaves_of
 from ..program import Program
+from ..program.code import codes, find_assignment, find_method_call
 from ..program.events import Events
 from ..program.source_lines import last_assignment, source_text
-from .code import codes, find_assignment, find_method_call
 
 # Misspellings of `requires_grad`, and Keras's name `trainable`.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")

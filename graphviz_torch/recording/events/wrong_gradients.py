@@ -31,8 +31,8 @@ from ...internals.tensors.metadata import is_custom
 from ...tracing.nodes import grad_fn_of
 from ..listener import BackwardEnded, Listener, Watches
 from ..program import Program
+from ..program.code import find_method_call
 from ..program.events import UserLine
-from .code import find_method_call
 
 _MAX_ELEMENTS = 1 << 20  # number of elements of the inputs, and of the saved tensors
 _MAX_CLASSES = 256

@@ -44,10 +44,10 @@ from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
-from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener, Resumed
 from ..program import Program
 from ..program.call_lines import Lines, first_difference, own_line
+from ..program.code import codes, find_method_call
 from ..program.events import UserLine
 
 _MAX_PENDING, _MAX_LINES = 64, 256

@@ -22,10 +22,10 @@ from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import tensors
-from ..events.code import codes
 from ..listener import Listener
 from ..program import Program
 from ..program.call_lines import Lines, own_line
+from ..program.code import codes
 from ..program.events import UserLine
 
 _MAX_STACKS = 16  # maximum number of call stacks to keep for a module

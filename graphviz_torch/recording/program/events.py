@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
@@ -100,6 +101,14 @@ class UserLine(NamedTuple):
     place: CodePosition | None  # None becomes ""
 
 
+class MethodCall(NamedTuple):
+    """A placeholder that becomes the text of the only line that calls a method; "" if unknown."""
+
+    method: str
+    owner: str = ""  # name of the variable whose method is called; "" for any variable
+    around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
+
+
 @dataclass(slots=True)
 class EventRecord:
     """An event (a fact that a rule may report) with its latest values and number of occurrences."""
@@ -156,7 +165,7 @@ class Events:
                 the event happens now.
             latest: values of fields that may differ between occurrences. The values of the latest
                 occurrence are kept. In the finished event, a `TensorRecord` becomes an `Operand`,
-                and a `NodeLine` or `UserLine` becomes text.
+                and a `NodeLine`, `UserLine` or `MethodCall` becomes text.
         """
         record = self._records.get((event, place))
         if record is None:

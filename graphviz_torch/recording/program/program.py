@@ -34,6 +34,7 @@ from ...tracing.names import caller_names, with_outer
 from .call_stack import CallStack
 from .events import Events, RecordingNotes
 from .in_place import Changes
+from .log import Log
 from .optimizers import Scaling, StepLog
 from .parameters import ParameterTable
 from .source_lines import Origins, Source, lines, sources
@@ -98,7 +99,8 @@ class Program:
         changes          in-place changes
         scaling          the loss scale
         tracker          later uses of tensors
-        events           facts that belong to no node, which listeners add
+        log              rows about the run, which listeners append and queries read
+        events           facts that belong to no node, which listeners and queries add
 
     Args:
         model: the root of the paths. If None, the first called module is the root.
@@ -120,6 +122,7 @@ class Program:
         self.tracker = Tracker()
         self.events = Events()
         self.remarks = RecordingNotes()
+        self.log = Log(self.events, self.remarks)
         self.switches = GradModeSwitches()
         self.cuts = 0  # number of cuts so far
         # Sequence numbers of the nodes that computed the operands of the latest cuts.
@@ -177,6 +180,7 @@ class Program:
 
     def on_step_end(self, event: None) -> None:
         """Forget modules and events at the end of a training step, and lines of old nodes."""
+        self.log.read()
         self.stack.on_release(None)
         self.step += 1
         self.remarks.begin_step()

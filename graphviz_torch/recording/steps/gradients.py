@@ -105,7 +105,7 @@ class _GradientSample:
         return storage_ref(gradient), number, self.version
 
 
-class ClearedGradients(Listener):
+class StaleGradients(Listener):
     """Listener that reports an optimizer that uses the gradients of an earlier step again."""
 
     def __init__(self, program: Program) -> None:

@@ -24,10 +24,10 @@ from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.tensors.heap import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import collect_nodes
-from ..events.code import codes, find_method_call
 from ..listener import BackwardBegan, Listener, StepValues
 from ..live import LiveGraph
 from ..program import Program
+from ..program.code import codes, find_method_call
 from ..resolver import Resolver
 
 Numbers = Mapping[GradFn, int]  # sequence numbers of live nodes

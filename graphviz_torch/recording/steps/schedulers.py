@@ -27,8 +27,8 @@ from ...findings.rules.meaning.schedulers import (
     UnusedScheduler,
 )
 from ...internals.frames import CodePosition
-from ..events.code import codes, find_method_call, find_variable, owners_of_method
 from ..program import Program
+from ..program.code import codes, find_method_call, find_variable, owners_of_method
 from ..program.events import Events
 
 _MAX_ITEMS = 16  # number of items of a list that are searched

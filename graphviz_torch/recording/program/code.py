@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType
 
 from ...internals.frames import OWN, CodePosition
-from ..program import Program
+from .program import Program
 
 
 def codes(

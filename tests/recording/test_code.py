@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 import pytest
 
 from graphviz_torch.internals.frames import CodePosition
-from graphviz_torch.recording.events.code import find_assignment, find_method_call, is_made_by_call
+from graphviz_torch.recording.program.code import find_assignment, find_method_call, is_made_by_call
 
 
 def here() -> FrameType:

@@ -1,0 +1,145 @@
+"""Rows of the log: plain values that describe what the program did.
+
+A row keeps nothing alive: a tensor is the id() that it had, and a source line is a `CodePosition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ...internals.frames import CodePosition
+from .events import MethodCall
+
+Hashes = dict[str, int]  # path of a tensor in a batch -> hash of its values
+
+
+class BackwardRow(NamedTuple):
+    """A backward that added to gradients, and did not raise."""
+
+    place: CodePosition | None  # the line that called backward
+    roots: tuple[int, ...] = ()  # sequence numbers of the roots
+    leaves: frozenset[int] = frozenset()  # the leaves that it reached
+    reached: frozenset[int] = frozenset()  # those of `leaves` that are parameters of a module
+    new: frozenset[int] = frozenset()  # those of `reached` that no earlier row contains
+    shards: frozenset[int] = frozenset()  # parameters with a gradient that the graph does not show
+    is_scaled: bool = False  # True if a GradScaler multiplied the loss
+
+
+class OptimizerRow(NamedTuple):
+    """An optimizer that is about to step for the first time."""
+
+    optimizer: int
+    scheduler: str = ""  # the program's name for its only scheduler; "" for none and for several
+    scheduled: MethodCall | None = None  # the call of the scheduler's `step`
+
+
+class StepRow(NamedTuple):
+    """An optimizer that is about to step."""
+
+    optimizer: int  # identifies the optimizer
+    name: str  # the program's name for the optimizer
+    place: CodePosition | None
+    steps: int = 1  # number of steps of the optimizer, including this one
+    parameters: frozenset[int] = frozenset()
+    # True if the parameters are flat copies of the model's, so that any gradient may be used.
+    has_copies: bool = False
+    foreign: int = 0  # number of its parameters that are not in the model
+    groups: tuple[GroupRow, ...] = ()
+    maximizes: bool = False  # True for an optimizer with maximize=True
+    reads_gradients: bool = False  # True if the program has read gradients in this training step
+    has_closure: bool = False  # True if a closure computes the gradients during the step
+    has_gradients: bool = True  # True if any parameter has a gradient before the step
+    learning: tuple[int, ...] = ()  # parameters that require a gradient, if none has a gradient
+    first: int = 0  # number of the first parameter; equal for two optimizers that share it
+    has_state: bool = False  # True if the optimizer has state, such as averages, before the step
+
+    @property
+    def used(self) -> frozenset[int] | None:
+        """Return the parameters whose gradients the step uses; None if unknown."""
+        return None if self.has_copies else self.parameters
+
+
+class GroupRow(NamedTuple):
+    """A parameter group of an optimizer."""
+
+    size: int  # number of parameters
+    rate: float | None  # learning rate; None if it is unknown
+
+
+class StepEndRow(NamedTuple):
+    """An optimizer that has stepped."""
+
+    first: int = 0  # as in the `StepRow`
+    has_state: bool = False  # True if the optimizer has had state after any of its steps
+
+
+class ClearRow(NamedTuple):
+    """Gradients that the program has set to None or zero."""
+
+    parameters: frozenset[int]
+    place: CodePosition | None
+    by_optimizer: bool = False  # True if `zero_grad` of an optimizer cleared them
+    steps: int = 0  # number of optimizer steps before
+
+
+class GradientReadRow(NamedTuple):
+    """A gradient that code other than PyTorch's read or replaced."""
+
+    parameter: int
+    # True if this counts as a use. A read by a library does not, because the library may then clear
+    # the gradient in place.
+    is_use: bool = True
+
+
+class UnscaleRow(NamedTuple):
+    """A GradScaler has divided the gradients by the loss scale."""
+
+
+class ClipRow(NamedTuple):
+    """A function that clips gradients has read the gradient of one parameter."""
+
+    parameter: int
+    function: str  # "clip_grad_norm_"
+    place: CodePosition | None
+    storage: int | None = None  # storage id of the gradient; None without a gradient
+    backwards: int = 0  # number of backwards in this training step before the call
+
+
+class AverageRow(NamedTuple):
+    """A collective that adds or averages tensors over ranks."""
+
+    storages: frozenset[int]  # storage ids of the tensors
+
+
+class BatchRow(NamedTuple):
+    """A batch that a DataLoader has returned."""
+
+    loader: int  # identifies the loader; equal in all passes over its data
+    number: int  # index of the batch in this pass over the data
+    hashes: Hashes
+    place: CodePosition | None = None  # the line that requested the batch
+    left: int = 0  # number of batches left in this pass; 0 if unknown
+    workers: int = 0  # number of worker processes
+    is_stream: bool = False  # True if the data set is an IterableDataset
+    shuffles: bool = False  # True if each pass over the data has another order
+    settings: Mapping[str, Any] = {}  # attributes of the data set, see `BatchCame`
+
+
+class ResumeRow(NamedTuple):
+    """The recording continues after a pause, in which anything may have happened."""
+
+
+Row = (
+    BackwardRow
+    | OptimizerRow
+    | StepRow
+    | StepEndRow
+    | ClearRow
+    | GradientReadRow
+    | UnscaleRow
+    | ClipRow
+    | AverageRow
+    | BatchRow
+    | ResumeRow
+)

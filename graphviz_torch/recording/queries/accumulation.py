@@ -1,0 +1,73 @@
+"""Count the backwards whose gradients each optimizer step uses.
+
+With gradient accumulation, an epoch may end with too few batches for a full step. Their gradients
+are then added to those of the next epoch, or are divided by the number of batches in a full step.
+Rules also check whether the loss of each batch is divided by the number of batches.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from ...findings.rules.training import UnevenAccumulation
+from ...graph.events import AccumulatedBackwards
+from ...internals.frames import CodePosition
+from ..program.events import UserLine
+from ..program.log import Found, Query
+from ..program.rows import BackwardRow, ResumeRow, Row, StepRow
+
+_MIN_STEPS = 2  # a number of backwards is the usual one if at least this many steps had it
+_MAX_LINES = 64  # number of observed pairs of lines that call backward and step
+
+
+class Accumulation(Query):
+    """Find optimizer steps that use the gradients of several backwards of one line.
+
+    Such a step is an `AccumulatedBackwards`. If other steps had another number of backwards, it is
+    an `UnevenAccumulation`.
+    """
+
+    def __init__(self) -> None:
+        # Line that calls backward -> number of backwards since the last optimizer step.
+        self._running: Counter[CodePosition | None] = Counter()
+        # Line that called the last backward -> sequence numbers of the backward's roots.
+        self._roots: dict[CodePosition | None, tuple[int, ...]] = {}
+        # (line that calls backward, line that steps) -> number of backwards -> number of steps
+        # with this number of backwards
+        self._steps: dict[tuple[CodePosition | None, CodePosition | None], Counter[int]] = {}
+
+    def read(self, row: Row) -> Iterator[Found]:
+        match row:
+            case BackwardRow():
+                self._roots = {row.place: row.roots}
+                self._running[row.place] += 1
+            case StepRow():
+                for line, count in self._running.items():
+                    yield from self._count(row, line, count)
+                self._running.clear()
+            case ResumeRow():
+                self._running.clear()
+
+    def _count(self, step: StepRow, line: CodePosition | None, count: int) -> Iterator[Found]:
+        """Count a step, and compare its number of backwards with those of most other steps.
+
+        Args:
+            step: the step.
+            line: the line that called backward.
+            count: number of these backwards since the last step.
+        """
+        stepped = UserLine(step.place)
+        counts = self._steps.setdefault((line, step.place), Counter())
+        counts[count] += 1
+        (usual, steps), *others = counts.most_common()
+        if others:
+            if usual > 1 and steps >= _MIN_STEPS and count != usual and len(others) == 1:
+                uneven = UnevenAccumulation(usual=usual, backwards=count)
+                yield Found(uneven, line, latest={"count": counts[count], "stepped": stepped})
+        elif count > 1 and steps >= _MIN_STEPS and not step.reads_gradients:
+            found = AccumulatedBackwards(backwards=count)
+            roots = self._roots.get(line, ())
+            yield Found(found, line, roots, latest={"steps": steps, "stepped": stepped})
+        while len(self._steps) > _MAX_LINES:
+            del self._steps[next(iter(self._steps))]

@@ -1,0 +1,105 @@
+"""Find batches that a DataLoader returned before, from hashes of their tensors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
+from ..program.events import MethodCall
+from ..program.log import Found, Query
+from ..program.rows import BatchRow, Hashes, ResumeRow, Row, StepEndRow
+
+_MIN_REPEATS = 2  # fewer repeated batches are not reported
+_MIN_EQUAL = 4  # a pass is reported if this many consecutive batches repeat the previous pass
+_MAX_KEPT = 256  # number of batches of a pass with which the next pass is compared
+_MIN_PASSES = 3  # a loader is reported if this many consecutive passes read only the same batch
+_MAX_LOADERS = 16
+
+
+@dataclass(slots=True)
+class _Pass:
+    """The current pass of a DataLoader over its data set."""
+
+    first: Hashes  # hashes of the first batch
+    others: deque[Hashes]  # the latest batches, one for each of the other workers
+    count: int = 0  # number of batches so far
+    again: int = 0  # number of batches that are equal to one of `others`
+    same: int = 1  # number of consecutive passes whose only batch was equal to `first`
+    kept: list[Hashes] = field(default_factory=list)  # hashes of the first batches of this pass
+    before: list[Hashes] = field(default_factory=list)  # `kept` of the previous pass
+    # Number of consecutive batches that repeat the previous pass; carried over to the next pass.
+    equal: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)  # `BatchRow.settings` at the start
+
+
+class RepeatedBatches(Query):
+    """Find batches equal to earlier ones, and workers with an old copy of the data set."""
+
+    def __init__(self) -> None:
+        self._passes: dict[int, _Pass] = {}  # by `BatchRow.loader`
+        self._stepped = False  # True if an optimizer stepped since the last batch
+
+    def read(self, row: Row) -> Iterator[Found]:
+        match row:
+            case BatchRow():
+                yield from self._on_batch(row)
+            case StepEndRow():
+                self._stepped = True
+            case ResumeRow():  # batches during the pause were not observed
+                self._passes.clear()
+
+    def _on_batch(self, row: BatchRow) -> Iterator[Found]:
+        now = self._pass_of(row)
+        now.settings = now.settings or row.settings
+        changed = [n for n, v in row.settings.items() if now.settings.get(n, v) != v]
+        if changed:
+            stale = RepeatedBatch(what="persistent", workers=row.workers, attribute=changed[0])
+            yield Found(stale, row.place)
+        now.count += 1
+        now.again += any(not row.hashes.items().isdisjoint(other.items()) for other in now.others)
+        now.others.append(row.hashes)
+        repeats = row.shuffles and now.count <= len(now.before)
+        repeats = repeats and bool(row.hashes) and row.hashes == now.before[now.count - 1]
+        now.equal = now.equal + 1 if repeats else 0
+        if len(now.kept) < _MAX_KEPT:
+            now.kept.append(row.hashes)
+        if now.again >= _MIN_REPEATS:
+            yield _repeated(row, now.again, now.count)
+        elif now.equal >= _MIN_EQUAL and row.left == 0:
+            latest = {"count": now.equal, "seeded": MethodCall("manual_seed")}
+            yield Found(RepeatedBatch(what="pass"), row.place, latest=latest)
+        elif now.same >= _MIN_PASSES and row.number == 0 and row.left and len(self._passes) == 1:
+            yield _repeated(row, now.same)
+
+    def _pass_of(self, row: BatchRow) -> _Pass:
+        """Return the pass that a batch belongs to. The first batch begins a new pass."""
+        stepped, self._stepped = self._stepped, False
+        before = self._passes.get(row.loader)
+        if before is not None and row.number:
+            return before
+        others = deque[Hashes](maxlen=max(1, row.workers - 1))
+        now = self._passes[row.loader] = _Pass(row.hashes, others)
+        while len(self._passes) > _MAX_LOADERS:
+            del self._passes[next(iter(self._passes))]
+        if before is not None:
+            now.before, now.equal, now.settings = before.kept, before.equal, before.settings
+            if before.count == 1 and stepped and row.hashes == before.first:
+                now.same = before.same + bool(row.hashes)
+        return now
+
+
+def _repeated(row: BatchRow, count: int, among: int = 0) -> Found:
+    """Return the event for repeated batches.
+
+    Args:
+        row: the latest of these batches.
+        count: number of repeated batches, or of passes that read only the same batch.
+        among: number of batches in the pass; 0 for passes of one batch.
+    """
+    what: RepeatKind = "first" if not among else "stream" if row.is_stream else "workers"
+    what = "twice" if among and row.workers < 2 else what
+    latest = {"count": count, "among": among}
+    return Found(RepeatedBatch(what=what, workers=row.workers), row.place, latest=latest)

@@ -1,0 +1,121 @@
+"""Append rows to the log when gradients are read, clipped, unscaled, cleared or averaged.
+
+Reads of `.grad` by PyTorch's optimizers, clipping functions and GradScaler are recognized by their
+source files.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from types import FrameType
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer
+
+from ...internals.frames import LIBRARY, OWN, TORCH, clipping_function, code_owner
+from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
+from ...internals.hooks.calls import Called
+from ...internals.hooks.collectives.watch import CollectiveIssued
+from ...internals.hooks.optimizers import Stepping
+from ...internals.hooks.zero_grad import GradientsCleared, ZeroGradWatch
+from ...internals.tensors.memory import storage_id
+from ..listener import BackwardEnded, Listener, Resumed, Watches
+from ..program import Program
+from ..program.rows import AverageRow, ClearRow, ClipRow, GradientReadRow, UnscaleRow
+
+_CLIPPING = inspect.getfile(clip_grad)
+_OPTIMIZER = inspect.getfile(Optimizer)
+_CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
+_AVERAGES = ("all_reduce", "reduce_scatter", "reduce")  # collectives
+
+
+class GradientReads(Listener):
+    """Listener that appends rows of reads, clips and clears of gradients."""
+
+    needs = ("every_call",)
+    functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
+    watches: ClassVar[Watches] = {"on_gradients_cleared": ZeroGradWatch}
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._fresh: set[int] = set()  # id() of parameters with an unused gradient
+
+    def on_backward_end(self, event: BackwardEnded) -> None:
+        if event.backward.call.accumulates and not event.backward.failed:
+            self._fresh |= event.backward.reached & self.program.table.every()
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        used = self.program.steps.parameters(event.optimizer)
+        self._fresh = set() if used is None else self._fresh - used
+
+    def on_resume(self, event: Resumed) -> None:
+        self._fresh = set()
+
+    def on_call_end(self, event: Called) -> None:
+        func, args, _, result, frame, _, _ = event
+        steps = self.program.steps
+        if steps.running and steps.is_own_call(frame):
+            return
+        if func is UNSCALE:  # called by the program or by `scaler.step`
+            self.program.log.append(UnscaleRow())
+        elif func == READ_GRAD:
+            self._on_read(args[0], result, frame)
+        elif id(args[0]) in self._fresh:  # an assignment to `.grad`
+            owner = code_owner(frame.f_code.co_filename)
+            # A library such as ZeRO uses a gradient before it sets the gradient to None.
+            if args[1] is None and owner != LIBRARY:
+                self._on_clear({id(args[0])}, frame, frame.f_code.co_filename == _OPTIMIZER)
+            else:
+                self.program.log.append(GradientReadRow(id(args[0])))
+
+    def on_gradients_cleared(self, event: GradientsCleared) -> None:
+        if self._fresh and not self.program.steps.is_own_call(event.frame):
+            cleared = {id(p) for _, p in self.program.parameters() if p.grad is None}
+            self._on_clear(self._fresh & cleared, event.frame, event.by_optimizer)
+
+    def on_collective(self, event: CollectiveIssued) -> None:
+        if event.kind in _AVERAGES and self.program.is_here():
+            self.program.log.append(AverageRow(frozenset(map(storage_id, event.given))))
+
+    def _on_read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
+        """Append a row if a read of `parameter.grad` uses, clips or clears the gradient."""
+        code, key = frame.f_code, id(parameter)
+        owner = code_owner(code.co_filename)
+        if code.co_filename == _CLIPPING:
+            if _max_norm(frame) < math.inf:  # else the call only computes the norm
+                self._on_clip(key, gradient, frame)
+        elif key not in self._fresh:
+            # The program may read a gradient of another tensor, such as an input.
+            if gradient is not None and owner == OWN and parameter.is_leaf:
+                self.program.log.append(GradientReadRow(key))
+        elif code.co_name == "zero_grad" and code.co_filename in _CLEARING:
+            # `zero_grad` is about to set the gradient to None or zeros.
+            self._on_clear({key}, frame, code.co_filename == _OPTIMIZER)
+        elif owner in (OWN, LIBRARY):
+            self.program.log.append(GradientReadRow(key, is_use=owner == OWN))
+
+    def _on_clip(self, key: int, gradient: Tensor | None, frame: FrameType) -> None:
+        storage = None if gradient is None else storage_id(gradient)
+        function, place = clipping_function(frame), self.program.place(frame)
+        backwards = self.events.backwards
+        self.program.log.append(ClipRow(key, function, place, storage, backwards))
+
+    def _on_clear(self, parameters: set[int], frame: FrameType, by_optimizer: bool) -> None:
+        if parameters:
+            self._fresh -= parameters
+            steps, place = self.program.steps.count, self.program.place(frame)
+            row = ClearRow(frozenset(parameters), place, by_optimizer, steps)
+            self.program.log.append(row)
+
+
+def _max_norm(frame: FrameType | None) -> float:
+    """Return the `max_norm` that the running clip_grad_norm_ was called with; 0 if unknown."""
+    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
+        if "max_norm" in frame.f_locals:
+            return float(frame.f_locals["max_norm"])
+        frame = frame.f_back
+    return 0.0

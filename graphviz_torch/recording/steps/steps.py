@@ -1,0 +1,145 @@
+"""Append rows of backwards and optimizer steps to the log.
+
+This listener also runs with gradients="finite", because an optimizer step shows that the program
+trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ...findings.rules.training import DiscardedGradients
+from ...graph.events import GradientClearing
+from ...internals.frames import user_frame
+from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
+from ...internals.tensors.weak import Ref
+from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
+from ..live import roots_of
+from ..program import Program
+from ..program.rows import BackwardRow, GroupRow, ResumeRow, StepEndRow, StepRow
+
+_MAX_OPTIMIZERS = 64
+
+
+class Steps(Listener):
+    """Listener that appends rows of backwards and optimizer steps."""
+
+    sees_later_steps = True
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._roots: tuple[int, ...] = ()  # sequence numbers of the roots of the running backward
+        self._known: dict[int, Ref] = {}  # the parameters in rows, by id()
+        # id() of the first parameter of an optimizer -> the parameter, and its number in rows.
+        self._firsts: dict[int, tuple[Ref, int]] = {}
+        self._count = 0  # number of these parameters
+
+    def on_backward_start(self, event: BackwardBegan) -> None:
+        self._roots = tuple(roots_of(event.outputs))
+
+    def on_backward_end(self, event: BackwardEnded) -> None:
+        backward, call, program = event.backward, event.backward.call, self.program
+        if not call.accumulates or backward.failed:
+            return
+        parameters = {id(parameter): parameter for _, parameter in program.parameters()}
+        reached = frozenset(backward.reached & parameters.keys())
+        known = self._known
+        new = [key for key in reached if key not in known or known[key]() is None]
+        known |= {key: Ref(parameters[key]) for key in new}
+        if len(known) > 2 * len(parameters):
+            self._known = {key: ref for key, ref in known.items() if ref() is not None}
+        shards: list[int] = []
+        if len(reached) < len(backward.reached):
+            # `fully_shard` copies gradients of unsharded parameters to the shards, which the graph
+            # does not contain. A shard has a new gradient that it has not used yet.
+            shards = [key for key, each in parameters.items() if hasattr(each, "_local_tensor")]
+        program.log.append(
+            BackwardRow(
+                call.place,
+                self._roots,
+                backward.reached,
+                reached,
+                frozenset(new),
+                frozenset(shards),
+                call.loss_scale is not None,
+            )
+        )
+
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        optimizer, program = event.optimizer, self.program
+        record = program.steps.log.get(optimizer)
+        if record is None:
+            return
+        parameters, groups = parameters_of(optimizer), optimizer.param_groups
+        keys = frozenset(map(id, parameters))
+        has_copies = program.steps.parameters(optimizer) is None
+        foreign = frozenset() if has_copies else keys - program.table.own_ids()
+        if len(foreign) < len(keys):  # the optimizer also updates parameters of the model
+            # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
+            leaves = [p for p in parameters if id(p) in foreign and p.is_leaf]
+            foreign = frozenset(id(p) for p in leaves if p.grad is None)
+        has_gradients = any(p.grad is not None for p in parameters if p.is_leaf)
+        program.log.append(
+            StepRow(
+                record.number,
+                program.optimizer_name(optimizer, user_frame(event.frame)),
+                program.place(event.frame),
+                record.steps,
+                keys,
+                has_copies,
+                len(foreign),
+                tuple(map(GroupRow, [len(group["params"]) for group in groups], record.rates)),
+                any(group.get("maximize") is True for group in groups),
+                bool(program.changes.read),
+                record.computes,
+                has_gradients,
+                () if has_gradients else self._learning(parameters),
+                self._number(parameters),
+                record.had_state,
+            )
+        )
+
+    def on_optimizer_step_end(self, event: Stepped) -> None:
+        record = self.program.steps.log.get(event.optimizer)
+        if record is not None:
+            number = self._number(parameters_of(event.optimizer))
+            self.program.log.append(StepEndRow(number, record.keeps_state))
+
+    def on_resume(self, event: Resumed) -> None:
+        """Append a row for the pause, during which the program may have used any gradient.
+
+        This method is also called after the replay of a CUDA graph, because earlier backwards may
+        have been the graph's warm-up.
+        """
+        self.program.log.append(ResumeRow())
+        self.program.log.read()
+        self.events.forget(GradientClearing, DiscardedGradients)
+
+    def _learning(self, parameters: Sequence[Tensor]) -> tuple[int, ...]:
+        """Return those of an optimizer's parameters that a module has and that require a gradient.
+
+        Args:
+            parameters: the parameters.
+        """
+        own = self.program.table.every()
+        return tuple([id(p) for p in parameters if p.requires_grad and id(p) in own])
+
+    def _number(self, parameters: Sequence[Tensor]) -> int:
+        """Return a number that identifies the first of an optimizer's parameters; 0 for none.
+
+        Args:
+            parameters: the parameters.
+        """
+        if not parameters:
+            return 0
+        first = parameters[0]
+        ref, number = self._firsts.get(id(first), (None, 0))
+        if ref is None or ref() is not first:
+            self._count += 1
+            number = self._count
+            self._firsts[id(first)] = Ref(first), number
+            while len(self._firsts) > _MAX_OPTIMIZERS:
+                del self._firsts[next(iter(self._firsts))]
+        return number

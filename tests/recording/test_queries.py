@@ -1,0 +1,316 @@
+"""Test the queries over the log: each test is a list of rows and the events that they show.
+
+The programs that write such rows are in tests/recording/events and tests/findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from graphviz_torch.findings.rules.meaning.calls import RepeatedBatch
+from graphviz_torch.findings.rules.meaning.optimizers import (
+    RecreatedOptimizer,
+    StepWithoutGradients,
+    ZeroLearningRate,
+)
+from graphviz_torch.findings.rules.training import (
+    DiscardedGradients,
+    MixedLosses,
+    UnevenAccumulation,
+)
+from graphviz_torch.graph.events import (
+    AccumulatedBackwards,
+    GradientClearing,
+    GradientClip,
+    OptimizerStep,
+)
+from graphviz_torch.internals.frames import CodePosition
+from graphviz_torch.recording.program.events import Events, RecordingNotes
+from graphviz_torch.recording.program.log import Found, Log, Query
+from graphviz_torch.recording.program.rows import (
+    AverageRow,
+    BackwardRow,
+    BatchRow,
+    ClearRow,
+    ClipRow,
+    GradientReadRow,
+    GroupRow,
+    OptimizerRow,
+    ResumeRow,
+    Row,
+    StepEndRow,
+    StepRow,
+    UnscaleRow,
+)
+from graphviz_torch.recording.queries.accumulation import Accumulation
+from graphviz_torch.recording.queries.gradient_life import ClearedGradients, Clips, MixedGradients
+from graphviz_torch.recording.queries.optimizers import (
+    LostStates,
+    OptimizerSteps,
+    StepsWithoutGradients,
+    ZeroLearningRates,
+)
+from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
+
+CODE = (lambda: None).__code__
+ONE, TWO, OTHER = frozenset({1}), frozenset({1, 2}), frozenset({3})
+
+
+def line(number: int) -> CodePosition:
+    """Return a source position that stands for a line."""
+    return CODE, number
+
+
+def backward(at: int = 10, reached: frozenset[int] = TWO, **fields: Any) -> BackwardRow:
+    return BackwardRow(line(at), leaves=reached, reached=reached, **fields)
+
+
+def step(at: int = 20, parameters: frozenset[int] = TWO, **fields: Any) -> StepRow:
+    return StepRow(fields.pop("optimizer", 1), "opt", line(at), parameters=parameters, **fields)
+
+
+END = StepEndRow()
+
+
+def clear(parameters: frozenset[int] = TWO, at: int = 30) -> ClearRow:
+    return ClearRow(parameters, line(at))
+
+
+def clip(parameter: int = 1, storage: int | None = 100, backwards: int = 1) -> ClipRow:
+    return ClipRow(parameter, "clip_grad_norm_", line(40), storage, backwards)
+
+
+def found(query: Query, rows: Iterable[Row]) -> list[Found]:
+    """Return the events that a query finds in these rows, in order."""
+    return [each for row in rows for each in query.read(row)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([backward(), step(), END, clear()], []),
+        ([backward(), clear(), step()], [GradientClearing()]),
+        ([backward(), clear(ONE), step()], []),  # one of the gradients is used
+        ([backward(), GradientReadRow(1), clear(), step()], []),
+        ([backward(), GradientReadRow(1, is_use=False), clear()], [GradientClearing()]),
+        ([backward(), UnscaleRow(), clear(), step()], []),
+        ([step(), backward(), END, clear()], []),  # a closure runs backward during the step
+        ([backward(), ResumeRow(), clear()], []),
+        ([backward(), backward(), step()], []),
+        ([backward(), step(has_copies=True, parameters=OTHER), END, clear()], []),
+        ([backward(), step(parameters=OTHER), END, clear()], [GradientClearing()]),
+        # The gradients of line 10 are cleared in part, before a step uses gradients of line 11.
+        (
+            [backward(), backward(11, OTHER), clear(), step(), END, backward()],
+            [DiscardedGradients()],
+        ),
+        ([backward(), step(), END, backward(), clear(), backward()], [GradientClearing()]),
+    ],
+)
+def test_gradients_that_are_cleared_before_any_use(rows: list[Row], expected: list[Any]) -> None:
+    assert [each.event for each in found(ClearedGradients(), rows)] == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "lines"),
+    [
+        ([backward(10, frozenset({1, 3})), step(20, OTHER), END, backward(11), step(21)], (10, 11)),
+        ([backward(10, frozenset({1, 3})), step(20, OTHER), END, backward(10), step(21)], None),
+        ([backward(10, frozenset({1, 3})), backward(11), step(20, OTHER), END, step(21)], None),
+        (
+            [backward(10, frozenset({1, 3})), step(20, OTHER), clear(), backward(11), step(21)],
+            None,
+        ),
+        (
+            [
+                backward(10, frozenset({1, 3})),
+                step(20, OTHER),
+                END,
+                GradientReadRow(1, is_use=False),
+                backward(11),
+                step(21),
+            ],
+            None,
+        ),
+        # Another tensor has the id() now.
+        (
+            [
+                backward(10, frozenset({1, 3})),
+                step(20, OTHER),
+                END,
+                backward(11, ONE, new=ONE),
+                step(21),
+            ],
+            None,
+        ),
+    ],
+)
+def test_a_step_with_the_gradients_of_two_losses(
+    rows: list[Row], lines: tuple[int, int] | None
+) -> None:
+    events = found(MixedGradients(), rows)
+    assert [each.event for each in events] == ([] if lines is None else [MixedLosses()])
+    for each in events if lines else ():
+        assert (each.place, each.latest["second"].place) == tuple(map(line, lines or ()))
+        assert each.latest["stepped"].place == line(21)
+
+
+@pytest.mark.parametrize(
+    ("rows", "moments"),
+    [
+        ([backward(), clip(), clip(2), step()], ["in time"]),
+        ([backward(), step(), END, clip()], ["after the step"]),
+        ([backward(is_scaled=True), clip()], ["while scaled"]),
+        ([backward(is_scaled=True), UnscaleRow(), clip()], ["in time"]),
+        ([clip(storage=None), backward()], ["before backward"]),
+        ([backward(), clip(3, None)], []),
+        ([backward(), clip(3)], []),  # the gradient does not come from a recorded backward
+        ([backward(), clip(), backward(), clip(backwards=2)], ["in time", "each backward"]),
+        (
+            [backward(), clip(), step(), END, clear(), backward(), clip(backwards=2)],
+            ["in time"] * 2,
+        ),
+        ([backward(), clip(), AverageRow(frozenset({100}))], ["in time", "before the average"]),
+        ([backward(), clip(), AverageRow(frozenset({101}))], ["in time"]),
+        ([backward(), step(), END, backward(shards=TWO), clip()], ["in time"]),
+        ([backward(), step(), END, backward(reached=OTHER, shards=ONE), clip()], []),
+    ],
+)
+def test_the_moment_of_a_clip(rows: list[Row], moments: list[str]) -> None:
+    expected = [GradientClip(function="clip_grad_norm_", moment=each) for each in moments]  # type: ignore[arg-type]
+    assert [each.event for each in found(Clips(), rows)] == expected
+
+
+def test_steps_that_use_several_backwards_and_one_that_uses_fewer() -> None:
+    rows = [*[backward(roots=(7,))] * 3, step()] * 3 + [backward(), step()]
+    events = found(Accumulation(), rows)
+    assert [each.event for each in events] == [
+        AccumulatedBackwards(backwards=3),
+        AccumulatedBackwards(backwards=3),
+        UnevenAccumulation(usual=3, backwards=1),
+    ]
+    assert (events[0].numbers, events[1].latest["steps"]) == ((7,), 3)
+
+
+def test_a_step_whose_gradients_the_program_read_is_no_accumulation() -> None:
+    rows = [backward(), backward(), step(reads_gradients=True)] * 3
+    assert not found(Accumulation(), rows)
+
+
+def batch(number: int, value: int, loader: int = 1, **fields: Any) -> BatchRow:
+    return BatchRow(loader, number, {"": value}, **fields)
+
+
+def test_workers_that_return_the_same_batches() -> None:
+    rows = [batch(i, i // 2, workers=2, left=5 - i) for i in range(6)]
+    events = found(RepeatedBatches(), rows)
+    assert [each.event for each in events][-1] == RepeatedBatch(what="workers", workers=2)
+    assert events[-1].latest == {"count": 3, "among": 6}
+    assert not found(RepeatedBatches(), [batch(i, i, workers=2) for i in range(6)])
+
+
+def test_a_shuffled_pass_that_repeats_the_last_one() -> None:
+    rows = [batch(i, i, shuffles=True, left=4 - i) for i in range(5)]
+    again = found(RepeatedBatches(), rows * 2)
+    assert [(each.event, each.latest["count"]) for each in again] == [
+        (RepeatedBatch(what="pass"), 5)
+    ]
+    assert not found(RepeatedBatches(), [*rows, ResumeRow(), *rows])
+    assert not found(RepeatedBatches(), [row._replace(shuffles=False) for row in rows * 2])
+
+
+def test_passes_that_read_only_the_first_batch() -> None:
+    first = batch(0, 5, left=9)
+    assert len(found(RepeatedBatches(), [first, END] * 3)) == 1
+    assert not found(RepeatedBatches(), [first] * 3)  # without steps, this is not a training
+
+
+def groups(*rates: float | None) -> tuple[GroupRow, ...]:
+    return tuple(GroupRow(1, rate) for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("rates", "what"),
+    [
+        ([groups(0.0)] * 3, "all"),
+        ([groups(0.0)] * 2, ""),
+        ([groups(0.1), *[groups(0.0)] * 3], "end"),
+        ([*[groups(0.0)] * 3, groups(0.1)], ""),
+        ([groups(0.1, 0.0)] * 3, "group"),
+        ([groups(-0.1)], "negative"),
+        ([groups(None)] * 3, ""),
+        ([(GroupRow(0, 0.0), GroupRow(1, 0.1))] * 3, ""),  # the group is empty
+    ],
+)
+def test_learning_rates_of_zero(rates: list[tuple[GroupRow, ...]], what: str) -> None:
+    query = ZeroLearningRates()
+    rows = [step(groups=each, steps=i + 1) for i, each in enumerate(rates)]
+    assert not found(query, [OptimizerRow(1), *rows])
+    events = [each.event for each in query.events_of_run()]
+    kinds = [each.what for each in events if isinstance(each, ZeroLearningRate)]
+    assert kinds == ([what] if what else [])
+
+
+def test_steps_without_any_gradient() -> None:
+    empty: dict[str, Any] = {"has_gradients": False, "learning": (3,), "parameters": OTHER}
+    alone, reached = StepsWithoutGradients(), StepsWithoutGradients()
+    found(alone, [backward(), step(**empty), backward(), step(**empty, steps=2)])
+    (event,) = alone.events_of_run()
+    assert (event.event, event.leaves) == (StepWithoutGradients(optimizer="opt"), (3,))
+    both = backward(reached=OTHER)  # an optimizer that clears its gradients during the step
+    found(reached, [both, step(**empty), both, step(**empty, steps=2)])
+    assert not [*reached.events_of_run()]
+
+
+def test_an_optimizer_that_is_created_for_each_step_loses_its_state() -> None:
+    query, kept = LostStates(), LostStates()
+    for i in range(3):
+        found(query, [step(optimizer=i, first=5), StepEndRow(5, has_state=True)])
+        found(kept, [step(first=5, has_state=i > 0), StepEndRow(5, has_state=True)])
+    (event,) = query.events_of_run()
+    assert (event.event, event.latest) == (
+        RecreatedOptimizer(what="optimizer", name="opt"),
+        {"count": 3, "steps": 0},
+    )
+    assert not [*kept.events_of_run()]
+
+
+def test_each_step_is_an_event_with_its_rates() -> None:
+    (event,) = found(OptimizerSteps(), [backward(), step(groups=groups(0.1, 0.2), foreign=1)])
+    assert event.event == OptimizerStep(optimizer="opt", foreign=1)
+    assert event.latest == {"learning_rates": (0.1, 0.2)}
+
+
+class Broken(Query):
+    """A query that fails."""
+
+    def read(self, row: Row) -> Iterable[Found]:
+        raise ValueError("broken")
+
+
+def test_events_belong_to_the_backward_after_which_their_row_was_appended() -> None:
+    events, notes = Events(), RecordingNotes()
+    log = Log(events, notes)
+    log.queries = Broken(), ClearedGradients()
+    events.begin_backward()
+    log.append(backward())
+    log.append(clear())
+    events.begin_backward()
+    log.on_graphs_built()
+    (record,) = events.noted_before(1)
+    assert (record.event, record.first, record.place) == (GradientClearing(), 1, line(30))
+    assert notes.lines == ("not recorded: ValueError: broken",)
+
+
+def test_the_log_is_bounded() -> None:
+    events = Events()
+    log = Log(events, RecordingNotes())
+    log.queries = (OptimizerSteps(),)
+    for _ in range(10_000):
+        log.append(step())
+    assert len(log._unread) < 1000
+    log.on_graphs_built()
+    assert [record.times for record in events.noted_before(0)] == [10_000]
