@@ -26,6 +26,7 @@ FILES = (
     "losses",
     "custom_functions",
     "wrong_gradients",
+    "first_values",
     "means",
     "overwritten",
     "modes",

@@ -4,6 +4,7 @@ A recorder observes the program, and adds values to the program's graphs.
 
 A listener implements the callbacks of the events that it needs:
 
+    on_function                  a custom Function is applied; internals/hooks/functions.py
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
     on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py
     on_operator                  an ATen operator was dispatched; internals/hooks/dispatch.py
@@ -22,6 +23,7 @@ A listener implements the callbacks of the events that it needs:
     on_copies_timed              the profiler measured these copies (a list of Memcpy)
     on_resume                    recording continues after a pause (Resumed)
     on_release                   references to live nodes must be dropped (None)
+    on_state_loaded  on_initialize           internals/hooks/weights.py
     on_program_end               the program has ended without an exception (None)
 
 A question that plain values can answer, such as whether gradients are cleared, is a query over the
@@ -146,7 +148,7 @@ class Listener:
     operators: ClassVar[Mapping[str, Callable[[Any, Any], bool]]] = {}
     # True if `on_operator` is also called on machines without an accelerator.
     everywhere: ClassVar[bool] = False
-    # True if the listener also gets the optimizer steps and batches after the last recorded step.
+    # True if the listener also gets the events of `observe_steps_only` after the recorded steps.
     sees_later_steps: ClassVar[bool] = False
     # Additional hooks that this listener needs, by name of the event.
     watches: ClassVar[Watches] = {}

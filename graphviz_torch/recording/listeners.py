@@ -35,6 +35,7 @@ from .modules.arguments import CallArguments
 from .modules.average_buffers import AverageBuffers
 from .modules.calls import FastPaths, Modes, SampleCalls
 from .modules.first_call import FirstCall
+from .modules.first_values import FirstValues
 from .modules.forwards import Forwards
 from .modules.train_modes import TrainModes
 from .modules.updates import Updates
@@ -101,6 +102,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Reruns,
     Gradients,
     Weights,
+    FirstValues,
     Updates,
     Modes,
     GraphHistory,

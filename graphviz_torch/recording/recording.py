@@ -33,6 +33,7 @@ from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import BatchWatch, StepWatch
 from ..internals.hooks.regions import RegionWatch
+from ..internals.hooks.weights import InitializationWatch, LoadStateWatch, SeenInitializationWatch
 from ..internals.tensors.weak import SwapSafeRefs
 from .compiled.regions import Regions
 from .compiled.trace import OperationTrace
@@ -302,7 +303,7 @@ class Recording:
             self._install_hooks(session)
 
     def observe_steps_only(self) -> None:
-        """Observe only optimizer steps and batches from now on, as after the last recorded step.
+        """Observe only steps, batches, loaded states and initializations from now on.
 
         Raises:
             RuntimeError: outside of the block.
@@ -390,6 +391,9 @@ def _step_hooks_of(session: Session) -> list[Any]:
         session.program,
         StepWatch(callback("on_optimizer_step_start"), callback("on_optimizer_step_end")),
         BatchWatch(callback("on_batch")),
+        InitializationWatch(callback("on_initialize")),
+        SeenInitializationWatch(callback("on_initialize")),
+        LoadStateWatch(callback("on_state_loaded")),
     ]
 
 
