@@ -14,13 +14,13 @@ from functools import lru_cache
 from itertools import count
 
 from ..graph import Node, TensorMeta
+from ..graph.operations import VIEWS
 from .graph_reading import Reading
 
 Atom = tuple[int, int]  # id, size
 Dimension = tuple[Atom, ...]
 Axes = tuple[Dimension, ...]
 
-VIEWS = {"view", "unsafe_view", "reshape_alias"}
 LAYERS = ("mm", "addmm", "linear", "convolution")  # operations that multiply by a weight
 _PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}
 _MULTI_LAYER_RNNS = ("cudnn_rnn", "miopen_rnn")  # one node computes all layers and their states

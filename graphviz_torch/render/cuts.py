@@ -51,11 +51,6 @@ class CutLine(NamedTuple):
         assert key is not None
         return key
 
-    @property
-    def one_sided(self) -> bool:
-        """True if only one side of the cut is drawn."""
-        return self.source is None or self.target is None
-
 
 def cut_lines(drawing: Drawing, most: int) -> tuple[list[CutLine], int]:
     """Return the lines of the cuts with at least one drawn side.

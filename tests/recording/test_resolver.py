@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from graphviz_torch.findings.rules.terms import UnusedSum
+from graphviz_torch.findings.rules.unchanging import UnchangingTerm
 from graphviz_torch.graph import Operand, TensorMeta
 from graphviz_torch.internals.frames import CodePosition
 from graphviz_torch.recording.backward import Backward, BackwardCall
@@ -49,8 +49,8 @@ def test_an_event_gets_its_line_its_nodes_and_the_number_of_occurrences() -> Non
     events = Events()
     for count in (1, 2):
         used = TensorRecord("task", SCALAR, 12, 0)
-        events.note(UnusedSum(), SITE, [11], [77], used=used, unused=used, count=count)
+        events.note(UnchangingTerm(), SITE, [11], [77], term=used, count=count)
     (record,) = events.noted_before(1)
     task = Operand("task", SCALAR, "", 1)
-    expected = UnusedSum(where="train.py:3", nodes=(0, 2), times=2, used=task, unused=task, count=2)
+    expected = UnchangingTerm(where="train.py:3", nodes=(0, 2), times=2, term=task, count=2)
     assert resolver().event(record) == expected

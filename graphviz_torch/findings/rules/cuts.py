@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, Parameter, Severity
+from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -19,7 +20,7 @@ _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "switched_off")
 PLAIN = ("detach", "detach_", "data", *_MODES)
 _DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
 # Operations that return a weight in a different shape, layout or dtype.
-_VIEWS = ("t", "transpose", "permute", "view", "expand", "to_copy", "unsqueeze", "slice", "select")
+_VIEWS = SAME_VALUES | {"expand", "slice", "select"}
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
 _INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ...graph import Finding, GradientStats
+from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -20,7 +21,6 @@ VANISHING_RATIO = 1e-5
 # Severity info: the first weights learn a thousand times slower than the last.
 SHRINKING_RATIO = 1e-3
 EXPLODING_RATIO = 1e3
-_TRANSPOSES = ("t", "transpose", "permute", "view")
 # A path with fewer nodes is not checked. Two Linear layers with an activation and a loss have 7.
 MIN_CHAIN = 8
 
@@ -206,9 +206,9 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
         return None
     first = median(n for _, n in chain[:quarter])
     nodes = reading.graph.nodes
-    # Transposes of weights are skipped, because their gradients do not belong to activations.
+    # Views of weights are skipped, because their gradients do not belong to activations.
     end = next(
-        (n for i, n in reversed(chain) if nodes[i].operation not in _TRANSPOSES), chain[-1][1]
+        (n for i, n in reversed(chain) if nodes[i].operation not in SAME_VALUES), chain[-1][1]
     )
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
     return max(deep, last, end / chain[0][1]) if deep < 1 else deep

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ...graph import Finding, Graph, Node, Parameter
+from ...graph.operations import SAME_VALUES
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -13,8 +14,7 @@ from ..words import at
 _LOSSES = ("nll_loss", "nll_loss2d")
 _FACTOR = 5  # reported if the loss is this many times that of a guess, and larger by 5
 _SPREAD = 3  # a weight is named if its standard deviation is this many times the usual one
-_SHAPES = {"view", "unsafe_view", "reshape_alias", "transpose", "permute", "slice", "index", "t"}
-_SHAPES |= {"squeeze", "unsqueeze", "to_copy", "clone", "expand", "select", "_unsafe_view"}
+_SHAPES = {*SAME_VALUES, "slice", "index", "expand", "select", "_unsafe_view"}
 _PRODUCTS = ("addmm", "mm", "linear", "bmm", "baddbmm")
 
 
@@ -135,7 +135,7 @@ def _wide_weight(reading: Reading, node: Node) -> Parameter | None:
         return None
     sources = [edge.source for edge in reading.inputs[node.id]]
     for source in list(sources):
-        if reading.graph.nodes[source].operation in ("t", "transpose", "expand", "view"):
+        if reading.graph.nodes[source].operation in (*SAME_VALUES, "expand"):
             sources += [edge.source for edge in reading.inputs[source]]
     for parameter in reading.graph.parameters:
         shape = parameter.tensor.shape

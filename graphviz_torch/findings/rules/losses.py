@@ -8,23 +8,14 @@ from typing import NamedTuple
 from ...graph import Finding, Node, Operand
 from ...graph.events import Event, LossCall
 from ...graph.immutable import immutable
+from ...graph.operations import SAME_VALUES
 from ..axes import number
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule
 from ..words import at
 
 # Operations that move or select values without computing.
-_MOVES_VALUES = {
-    "view",
-    "unsafe_view",
-    "reshape_alias",
-    "transpose",
-    "permute",
-    "t",
-    "squeeze",
-    "unsqueeze",
-}
-_MOVES_VALUES |= {"clone", "alias", "slice", "select", "index", "to_copy", "expand", "unflatten"}
+_MOVES_VALUES = SAME_VALUES | {"slice", "select", "index", "expand"}
 _SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
 _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
 _LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}

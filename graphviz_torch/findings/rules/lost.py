@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding, GradientStats, Node, Parameter
+from ...graph.operations import SAME_VALUES
 from ...graph.units import count_text
 from ..axes import number
 from ..graph_reading import Reading
@@ -28,7 +29,7 @@ _SATURATED = {
 
 
 # If one of these operations uses a softmax, its result is attention weights rather than an output.
-_WEIGHING = ("bmm", "mm", "mul", "dropout", "native_dropout", "expand", "view", "transpose")
+_WEIGHING = SAME_VALUES | {"bmm", "mm", "mul", "dropout", "native_dropout", "expand"}
 _TORCH_PREFIXES = (
     "_",
     "CheckpointFunction",

@@ -8,13 +8,14 @@ from contextlib import suppress
 from ...graph import Finding, Node
 from ...graph.events import AccumulatedBackwards, Event
 from ...graph.immutable import immutable
+from ...graph.operations import SAME_VALUES
 from ...graph.units import count_text
 from ..axes import attribute, number
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-_KEEPS_SCALE = {"neg", "view", "squeeze", "unsqueeze", "select", "to_copy", "clone", "alias"}
+_KEEPS_SCALE = {*SAME_VALUES, "neg", "select"}
 _SUMS = {"add", "sub", "rsub"}
 _MEAN_REDUCTION = 1  # value of a loss node's attribute `reduction` for "mean"
 _LOSS_NAMES = {"nll_loss": "cross_entropy", "nll_loss2d": "cross_entropy"}

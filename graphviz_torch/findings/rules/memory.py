@@ -136,7 +136,6 @@ class RetainedForward(Event):
     """A variable that keeps forwards of earlier steps that no backward has used."""
 
     # `where` is the line that appends the results, or the line that calls the module.
-    module: str = ""  # path of the module; "" for the model
     label: str = ""  # name of the variable
     steps: int = 0
     made: str = ""  # line that calls the module

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from ...graph import Finding, Node
+from ...graph.operations import SAME_VALUES
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -13,8 +14,7 @@ _COMPARED = ("mm", "bmm", "sub", "mse_loss", "l1_loss", "smooth_l1_loss", "huber
 _DIFFERENCES = ("sub", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 _PARTS = ("slice", "select", "split", "split_with_sizes", "unbind", "unsafe_split", "narrow")
 # Operations whose result depends only on their tensors with gradients and on their attributes.
-_DETERMINED = {*_PARTS, "view", "unsafe_view", "reshape_alias", "transpose", "t", "permute"}
-_DETERMINED |= {"expand", "squeeze", "unsqueeze", "clone", "to_copy", "div", "clamp_min"}
+_DETERMINED = {*_PARTS, *SAME_VALUES, "expand", "div", "clamp_min"}
 _DETERMINED |= {"linalg_vector_norm", "norm", "relu", "tanh", "sigmoid", "silu", "gelu", "neg"}
 _DETERMINED |= {"log_softmax", "softmax"}
 _MAX_DEPTH = 24

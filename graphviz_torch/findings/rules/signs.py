@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
+from ...graph.operations import SAME_VALUES
 from ..axes import attribute
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -14,7 +15,7 @@ from ..words import at
 _LOGARITHMS = ("log_softmax", "log_sigmoid")
 # Operations that select or add up log-probabilities.
 _SELECTING = {"gather", "index", "select", "slice", "diagonal", "sum", "mean", "masked_select"}
-_SELECTING |= {"view", "reshape_alias", "squeeze", "unsqueeze", "clone", "to_copy", "transpose"}
+_SELECTING |= SAME_VALUES
 
 
 @rule("warning", of=_LOGARITHMS)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...graph import Cut, Finding, Operand, Parameter, TensorMeta
 from ...graph.events import Event
 from ...graph.immutable import immutable
+from ...graph.operations import SAME_VALUES
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of
@@ -14,7 +15,7 @@ from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstr
 
 # Operations that may be between a loss and its terms.
 _SUMS = {"add", "sub", "rsub"}
-_LINEAR = _SUMS | {"neg", "mul", "div", "view", "squeeze", "unsqueeze", "reshape_alias"}
+_LINEAR = _SUMS | SAME_VALUES | {"neg", "mul", "div"}
 
 
 @immutable
@@ -278,7 +279,6 @@ class UnusedSum(Event):
 
     used: Operand | None = None
     unused: Operand | None = None
-    count: int = 0  # number of such sums
 
     def report(self) -> Finding:
         used = (self.used and self.used.label) or "one of the losses"

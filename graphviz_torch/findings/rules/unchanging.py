@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from ...graph import Finding, Node, Operand
 from ...graph.events import Event
 from ...graph.immutable import immutable
+from ...graph.operations import SAME_VALUES
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-_SCALES = {"mul", "div", "neg", "view", "squeeze", "to_copy"}
+_SCALES = {*SAME_VALUES, "mul", "div", "neg"}
 
 
 @immutable

@@ -9,6 +9,7 @@ from typing import Literal
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import Event
 from ...graph.immutable import immutable
+from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -27,7 +28,6 @@ MIN_ELEMENTS = 64
 SINCE_EARLIER_BACKWARD = "NaN or Inf in an earlier backward"
 _RELU = ("relu", "threshold", "hardtanh")
 _REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
-_RESHAPES = ("squeeze", "unsqueeze", "view", "select", "unsafe_view", "clone", "transpose", "t")
 _REGION_ADVICE = (
     'Record the step with record(compiled="eager"): the report then names the operation inside '
     "the region."
@@ -157,7 +157,7 @@ def _loss_of(reading: Reading, node: int) -> str:
         user = reading.graph.nodes[reading.users[node][0].target]
         if user.operation in _REGRESSION_LOSSES:
             return user.operation
-        if user.title not in _RESHAPES:
+        if user.title not in SAME_VALUES and user.title != "select":
             return ""
         node = user.id
     return ""

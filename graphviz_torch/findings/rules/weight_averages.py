@@ -125,7 +125,6 @@ class StaleAverage(Event):
 
     # `where` is the line that changes the parameters.
     module: str = ""
-    count: int = 0  # number of assignments to a parameter
 
     def report(self) -> Finding:
         return finding(

@@ -322,7 +322,7 @@ class PairedTensors(Listener):
         self._unused[each.place] = count = count + 1
         if count >= _MIN_SUMS:
             used, unused = self._addends[each.place][:: 1 if each.ran[0] else -1]
-            self.events.note(UnusedSum(), each.place, used=used, unused=unused, count=count)
+            self.events.note(UnusedSum(), each.place, used=used, unused=unused)
 
     def _note_broadcast(
         self, func: Any, one: Tensor, other: Tensor, result: Any, frame: FrameType

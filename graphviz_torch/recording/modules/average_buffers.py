@@ -116,7 +116,7 @@ class AverageBuffers(Listener):
             written = self.program.changes.last_write(first)
             place = None if written is None else written.place
             path = self.program.table.path(module) or each.path
-            self.events.note(StaleAverage(module=path, count=writes[0]), place)
+            self.events.note(StaleAverage(module=path), place)
 
     def close(self) -> None:
         self.program.stack.close()

@@ -259,7 +259,7 @@ class Forwards(Listener):
                 known.holder = self._holder(forwards[-1])
             label, added = known.holder
             if label:
-                event = RetainedForward(module=known.module, label=label)
+                event = RetainedForward(label=label)
                 self.events.note(
                     event, added or own_line(lines, used), steps=steps, made=UserLine(lines[-1])
                 )

@@ -13,15 +13,11 @@ from itertools import groupby
 from typing import Final
 
 from ...graph import Edge, Graph
+from ...graph.operations import SAME_VALUES
 from .part_tree import Item, Part, RangeName
 
 # Operations with one input, whose output contains exactly the elements of the input.
-RESHAPING: Final = frozenset(
-    (
-        *("alias", "clone", "expand", "permute", "reshape_alias", "squeeze", "t", "to_copy"),
-        *("transpose", "unsafe_view", "unsqueeze", "view"),
-    )
-)
+RESHAPING: Final = SAME_VALUES | {"expand"}
 _BACKWARD = "_backward"  # suffix of the names of operations that run only in a backward pass
 GRADIENT: Final = "autograd.grad"
 

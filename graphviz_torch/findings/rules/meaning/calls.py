@@ -8,6 +8,7 @@ from typing import Literal
 from ....graph import Edge, Finding
 from ....graph.events import CopiedValues, IneffectiveCall
 from ....graph.immutable import immutable
+from ....graph.operations import SAME_VALUES
 from ....graph.units import bytes_text
 from ...axes import attribute
 from ...graph_reading import Reading
@@ -27,7 +28,6 @@ RepeatKind = Literal["workers", "stream", "first", "twice", "pass", "persistent"
 RetainedBy = Literal["retain_graph", "create_graph"]
 
 _PRODUCTS = ("mm", "addmm", "linear", "mv", "addmv")
-_VIEWS = ("t", "transpose", "view", "unsqueeze", "squeeze")
 _MIN_CALLS = 8  # minimal number of calls, each on one slice, that is reported
 _RETAIN_ADVICE = {
     "retain_graph": "Remove retain_graph=True.",
@@ -310,7 +310,7 @@ def _base(reading: Reading, edge: Edge) -> tuple[int, bool]:
             meta = reading.meta(node.id)
             first = attribute(node, "dim") == "0"
             return before[0].source, first and meta is not None and len(meta.shape) == 1
-        if node.operation not in _VIEWS or not before:
+        if node.operation not in SAME_VALUES or not before:
             break
         edge = before[0]
     return edge.source, False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
+from ....graph.operations import SAME_VALUES
 from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -12,7 +13,6 @@ from ...words import at
 
 _LOW = ("bfloat16", "float16")
 _PRODUCTS = {"mm", "addmm", "linear", "convolution"}
-_VIEWS = {"t", "transpose", "view", "permute", "expand"}
 
 
 @rule("warning", of=("add",))
@@ -183,7 +183,7 @@ def _weight(reading: Reading, product: int) -> tuple[str, bool]:
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node, casts = edge.source, False
-        while nodes[node].operation in (*_VIEWS, "to_copy") and reading.inputs[node]:
+        while nodes[node].operation in (*SAME_VALUES, "expand") and reading.inputs[node]:
             casts |= nodes[node].operation == "to_copy"
             node = reading.inputs[node][0].source
         meta = reading.meta(node)

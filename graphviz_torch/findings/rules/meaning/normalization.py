@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Finding
+from ....graph.operations import SAME_VALUES
 from ...axes import (
     LAYERS,
     Axes,
@@ -18,27 +19,8 @@ from ...samples import axis_reading, counts_of_samples, sample_axes, shape_of
 from ...words import at
 
 # Operations that may be between attention scores, their softmax, and the product with the values.
-_BETWEEN_PRODUCTS = {
-    "div",
-    "mul",
-    "add",
-    "sub",
-    "masked_fill",
-    "where",
-    "clone",
-    "view",
-    "unsafe_view",
-}
-_BETWEEN_PRODUCTS |= {
-    "expand",
-    "dropout",
-    "native_dropout",
-    "to_copy",
-    "transpose",
-    "permute",
-    "unsqueeze",
-}
-_BETWEEN_PRODUCTS |= {"squeeze", "reshape_alias", "t"}
+_BETWEEN_PRODUCTS = SAME_VALUES | {"div", "mul", "add", "sub", "masked_fill", "where", "expand"}
+_BETWEEN_PRODUCTS |= {"dropout", "native_dropout"}
 _WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
 _OF_NORMS = ("clamp_min", "clamp", "expand", "add")  # between a norm and the division by it
 
@@ -259,14 +241,13 @@ def _is_of_scores(reading: Reading, node: int) -> bool:
 
 
 # Operations between a weight and a product; einsum adds dimensions of size 1 to a weight.
-_WEIGHT_VIEWS = ("t", "transpose", "expand", "view", "permute", "unsqueeze", "reshape_alias")
 
 
 def _has_weight(reading: Reading, product: int) -> bool:
     nodes = reading.graph.nodes
     for edge in reading.inputs[product]:
         node = edge.source
-        while nodes[node].operation in _WEIGHT_VIEWS:
+        while nodes[node].operation in (*SAME_VALUES, "expand"):
             if not reading.inputs[node]:
                 break
             node = reading.inputs[node][0].source

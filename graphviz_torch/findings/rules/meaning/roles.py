@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
+from ....graph.operations import RESHAPES, SAME_VALUES
 from ....graph.text import listing
 from ...axes import LAYERS, attribute
 from ...graph_reading import Reading
@@ -15,18 +16,18 @@ from ..cuts import upstream
 
 _REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2}
 # Operations that compute a bootstrapped target from a network's values.
-_BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum", "squeeze", "unsqueeze"}
-_BOOTSTRAP |= {"masked_fill", "where", "view", "gather", "index", "mul", "neg", "select"}
+_BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum"} | RESHAPES
+_BOOTSTRAP |= {"masked_fill", "where", "gather", "index", "mul", "neg", "select"}
 # Last operations of a comparison such as (a - b) ** 2, written without a loss function.
 _BY_HAND = ("pow", "abs", "mul")
 _PRODUCT = "a product"
-_SUMS = ("add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "view", "squeeze", "select")
-_SCALING = ("div", "softmax", "log_softmax", "clone", "view", "squeeze")
+_SUMS = SAME_VALUES | {"add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "select"}
+_SCALING = RESHAPES | {"div", "softmax", "log_softmax", "clone"}
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 # Operations between the sample and the square in the log-density of a multivariate normal.
-_SOLVED = {"linalg_solve_triangular", "view", "permute", "unsqueeze"}
-_PASSING = {"squeeze", "unsqueeze", "view", "neg", "sum", "exp", "select", "to_copy", "sub"}
-_DENSITY = {*_PASSING, "div", "mul", "add", "t", "permute"}
+_SOLVED = SAME_VALUES | {"linalg_solve_triangular"}
+_PASSING = SAME_VALUES | {"neg", "sum", "exp", "select", "sub"}
+_DENSITY = _PASSING | {"div", "mul", "add"}
 
 
 @rule("warning", of={*_REGRESSION, *_BY_HAND})

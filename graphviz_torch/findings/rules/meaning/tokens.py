@@ -8,6 +8,7 @@ from typing import Literal
 from ....graph import Finding, Node
 from ....graph.events import Event, TokenShift
 from ....graph.immutable import immutable
+from ....graph.operations import SAME_VALUES
 from ...axes import attribute, number
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -18,7 +19,7 @@ from ...words import at
 PaddingUse = Literal["targets", "attended", "inverted"]
 
 # Operations between the product of queries and keys and the softmax that mask no score.
-_SCALES_SCORES = ("mul", "div", "view", "unsafe_view", "clone", "to_copy", "transpose", "permute")
+_SCALES_SCORES = SAME_VALUES | {"mul", "div"}
 
 
 @rule("warning", reads="end", of=(TokenShift,), also=("experiment",))

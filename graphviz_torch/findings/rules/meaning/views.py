@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from ....graph import Finding
 from ....graph.events import IneffectiveCall
 from ....graph.immutable import immutable
+from ....graph.operations import VIEWS
 from ...axes import (
-    VIEWS,
     keeps_order,
 )
 from ...graph_reading import Reading

@@ -8,6 +8,7 @@ from math import isclose
 from ....graph import Edge, Finding, GradientStats, Parameter
 from ....graph.events import Event
 from ....graph.immutable import immutable
+from ....graph.operations import SAME_VALUES
 from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, rule
@@ -467,5 +468,5 @@ def _uses(reading: Reading, node: int | None) -> Iterator[Edge]:
     for each in found:
         for edge in reading.users[each]:
             yield edge
-            if reading.graph.nodes[edge.target].operation in ("t", "transpose", "view", "permute"):
+            if reading.graph.nodes[edge.target].operation in SAME_VALUES:
                 found.append(edge.target)
