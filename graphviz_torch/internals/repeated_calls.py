@@ -167,7 +167,7 @@ class ReplayedCalls(TorchFunctionMode):
         if None in slots:
             return None
         constants = {each: _copy(each) for each in self._versions}  # a call may write into a view
-        with _apart():
+        with _isolated_gradients():
             values: dict[int, Tensor] = {}
             for i, leaf in enumerate(leaves):
                 leaf.requires_grad_(leaf.is_floating_point())
@@ -202,7 +202,7 @@ def derivative(
         results: the copies of the results.
         given: the gradients of the results; None for zeros.
     """
-    with _apart():
+    with _isolated_gradients():
         pairs = [(r, g) for r, g in zip(results, given, strict=True) if g is not None and r.grad_fn]
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         if not pairs or not wanted:
@@ -223,7 +223,7 @@ def derivative(
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
+def _isolated_gradients() -> Iterator[None]:
     """Run tensor operations with gradients, hidden from modes, watches, hooks and autocast."""
     same: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
     hooks = torch.autograd.graph.saved_tensors_hooks(same, same)

@@ -326,6 +326,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         "UnreadArguments",
         "UnusedNames",
         "ContextTensors",
+        "WrongGradients",
         "IgnoredResults",
         "AverageBuffers",
         "RedrawnDropouts",

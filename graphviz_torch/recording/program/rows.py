@@ -55,7 +55,7 @@ class StepRow(NamedTuple):
     has_state: bool = False  # True if the optimizer has state, such as averages, before the step
 
     @property
-    def used(self) -> frozenset[int] | None:
+    def used_parameters(self) -> frozenset[int] | None:
         """Return the parameters whose gradients the step uses; None if unknown."""
         return None if self.has_copies else self.parameters
 

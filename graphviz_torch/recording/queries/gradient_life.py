@@ -57,7 +57,7 @@ class ClearedGradients(Query):
                 self._clearing = None
             case StepRow():
                 # An optimizer with copies of the parameters may use any gradient.
-                used = set(self._fresh) if row.used is None else row.used
+                used = set(self._fresh) if row.used_parameters is None else row.used_parameters
                 self._used = self._used or not used.isdisjoint(self._fresh)
                 for run in self._runs.values():
                     run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
@@ -176,14 +176,14 @@ class MixedGradients(Query):
         learnt.pop(place, None)
 
     def _check(self, step: StepRow) -> Iterator[Found]:
-        used = self._given.keys() if step.used is None else step.used & self._given.keys()
+        used = self._given.keys() if step.used_parameters is None else step.used_parameters & self._given.keys()
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
             lines = {"second": UserLine(second), "stepped": UserLine(step.place)}
             latest = {"optimizer": step.name, **lines}
             yield Found(MixedLosses(through=through), first, leaves=tuple(mixed), latest=latest)
         for line in {line for key in used for line in self._given[key]}:
-            self._learnt.setdefault(line, set()).update(used if step.used is None else step.used)
+            self._learnt.setdefault(line, set()).update(used if step.used_parameters is None else step.used_parameters)
         self._forget(set(used))
         if not self._given:
             self._learnt.clear()
@@ -219,7 +219,7 @@ class Clips(Query):
             case BackwardRow():
                 self._on_backward(row)
             case StepRow():
-                used = set(self._fresh) if row.used is None else row.used
+                used = set(self._fresh) if row.used_parameters is None else row.used_parameters
                 self._has_run = False
                 self._stepped |= used
                 self._fresh -= used

@@ -67,12 +67,12 @@ class RepeatedBatches(Query):
         if len(now.kept) < _MAX_KEPT:
             now.kept.append(row.hashes)
         if now.again >= _MIN_REPEATS:
-            yield _repeated(row, now.again, now.count)
+            yield _repeat_event(row, now.again, now.count)
         elif now.equal >= _MIN_EQUAL and row.left == 0:
             latest = {"count": now.equal, "seeded": MethodCall("manual_seed")}
             yield Found(RepeatedBatch(what="pass"), row.place, latest=latest)
         elif now.same >= _MIN_PASSES and row.number == 0 and row.left and len(self._passes) == 1:
-            yield _repeated(row, now.same)
+            yield _repeat_event(row, now.same)
 
     def _pass_of(self, row: BatchRow) -> _Pass:
         """Return the pass that a batch belongs to. The first batch begins a new pass."""
@@ -91,7 +91,7 @@ class RepeatedBatches(Query):
         return now
 
 
-def _repeated(row: BatchRow, count: int, among: int = 0) -> Found:
+def _repeat_event(row: BatchRow, count: int, among: int = 0) -> Found:
     """Return the event for repeated batches.
 
     Args:
