@@ -1,4 +1,4 @@
-"""Rows of the log: plain values that describe what the program did.
+"""Rows of the log: plain values that describe actions of the program, such as a backward.
 
 A row keeps nothing alive: a tensor is the id() that it had, and a source line is a `CodePosition`.
 """

@@ -176,14 +176,20 @@ class MixedGradients(Query):
         learnt.pop(place, None)
 
     def _check(self, step: StepRow) -> Iterator[Found]:
-        used = self._given.keys() if step.used_parameters is None else step.used_parameters & self._given.keys()
+        used = (
+            self._given.keys()
+            if step.used_parameters is None
+            else step.used_parameters & self._given.keys()
+        )
         if mixed := sorted(used & self._mixed.keys()):
             first, second, through = self._mixed[mixed[0]]
             lines = {"second": UserLine(second), "stepped": UserLine(step.place)}
             latest = {"optimizer": step.name, **lines}
             yield Found(MixedLosses(through=through), first, leaves=tuple(mixed), latest=latest)
         for line in {line for key in used for line in self._given[key]}:
-            self._learnt.setdefault(line, set()).update(used if step.used_parameters is None else step.used_parameters)
+            self._learnt.setdefault(line, set()).update(
+                used if step.used_parameters is None else step.used_parameters
+            )
         self._forget(set(used))
         if not self._given:
             self._learnt.clear()
