@@ -44,9 +44,10 @@ def _merge_group(group: Sequence[Finding]) -> Sequence[Finding]:
 def _block(first: Finding, other: Finding) -> str:
     """Return the path of the other finding's block, such as "layers.1".
 
-    Return "" if the findings differ in more than the block.
+    Return "" if the findings differ in more than the block. The end of a shortened name,
+    "…0.attn.weight", does not contain the path of the block.
     """
-    paths = (re.findall(_PATH, each.message) for each in (first, other))
+    paths = (re.findall(f"(?<!…){_PATH}", each.message) for each in (first, other))
     for mine, theirs in zip(*paths, strict=False):
         parts = theirs.split(".")
         for i, (before, after) in enumerate(zip_longest(mine.split("."), parts)):

@@ -48,6 +48,17 @@ def test_layers_of_repeated_blocks_that_are_never_called_are_one_finding() -> No
     assert found.message.endswith("0.unused was never called. The same holds for 1, 2 and 3.")
 
 
+def test_blocks_of_shortened_names_are_named_by_their_whole_path() -> None:
+    same = [
+        Finding(
+            "r", "warning", f"encoder.enc…s.{i}.fc.weight has 0: encoder.blocks.{i}.fc is dead."
+        )
+        for i in range(2)
+    ]
+    [merged] = one_per_block(same)
+    assert merged.message == f"{same[0].message} The same holds for encoder.blocks.1."
+
+
 def test_findings_of_blocks_are_one_with_the_nodes_of_all() -> None:
     same = [
         Finding("dead-relu", "warning", f"relu in net.{i}.act is dead: 9{i}.5%.", nodes=(i,))

@@ -7,7 +7,7 @@ layer in between; and a network that ran without gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ...graph import Cut, Finding, Parameter, Severity
 from ...graph.operations import SAME_VALUES
@@ -184,6 +184,8 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
         and p.node not in reading.dropping_nodes
     ]
     owned = {p.node for p in missing}
+    names = reading.parameters_with_gradient
+    learning = {module_of(p) for p in reading.graph.parameters if p.name in names}
     firsts: dict[tuple[str, str], Cut] = {}
     seen: set[int] = set()
     for cut in _by_likelihood(reading):
@@ -196,7 +198,7 @@ def match_cuts(reading: Reading) -> Iterator[tuple[Cut, Parameter]]:
             for p in missing
             if p.node in sources
             or (p.node is None and whole and module_of(p) == cut.module)
-            or (cut.before is None and _may_concern(cut, p))
+            or (cut.before is None and _may_concern(cut, p, learning))
         ]
         missing = [p for p in missing if p not in found]
         # All cuts in a network that ran without gradients become one finding, and so do all cuts at
@@ -406,12 +408,20 @@ def _modules_without_gradient(reading: Reading, parameters: list[Parameter]) -> 
     return list(dict.fromkeys(path or "the model" for path in paths))
 
 
-def _may_concern(cut: Cut, parameter: Parameter) -> bool:
+def _may_concern(cut: Cut, parameter: Parameter, learning: Container[str]) -> bool:
     """Return True if a cut of an unknown tensor may be the reason for a missing gradient.
 
-    The cut has to be in the parameter's module, or in a module around this module.
+    The cut has to be in the parameter's module, or in a module around this module. In the second
+    case, no other parameter of the parameter's module has a gradient, because the cut tensor is a
+    result of the module.
+
+    Args:
+        learning: paths of the modules with a parameter that has a gradient.
     """
-    return not cut.module or f"{module_of(parameter)}.".startswith(f"{cut.module}.")
+    module = module_of(parameter)
+    if cut.module != module and module in learning:
+        return False
+    return not cut.module or f"{module}.".startswith(f"{cut.module}.")
 
 
 def upstream(reading: Reading, node: int | None, seen: set[int]) -> set[int]:

@@ -152,12 +152,13 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     if ratio is None or ratio <= EXPLODING_RATIO:
         return
     # In a branch that a small factor scales, the last layers have a smaller gradient than the skip
-    # connection.
+    # connection. A path that begins inside such a branch has a smaller one than the last layer.
+    smallest = EXPLODING_RATIO * max(chain[0][1], _from_last_layer(reading)[0][1])
     deepest = median(norm for _, norm in chain[-(len(chain) // 4) :])
-    if deepest <= EXPLODING_RATIO * chain[0][1]:
+    if deepest <= smallest:
         return
     # If the gradient becomes small again near the input, the path is cut at its largest gradient.
-    if chain[-1][1] <= EXPLODING_RATIO * chain[0][1]:
+    if chain[-1][1] <= smallest:
         largest = max(chain, key=lambda pair: pair[1])
         chain = chain[: chain.index(largest) + 1]
     yield finding(
@@ -172,20 +173,27 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
 
 
 def _depth(reading: Reading) -> list[tuple[int, float]]:
-    """Return the longest path from the last layer to a leaf, without the operations of the loss.
+    """Return the longest path from the last layer to a leaf whose gradients are comparable.
+
+    The path begins where a far larger gradient of another branch is added.
+    """
+    chain = _from_last_layer(reading)
+    for i in range(len(chain) - 1, 0, -1):
+        (_, before), (node, norm) = chain[i - 1 : i + 1]
+        if norm > EXPLODING_RATIO * before and len(reading.users[node]) > 1:
+            return chain[i:]
+    return chain
+
+
+def _from_last_layer(reading: Reading) -> list[tuple[int, float]]:
+    """Return the longest path to a leaf, without the operations of the loss.
 
     A mean in the loss divides the gradient by the number of samples, and samples that the model
-    already fits have almost no gradient, so norms inside the loss are not comparable. For the same
-    reason, a path begins where a far larger gradient of another branch is added.
+    already fits have almost no gradient, so norms inside the loss are not comparable.
     """
     chain = reading.longest_chain
     for i, (node, _) in enumerate(chain):
         if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
-            chain = chain[i:]
-            break
-    for i in range(len(chain) - 1, 0, -1):
-        (_, before), (node, norm) = chain[i - 1 : i + 1]
-        if norm > EXPLODING_RATIO * before and len(reading.users[node]) > 1:
             return chain[i:]
     return chain
 

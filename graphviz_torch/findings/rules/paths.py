@@ -203,6 +203,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
         p for p in reading.graph.parameters if p.name in reading.parameters_with_gradient
     )
     called = {event.module: event.where for event in reading.events(UnusedModule)}
+    ran_modules = {row.path for row in reading.graph.modules}
     custom = next((node for node in reading.graph.nodes if is_custom(node)), None)
     slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in group_by_key((_outermost(module_of(p), learning), p) for p in unused):
@@ -213,6 +214,12 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
             f"Use the result of {name} in the loss, as a tensor (arrays and numbers have no "
             f"gradient), or do not call {name}."
         )
+        if module and ran_modules and module not in ran_modules:  # such as an nn.ModuleList
+            why = f"modules in {name} ran, but the loss does not depend on their results"
+            advice = (
+                f"Use the results of the modules in {name} in the loss, as tensors, or do not "
+                "call the modules."
+            )
         if slopes:
             severity = "info"
             why = (

@@ -78,7 +78,7 @@ class _Shift:
 
     event: TokenShift
     place: CodePosition | None
-    numbers: Probe  # [number of compared targets, then for each lag the number of unequal ones]
+    numbers: Probe  # for each lag, the number of unequal targets; -1 if too few were compared
     length: int  # number of tokens of a sequence
     only: bool  # True if no other batch of tokens was embedded since the last backward
     attentions: list[_Attention]
@@ -232,8 +232,8 @@ class TokenUses(Listener):
                 self.events.note(each.event, each.place, embedded=UserLine(each.embedded), **found)
         shifts, self._shifts = self._shifts, []
         for shift, row in zip(shifts, fetch([one.numbers for one in shifts]), strict=True):
-            lags = [lag for lag, unequal in zip(_LAGS, row[1:], strict=False) if not unequal]
-            if len(lags) == 1 and row[0] >= _MIN_COMPARED:
+            lags = [lag for lag, unequal in zip(_LAGS, row, strict=False) if not unequal]
+            if len(lags) == 1:
                 first = next(iter(shift.attentions), None)
                 self.events.note(
                     shift.event,
@@ -294,7 +294,7 @@ def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:
 
 
 def _differences(target: Tensor, tokens: Tensor, ignored: Any) -> Tensor:
-    """Return [number of counted targets, then for each lag the number of unequal targets].
+    """Return for each lag the number of unequal targets; -1 if too few were compared.
 
     A target is unequal at a lag if it differs from the token that many positions after its own.
 
@@ -304,12 +304,13 @@ def _differences(target: Tensor, tokens: Tensor, ignored: Any) -> Tensor:
         ignored: `ignore_index` of the loss; targets with this value are not counted.
     """
     counted = torch.ne(target, ignored)
-    numbers = [torch.sum(counted)]
+    numbers = []
     for lag in _LAGS:
         length = min(target.shape[1], tokens.shape[1] - lag)
         unequal = torch.ne(torch.narrow(target, 1, 0, length), torch.narrow(tokens, 1, lag, length))
         shown = torch.narrow(counted, 1, 0, length)
-        numbers.append(torch.sum(torch.logical_and(unequal, shown)))
+        number = torch.sum(torch.logical_and(unequal, shown))
+        numbers.append(torch.where(torch.ge(torch.sum(shown), _MIN_COMPARED), number, -1))
     return torch.stack(numbers)
 
 

@@ -296,6 +296,37 @@ def accuracy_of_a_part_that_the_loss_leaves_out(record: Record) -> None:
         h.square().mean().backward()
 
 
+class Embeddings(nn.Module):
+    """An embedding with a token for masked positions, as in DINOv2; nothing is masked here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+        self.mask_token = nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+@says("output-not-in-loss", "mask_token got no gradient: the loss depends on the rest of embed")
+@silent("cut-gradient")
+def token_that_is_not_used_beside_a_choice(record: Record) -> None:
+    embed, score, head = Embeddings(), nn.Linear(4, 1), nn.Linear(4, 1)
+    with record(nn.ModuleDict({"embed": embed, "score": score, "head": head})):
+        h = embed(torch.randn(6, 4))
+        best = score(h).squeeze(-1).topk(2).indices
+        (head(h[best]).square().mean() + score(h[best]).square().mean()).backward()
+
+
+@says("output-not-in-loss", "modules in heads ran, but the loss does not depend on their results")
+def list_of_modules_that_the_loss_leaves_out(record: Record) -> None:
+    trunk, heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 3)])
+    with record(nn.ModuleDict({"trunk": trunk, "heads": heads})):
+        h = trunk(torch.randn(5, 4))
+        assert all(head(h).shape == (5, 3) for head in heads)
+        h.square().mean().backward()
+
+
 @says("scheduler-out-of-step", "was called before the first step of optimizer")
 def scheduler_that_does_not_wait_for_an_optimizer_with_a_name(record: Record) -> None:
     layer = nn.Linear(4, 1)

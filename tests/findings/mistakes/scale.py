@@ -535,3 +535,13 @@ def layer_that_is_called_without_use(record: Record) -> None:
     model = Net()
     with record(model):
         model(torch.randn(8, 6)).square().mean().backward()
+
+
+@silent("target-shift")
+def tokens_of_a_batch_of_two_with_the_time_first(record: Record) -> None:
+    """As in XLNet: of two positions, none is two after another one."""
+    embed, head = nn.Embedding(20, 8), nn.Linear(8, 20)
+    words = torch.randint(20, (2, 9))
+    with record(nn.ModuleList([embed, head])):
+        scores = head(embed(words.T)).transpose(0, 1)
+        F.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()

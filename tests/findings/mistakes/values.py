@@ -182,6 +182,23 @@ def head_whose_loss_is_constant_beside_one_that_learns(record: Record) -> None:
         (length.mean() + nn.functional.cross_entropy(classify(h), torch.arange(16) % 3)).backward()
 
 
+def orthogonal(count: int) -> nn.Sequential:
+    layers = [nn.Linear(16, 16) for _ in range(count)]
+    for layer in layers:
+        nn.init.orthogonal_(layer.weight)
+    return nn.Sequential(*layers)
+
+
+@silent("exploding-gradient")
+def path_through_a_branch_of_a_branch(record: Record) -> None:
+    """As in SegFormer: the deepest path leads through the keys of an attention over few tokens."""
+    stem, reduce, key, head = map(orthogonal, (4, 2, 2, 1))
+    with record(nn.ModuleList([stem, reduce, key, head])):
+        h = 10 * stem(torch.randn(8, 16))
+        reduced = reduce(h)
+        head(h + reduced / 500 + key(reduced) * 1e-9).square().mean().backward()
+
+
 @says("vanishing-gradient", "hardly learn", severity="warning")
 def gradient_that_vanishes_before_large_inputs(record: Record) -> None:
     """The gradient of the first weight is large by its inputs alone."""
