@@ -19,7 +19,7 @@ from ..graph import Graph
 from ..graph.text import type_text
 from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import caller_frame, local_variables, parameter_names, user_frames
-from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length
+from ..internals.tensors.pytree import ATOMS, flatten, is_nesting, length, own_attributes
 from ..internals.wrappers import is_wrapped_child, unsharded_parameters
 
 Names = Mapping[str, Any] | torch.nn.Module | None
@@ -132,12 +132,11 @@ def _tensors_and_modules(values: Mapping[str, Any]) -> list[tuple[str, Tensor | 
         if issubclass(kind, (Tensor, nn.Module)):
             pairs.append((name, value))
         elif name == "self":
-            with ignore_exceptions():
-                pairs.extend(
-                    (f"self.{key}", part)
-                    for key, part in object.__getattribute__(value, "__dict__").items()
-                    if issubclass(type(part), (Tensor, nn.Module))
-                )
+            pairs.extend(
+                (f"self.{key}", part)
+                for key, part in own_attributes(value).items()
+                if issubclass(type(part), (Tensor, nn.Module))
+            )
     return pairs
 
 

@@ -304,3 +304,30 @@ def test_a_loss_in_a_function_transform_is_not_read_and_causes_no_log(
         each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(2, 3))
     assert each["0.weight"].shape == (2, 4, 3)
     assert caplog.messages == []
+
+
+class Unreadable:
+    """An object of the program, of which each attribute raises an exception."""
+
+    def __getattribute__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+
+def test_no_code_of_the_programs_variables_is_called(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.WARNING, "graphviz_torch")
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ema = Unreadable()  # a name of an average, whose weights watch() compares
+    calls: list[object] = []
+    index = Tensor.__getitem__
+    monkeypatch.setattr(Tensor, "__getitem__", lambda t, i: (calls.append(i), index(t, i))[1])
+    with watch(model):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    assert caplog.messages == []
+    assert calls == []
+    assert type(ema) is Unreadable

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from ..exceptions import ignore_exceptions
+
 _TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 # Types of the elements of most lists that contain no tensors.
 _PLAIN: frozenset[type] = frozenset((int, float, bool, str, type(None)))
@@ -98,6 +100,22 @@ def _own_attribute(value: Any, name: str, default: Any) -> Any:
         return object.__getattribute__(value, name)
     except AttributeError:
         return default
+
+
+def own_attributes(value: Any) -> dict[str, Any]:
+    """Return the `__dict__` of an object without calling `__getattribute__` of its class.
+
+    Args:
+        value: any object of the program.
+
+    Returns:
+        The attributes by name; an empty dict if the object has no `__dict__` that can be read.
+    """
+    with ignore_exceptions():
+        found = object.__getattribute__(value, "__dict__")
+        if type(found) is dict:
+            return found
+    return {}
 
 
 def tensors(*values: Any) -> list[torch.Tensor]:

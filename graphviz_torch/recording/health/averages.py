@@ -22,6 +22,7 @@ from torch.nn import Module
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory
+from ...internals.tensors.pytree import own_attributes
 from .checks import WatchReport
 
 _NAMES = re.compile(r"(?:^|_)(ema|avg|averaged?|average_model|shadow|target)(?:$|_)|Average|EMA")
@@ -110,9 +111,8 @@ def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str
     for outer in user_frames(user_frame(frame))[:_MAX_FRAMES]:
         for name, value in local_variables(outer, _OTHER_TYPES).items():
             parts = [(name, value)]
-            inside = getattr(value, "__dict__", None) if value is not model else None
-            if type(inside) is dict and type(value).__module__.partition(".")[0] != "torch":
-                parts += [(f"{name}.{key}", part) for key, part in inside.items()]
+            if value is not model and type(value).__module__.partition(".")[0] != "torch":
+                parts += [(f"{name}.{key}", part) for key, part in own_attributes(value).items()]
             for called, part in parts:
                 kind = type(part).__name__
                 if part is not model and any(map(_NAMES.search, (*called.split("."), kind))):
@@ -120,12 +120,12 @@ def _candidates(frame: FrameType, model: Module) -> Iterator[tuple[str, dict[str
 
 
 def _weights(value: Any) -> dict[str, Tensor]:
-    if isinstance(value, Module):
+    if issubclass(type(value), Module):
         inner = getattr(value, "module", value)
         count = getattr(value, "n_averaged", None)  # 0 before an AveragedModel's first update
         late = isinstance(count, Tensor) and count.is_cpu and not TensorBase.item(count)
         return {} if late or not isinstance(inner, Module) else dict(inner.named_parameters())
-    if isinstance(value, dict):
+    if issubclass(type(value), dict):
         return {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, Tensor)}
     return {}
 
@@ -152,4 +152,5 @@ def _pairs(
 
 def _values(tensor: Tensor) -> Tensor:
     with torch.no_grad():
-        return torch.clone(TensorBase.reshape(TensorBase.detach(tensor), -1)[:_MAX_VALUES])
+        values = TensorBase.reshape(TensorBase.detach(tensor), -1)
+        return torch.clone(torch.narrow(values, 0, 0, min(_MAX_VALUES, values.shape[0])))

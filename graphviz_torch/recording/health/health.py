@@ -308,7 +308,8 @@ class Health:
                 and TensorBase.is_contiguous(tensor)
                 and with_memory([tensor])
             ):
-                values = TensorBase.view(TensorBase.detach(tensor), -1)[:_SAMPLE_SIZE]
+                values = TensorBase.view(TensorBase.detach(tensor), -1)
+                values = torch.narrow(values, 0, 0, min(_SAMPLE_SIZE, values.shape[0]))
                 has_gradient = bool(norms[i]) if i in norms else tensor.grad is not None
                 self._sample = _WeightSample(i, values, torch.clone(values), has_gradient)
             else:

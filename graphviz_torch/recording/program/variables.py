@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dis import get_instructions
 from functools import lru_cache
 from types import CodeType, FrameType
@@ -12,6 +11,7 @@ from typing import Any
 from torch.nn import Module
 
 from ...internals.frames import local_variables, user_frame
+from ...internals.tensors.pytree import own_attributes
 
 _CONTAINERS = (list, tuple, dict)
 _EXPRESSIONS = ("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>", "<lambda>")
@@ -120,12 +120,11 @@ def _modules_in(frame: FrameType) -> Iterator[tuple[str, Any]]:
     for name, value in values.items():
         if name in named and (issubclass(type(value), Module) or type(value) in _CONTAINERS):
             yield name, value
-    with suppress(AttributeError):  # no `self`, or a `self` without __dict__
-        attributes = object.__getattribute__(values.get("self"), "__dict__")
-        for name, value in (attributes | attributes.get("_modules", {})).items():
-            listed = type(value) in _CONTAINERS and name[0] != "_"
-            if listed or issubclass(type(value), Module):
-                yield name, value
+    attributes = own_attributes(values.get("self"))
+    for name, value in (attributes | attributes.get("_modules", {})).items():
+        listed = type(value) in _CONTAINERS and name[0] != "_"
+        if listed or issubclass(type(value), Module):
+            yield name, value
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Module]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
@@ -27,6 +26,7 @@ from ...findings.rules.meaning.schedulers import (
     UnusedScheduler,
 )
 from ...internals.frames import CodePosition
+from ...internals.tensors.pytree import own_attributes
 from ..program import Program
 from ..program.code import codes, find_method_call, find_variable, owners_of_method
 from ..program.events import Events
@@ -47,10 +47,9 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
             items = ((f"{name}[{i}]", item) for i, item in enumerate(value[:_MAX_ITEMS]))
             yield from ((n, item) for n, item in items if issubclass(type(item), LRScheduler))
         elif not issubclass(type(value), (torch.nn.Module, ModuleType, type)):
-            with suppress(AttributeError):
-                for key, part in object.__getattribute__(value, "__dict__").items():
-                    if issubclass(type(part), LRScheduler):
-                        yield f"{name}.{key}", part
+            for key, part in own_attributes(value).items():
+                if issubclass(type(part), LRScheduler):
+                    yield f"{name}.{key}", part
 
 
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
