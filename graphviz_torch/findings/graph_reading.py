@@ -26,6 +26,7 @@ from ..graph import (
 from ..graph.events import Event, LeafBackward, NewLeaves, OptimizerStep
 from ..graph.nodes import CHANGED, INSIDE
 from ..graph.text import shorten_middle
+from .words import operation_text
 
 Kind = TypeVar("Kind", bound=Event)
 
@@ -352,8 +353,7 @@ class Reading:
         """Return a node's name, or its operation and module ("addmm in fc1") if it has no name."""
         if node in self.names:
             return shorten_middle(self.names[node])
-        value = self.graph.nodes[node]
-        return f"{value.title} in {value.module}" if value.module else value.title
+        return operation_text(self.graph.nodes[node])
 
     def meta(self, node: int, output_nr: int = 0) -> TensorMeta | None:
         """Return the shape, dtype and device of a node's output; None if unknown.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from ..graph import Parameter
+from ..graph import Node, Parameter
 from ..graph.events import Event
 from ..graph.text import listing, shorten_middle
 
@@ -34,6 +34,11 @@ def nodes_of(parameters: Iterable[Parameter]) -> tuple[int, ...]:
 def at(where: str) -> str:
     """Return " at train.py:12", or "" if the line is not known."""
     return f" at {where}" if where else ""
+
+
+def operation_text(node: Node) -> str:
+    """Return a node's operation and module, such as "addmm in fc1", whatever its result's label."""
+    return f"{node.title} in {node.module}" if node.module else node.title
 
 
 def times(event: Event) -> str:

@@ -12,27 +12,24 @@ from typing import NamedTuple
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ...graph.text import listing, shorten
 from ..exceptions import ADVICE
+from ..failure_causes import (
+    advice_on_carried,
+    advice_on_change,
+    advice_on_same_graph,
+    backward_text,
+    change_text,
+    is_backward,
+    origin_text,
+)
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at
+from ..words import at, operation_text
 from .devices import is_mixed
 from .leaves import UnregisteredParameters
 
 # Exceptions by which a user ends a program.
 _STOPPED = ("KeyboardInterrupt", "SystemExit", "GeneratorExit")
 _NON_LEAF = "can't optimize a non-leaf"
-_AUGMENTED_OPERATORS = {"add_": "+", "sub_": "-", "mul_": "*", "div_": "/", "pow_": "**"}
-# `h += x`, but not `h[0] += x`
-_AUGMENTED = re.compile(r"([A-Za-z_][\w.]*)\s*(\*\*|[-+*/])=(?!=)")
-_PARTIAL_WRITES = (
-    "setitem",
-    "index_put_",
-    "index_fill_",
-    "index_copy_",
-    "masked_fill_",
-    "scatter_",
-)
-_MAX_SOURCE_LINE = 60  # maximal length of a source line that a message quotes
 # Words that PyTorch's errors about the shapes and dtypes of operands contain.
 _ABOUT_OPERANDS = ("shape", "size", "dim", "dtype", "scalar type", "broadcast", "matri")
 _METADATA = r"metadata: \{'shape': torch\.Size\((\[[^\]]*\])\), 'dtype': torch\.(\w+)"
@@ -102,20 +99,20 @@ def changed_in_place(reading: Reading) -> Iterator[Finding]:
         return
     kept, node = failure.modified, reading.graph.nodes[failure.node]
     what = f"{kept.label} ({kept.tensor})" if kept.label else f"a tensor ({kept.tensor})"
-    changes = [cause for cause in failure.causes if not _is_backward(cause)]
-    others = [cause for cause in failure.causes if _is_backward(cause)]
-    said = listing(dict.fromkeys(_change(reading, change) for change in changes))
-    message = f"{_operation(node)}{at(node.where)} needs the original values of {what}, but "
+    changes = [cause for cause in failure.causes if not is_backward(cause)]
+    others = [cause for cause in failure.causes if is_backward(cause)]
+    said = listing(dict.fromkeys(change_text(reading, change) for change in changes))
+    message = f"{operation_text(node)}{at(node.where)} needs the original values of {what}, but "
     message += f"{said or 'an operation that was not recorded'} changed it in place"
     for other in others:
-        message += f"; {_run(other)} had already run it, and {_origin(reading, other)}"
+        message += f"; {backward_text(other)} had already run it, and {origin_text(reading, other)}"
     yield finding(
         "error",
         f"backward{at(failure.where)} failed: {message}.",
         cause="changed in place",
-        advice=_advice_on_carried(others[0])
+        advice=advice_on_carried(others[0])
         if others
-        else _instead(reading, failure, changes, node.title),
+        else advice_on_change(reading, failure, changes, node.title),
         where=next((change.where for change in changes), failure.where),
         nodes=_nodes(node.id, *(i for e in failure.causes for i in e.nodes), kept.node),
     )
@@ -180,15 +177,16 @@ def backward_twice(reading: Reading) -> Iterator[Finding]:
         return
     for other in failure.causes:
         same = len(other.nodes) < 2
-        happened = f"{_run(other)} had run the same graph" if same else _origin(reading, other)
+        before = backward_text(other)
+        happened = f"{before} had run the same graph"
         if not same:
-            happened += f", which {_run(other)} had run"
+            happened = f"{origin_text(reading, other)}, which {before} had run"
         later = None if same else reading.graph.nodes[other.nodes[1]]
         yield finding(
             "error",
             f"backward{at(failure.where)} failed: {happened}, and its saved tensors were freed.",
             cause="backward ran before",
-            advice=_advice_on_same_graph(other) if same else _advice_on_carried(other),
+            advice=advice_on_same_graph(other) if same else advice_on_carried(other),
             where=failure.where if later is None else later.where or failure.where,
             nodes=_nodes(failure.node, *other.nodes),
         )
@@ -266,7 +264,9 @@ def exception(reading: Reading) -> Iterator[Finding]:
     inside = at(failure.raised_where)
     if failure.node is not None:
         node = reading.graph.nodes[failure.node]
-        inside = f", in {_operation(node)}{at(node.where)}{f', raised{inside}' if inside else ''}"
+        inside = (
+            f", in {operation_text(node)}{at(node.where)}{f', raised{inside}' if inside else ''}"
+        )
     elif worker:
         inside = f", raised in a worker of the DataLoader{at(worker.where)}"
     elif inside:
@@ -402,133 +402,3 @@ def _generic_advice(failure: Failure) -> str:
 
 def _nodes(*nodes: int | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(node for node in nodes if node is not None))
-
-
-def _operation(node: Node) -> str:
-    # The title, because a node's label names the result and not the operation.
-    return f"{node.title} in {node.module}" if node.module else node.title
-
-
-def _is_backward(cause: Cause) -> bool:
-    return cause.operation in ("backward", "grad")
-
-
-def _run(other: Cause) -> str:
-    """Return a call and its line, such as "backward at train.py:9"."""
-    name = "autograd.grad" if other.operation == "grad" else "backward"
-    return f"{name}{at(other.where)}" if other.where else f"an earlier {name}"
-
-
-def _change(reading: Reading, change: Cause) -> str:
-    if change.operation == "step":
-        return f"the optimizer's step{at(change.where)}"
-    text = f" ({change.text})" if _is_visible(change) else ""
-    return f"{change.operation}{_module(reading, change)}{at(change.where)}{text}"
-
-
-def _module(reading: Reading, change: Cause) -> str:
-    """Return " in block.relu", or "" if the module is not known."""
-    modules = (reading.graph.nodes[i].module for i in change.nodes)
-    return next((f" in {module}" for module in modules if module), "")
-
-
-def _is_visible(change: Cause) -> bool:
-    """Return True if the source line shows the in-place change, and is short enough to quote."""
-    name, text = change.operation.partition("(")[0].rstrip("_"), change.text
-    seen = name in text or re.search(r"(\]|\*\*|[-+*/%&|^])\s*=[^=]", text) is not None
-    return bool(text) and seen and len(text) <= _MAX_SOURCE_LINE
-
-
-def _instead(reading: Reading, failure: Failure, changes: list[Cause], user: str) -> str:
-    """Return the code to write instead of the first in-place change, as advice.
-
-    Args:
-        reading: the graph.
-        failure: the exception of backward.
-        changes: the in-place changes of the saved tensor, in order.
-        user: the operation that saved the tensor, as text.
-    """
-    if not changes:
-        return (
-            f"Look for code that changes the tensor after {user} saved it: compiled code, a "
-            "thread, C++."
-        )
-    first = changes[0]
-    if first.operation == "step":
-        return (
-            "Call backward before the step, or run the forward again after it. If a tensor is "
-            "carried from one step to the next, such as a hidden state, detach() it in between."
-        )
-    if failure.modified is not None and failure.modified.node is not None:
-        return "Call backward before the change, or run the forward again after it."
-    line, written = at(first.where), _AUGMENTED.match(first.text)
-    if "max_norm=" in first.operation:
-        return (
-            "Pass a clone() of the weight to the embedding, or normalize the weight before "
-            "the forward."
-        )
-    if "inplace=" in first.operation:
-        return f"Use inplace=False{_module(reading, first) or line}."
-    if "out=" in first.operation:
-        return f"Remove the argument out={line}."
-    if first.of_view:  # a new tensor would not change the base of the view
-        if written:
-            return f"Call clone() on the base tensor before the view {written[1]} is created."
-        return "Call clone() on the base tensor before the view is created."
-    if first.operation in _PARTIAL_WRITES:
-        return f"Change a copy{line}, made with clone(), or use torch.where."
-    if written and _AUGMENTED_OPERATORS.get(first.operation) == written[2]:
-        name, sign = written[1], written[2]
-        return (
-            f"Compute a new tensor{line}: {name} = {name} {sign} ... instead of {name} {sign}= ...."
-        )
-    return (
-        f"Compute a new tensor{line} instead of changing this one, or give {user} a clone() of it."
-    )
-
-
-def _origin(reading: Reading, other: Cause) -> str:
-    """Return the phrase "NODE uses TENSOR".
-
-    Another backward ran the node that computed TENSOR, but not NODE.
-    """
-    nodes = reading.graph.nodes
-    old, new = (nodes[i] for i in other.nodes[:2])
-    direct = any(edge.source == old.id for edge in reading.inputs[new.id])
-    name = other.label if direct and other.label else reading.call(old.id)
-    return (
-        f"{reading.call(new.id)}{at(new.where)} {'uses' if direct else 'comes from'} "
-        f"{name}{at(old.where)}"
-    )
-
-
-def _advice_on_carried(other: Cause) -> str:
-    """Return advice on a tensor that connects a new graph to one that backward already ran."""
-    name = other.label
-    detached = f"{name} = {name}.detach()" if name.isidentifier() else "detach()"
-    if (other.in_loop or not other.where) and other.operation != "grad":
-        return (
-            f"Detach {name or 'the tensor'} between the steps, with {detached}. If a list keeps "
-            "it, clear the list after each step. If the gradient of each step should reach the "
-            "source of this tensor, compute the tensor again in each step."
-        )
-    if other.operation == "grad":
-        return (
-            f"Pass create_graph=True to autograd.grad{at(other.where)} if its result is "
-            "differentiated again; otherwise pass retain_graph=True, or run the forward again."
-        )
-    if other.stepped:
-        return (
-            f"Detach {name or 'the tensor'} if only one of the two losses should train its "
-            "source. Otherwise run its forward again after the step."
-        )
-    return "Add the losses and call backward() once, or pass retain_graph=True to the first."
-
-
-def _advice_on_same_graph(other: Cause) -> str:
-    """Return advice on a graph through which backward ran again, after a complete first run."""
-    if other.in_loop:
-        return "Run the forward again before each backward, in the loop or the closure."
-    if other.operation == "grad":
-        return f"Pass retain_graph=True to autograd.grad{at(other.where)}."
-    return "Call backward() once, or pass retain_graph=True to the first."

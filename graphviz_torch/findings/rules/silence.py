@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...graph import Edge, Finding, GradientStats, Graph, Node
+from ...graph import Finding, Graph
 from ...graph.events import Event, OptimizerStep
 from ...graph.immutable import immutable
 from ...graph.units import count_text, number_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..words import at
+from ..words import at, operation_text
+from ..zero_gradients import (
+    ZERO_BELOW,
+    are_zero,
+    largest_at_users,
+    largest_gradient,
+    passed_gradients,
+    reason_for_zeros,
+)
 
 FORWARD_ALONE = "no backward"  # cause of findings that pictures of a forward do not mark
-_ZERO_BELOW = 1e-12  # a gradient trains nothing if all of its elements are smaller
 # If two gradients cancel, the rounding errors of their sum are below this share of the gradients.
 _ROUNDING = 1e-5
-_FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
-_CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
-_BOUNDS = ("relu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "elu")
-_SLOPES = ("sigmoid", "tanh", "softmax", "log_softmax", "erf", "logsigmoid", "log_sigmoid_forward")
 
 
 @immutable
@@ -90,43 +93,26 @@ def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
     - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
     """
     judged = [
-        (graph, largest) for graph in graphs if (largest := _largest_gradient(graph)) is not None
+        (graph, largest) for graph in graphs if (largest := largest_gradient(graph)) is not None
     ]
     if not judged or any(graph.failure is not None for graph in graphs):
         return
-    if all(largest < _ZERO_BELOW * (graph.step.loss_scale or 1) for graph, largest in judged):
+    if all(largest < ZERO_BELOW * (graph.step.loss_scale or 1) for graph, largest in judged):
         yield _all_zero(Reading(judged[-1][0]))
         return
     reading = Reading(judged[-1][0])
     for event in reading.events(RepeatedForward)[:1]:
-        if all(largest < _ROUNDING * _largest_at_users(graph) for graph, largest in judged):
+        if all(largest < _ROUNDING * largest_at_users(graph) for graph, largest in judged):
             yield _cancelling_runs(reading, event)
-
-
-def _largest_gradient(graph: Graph) -> float | None:
-    """Return the largest element of the parameters' gradients; None if no gradient was recorded."""
-    leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
-    found = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
-    if not found:
-        return None
-    return max(float("inf") if stats.nonfinite else stats.max_abs for stats in found)
-
-
-def _largest_at_users(graph: Graph) -> float:
-    """Return the largest element of the gradients at the nodes that use parameters."""
-    leaves = {p.node for p in graph.parameters if p.node is not None}
-    users = {edge.target for edge in graph.edges if edge.source in leaves}
-    stats = (stats for node in users for stats in graph.nodes[node].grad_outputs)
-    return max((each.max_abs for each in stats if each is not None), default=0.0)
 
 
 def _all_zero(reading: Reading) -> Finding:
     """Return the finding about the first node that passes only zeros."""
     nodes = reading.graph.nodes
     for node in reversed(nodes):  # users before inputs
-        sources = _passed_gradients(reading, node)
-        if sources and not _zero(node.grad_outputs) and all(_zero([s]) for _, s in sources):
-            why, advice = _reason(reading, node, [edge for edge, _ in sources])
+        sources = passed_gradients(reading, node)
+        if sources and not are_zero(node.grad_outputs) and all(are_zero([s]) for _, s in sources):
+            why, advice = reason_for_zeros(reading, node, [edge for edge, _ in sources])
             largest = max(stats.max_abs for _, stats in sources)
             size = f"at most {number_text(largest)}" if largest else "only zeros"
             if largest:
@@ -134,7 +120,7 @@ def _all_zero(reading: Reading) -> Finding:
             return finding(
                 "warning",
                 f"All gradients are {'below 1e-12' if largest else 'zero'}: "
-                f"{_operation_text(node)}{at(node.where)} received a gradient and passed {size}, "
+                f"{operation_text(node)}{at(node.where)} received a gradient and passed {size}, "
                 f"because {why}.",
                 cause="a gradient of zeros",
                 advice=advice,
@@ -152,57 +138,6 @@ def _all_zero(reading: Reading) -> Finding:
         where=where,
         nodes=ends,
     )
-
-
-def _operation_text(node: Node) -> str:
-    return f"{node.title} in {node.module}" if node.module else node.title
-
-
-def _passed_gradients(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
-    """Return the edges along which a node passed a gradient, with the gradient's statistics."""
-    if node.leaf or not any(node.grad_outputs):
-        return []
-    pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]
-    return [(edge, stats) for edge, stats in pairs if stats is not None]
-
-
-def _zero(gradients: Sequence[GradientStats | None]) -> bool:
-    return all(
-        stats is None or (stats.max_abs < _ZERO_BELOW and not stats.nonfinite)
-        for stats in gradients
-    )
-
-
-def _reason(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
-    """Return the reason why a node passes only zero gradients, and the advice to the user.
-
-    Args:
-        reading: the graph.
-        node: the node.
-        edges: the edges along which it passes zeros.
-    """
-    metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
-    empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
-    if empty is not None:
-        return f"its input is empty ({empty})", (
-            "Check the code that selects the input of this operation."
-        )
-    if any(len(reading.users[edge.source]) > 1 for edge in edges):
-        advice = "Check the terms that use its input: their gradients add up to zero."
-        return "another use of its input passes the opposite gradient", advice
-    if node.title in _FACTORS:
-        return "its other factor is zero", (
-            "Check that factor, such as a mask, a weight or a scale."
-        )
-    if node.title in _CHOICES:
-        return "it selects every element from another input", "Check the condition or mask."
-    if node.title in _BOUNDS:
-        return "its derivative is 0 for every input", (
-            "Widen its bounds, or use a leaky activation."
-        )
-    if node.title in _SLOPES:
-        return "it is saturated", "Lower the scale of its input, or normalize it."
-    return "its derivative is zero for this input", f"Check the input of {node.title}."
 
 
 def _cancelling_runs(reading: Reading, event: RepeatedForward) -> Finding:
