@@ -103,6 +103,9 @@ def examine(entry: Entry, seconds: float, picture: Path | None) -> Facts:
     if not training.parameters:
         return {"stage": "build", "error": "no parameter requires a gradient"}
     bare = forked(lambda: checks.bare(training), seconds / 3)
+    if "more than 1 value per channel" in bare.get("error", ""):
+        training.freeze_statistics()
+        bare = forked(lambda: checks.bare(training), seconds / 3)
     if "error" in bare:
         return {"stage": "bare", **bare}
     walked = forked(lambda: checks.hooked(training), seconds / 3)

@@ -61,6 +61,12 @@ class Training:
         self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.optimizer = torch.optim.SGD(self.parameters, lr=1e-4)
 
+    def freeze_statistics(self) -> None:
+        """Set batch norms to evaluation mode. In training mode, they refuse a single value."""
+        for module in self.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
+
     def loss(self) -> Tensor:
         self.optimizer.zero_grad()
         return loss_of(self.forward())

@@ -27,6 +27,8 @@ def entries() -> Iterator[Entry]:
     for entry in _ENTRIES:
         if find_spec(entry.library.replace("-", "_")) is not None:
             yield entry
+    if find_spec("timm") is not None:
+        yield from _timm_entries()
 
 
 def _model(library: str) -> Callable[[Callable[[], Built]], Callable[[], Built]]:
@@ -62,11 +64,11 @@ def _decoder(**options: Any) -> Built:
 
 
 _OPTIONS = """use_scalenorm use_rmsnorm ff_glu rotary_pos_emb rel_pos_bias alibi_pos_bias
-    sandwich_norm macaron shift_tokens attn_talking_heads attn_gate_values attn_qk_norm ff_swish
-    resi_dual residual_attn scale_residual attn_one_kv_head dynamic_pos_bias
+    sandwich_norm macaron shift_tokens attn_gate_values attn_qk_norm ff_swish
+    residual_attn scale_residual attn_one_kv_head dynamic_pos_bias
     pre_norm_has_final_norm attn_add_zero_kv ff_relu_squared gate_residual use_dynamic_tanh
     attn_head_scale
-    attn_softclamp_logits attn_learned_value_residual_mix add_value_residual"""
+    attn_softclamp_logits add_value_residual"""
 for _option in _OPTIONS.split():
     _ENTRIES.append(
         Entry("x-transformers", _option, lambda option=_option: _decoder(**{option: True}))
@@ -98,6 +100,69 @@ def encoder_decoder() -> Built:
         },
     )
     return _call(model, _ids(), _ids())
+
+
+# torchvision and timm: one small architecture of each family
+
+
+def _torchvision(name: str) -> Built:
+    from torchvision import models
+
+    create = models.get_model_builder(name)
+    options = {"weights_backbone": None} if name in _SEGMENTATION else {}
+    model = create(weights=None, num_classes=3, **options)
+    size = (4, 32, 32) if name in _VIDEO else (_SIDES.get(name, 64),) * 2
+    return _call(model, torch.randn(2, 3, *size))
+
+
+_SEGMENTATION = ["fcn_resnet50", "deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large"]
+_VIDEO = ["r3d_18", "mc3_18", "r2plus1d_18"]
+_SIDES = {"alexnet": 96, "inception_v3": 299, "maxvit_t": 224, "vit_b_32": 224}
+_each(
+    "torchvision",
+    """alexnet vgg11 resnet18 densenet121 googlenet inception_v3 squeezenet1_1 mobilenet_v2
+    mobilenet_v3_small mnasnet0_5 shufflenet_v2_x0_5 efficientnet_b0 regnet_y_400mf convnext_tiny
+    vit_b_32 swin_t maxvit_t fcn_resnet50 deeplabv3_mobilenet_v3_large
+    lraspp_mobilenet_v3_large r3d_18 mc3_18 r2plus1d_18""",
+    _torchvision,
+)
+_SMALL = [
+    "test_",
+    "pico",
+    "femto",
+    "atto",
+    "nano",
+    "xxs",
+    "tiny",
+    "_s0",
+    "b0",
+    "050",
+    "18",
+    "small",
+    "mini",
+    "xs",
+]
+
+
+def _timm_entries() -> Iterator[Entry]:
+    """Yield the architecture of each module of timm whose name says that it is the smallest."""
+    import timm
+
+    for module in timm.list_modules():
+        if names := timm.list_models(module=module):
+            name = min(names, key=lambda name: (_place_of_size(name), len(name)))
+            yield Entry("timm", name, lambda name=name: _timm(name))
+
+
+def _place_of_size(name: str) -> int:
+    return next((i for i, size in enumerate(_SMALL) if size in name), len(_SMALL))
+
+
+def _timm(name: str) -> Built:
+    import timm
+
+    model = timm.create_model(name, pretrained=False, num_classes=3)
+    return _call(model, torch.randn(2, *model.default_cfg["input_size"]))
 
 
 # vit-pytorch

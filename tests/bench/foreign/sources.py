@@ -5,6 +5,7 @@ A source yields entries and builds nothing: each entry is built in the process t
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import sys
@@ -83,11 +84,15 @@ def _first_entry(file: Path) -> tuple[nn.Module, Forward]:
     root = next((each for each in file.parents if not (each / "__init__.py").exists()), file.parent)
     for place in (str(file.parent), str(root), str(root.parent)):
         sys.path.append(place)
-    specification = importlib.util.spec_from_file_location(file.stem, file)
+    *packages, name = file.relative_to(root).with_suffix("").parts
+    if packages:  # a file of a package may import its neighbors relatively
+        importlib.import_module(".".join(packages))
+    name = ".".join([*packages, name])
+    specification = importlib.util.spec_from_file_location(name, file)
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules[file.stem] = module
+    sys.modules[name] = module
     specification.loader.exec_module(module)
     _, build, example, *_ = next(iter(module.MENAGERIE_ENTRIES))
     build = build if callable(build) else getattr(module, build)

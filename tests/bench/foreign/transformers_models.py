@@ -4,12 +4,16 @@ Sizes in the configuration, and in configurations inside it, are reduced by thei
 table of sizes, those with a "w" are widths, which can be multiplied. The class is the first one of
 the architecture in the order of `_TASKS`. Models that take labels get labels, so that the library
 computes the loss.
+
+Sizes and inputs depend on each other in ways that differ between architectures. Therefore several
+configurations are tried, the smallest first, and several examples for each of them, until a forward
+gives a loss.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,7 +24,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto import modeling_auto
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from .sources import Entry, Forward
+from .sources import Entry, Forward, loss_of
 
 _TASKS = """CAUSAL_LM SEQ_TO_SEQ_CAUSAL_LM MASKED_LM CTC SPEECH_SEQ_2_SEQ IMAGE_CLASSIFICATION
     OBJECT_DETECTION SEMANTIC_SEGMENTATION UNIVERSAL_SEGMENTATION DEPTH_ESTIMATION
@@ -29,6 +33,7 @@ _TASKS = """CAUSAL_LM SEQ_TO_SEQ_CAUSAL_LM MASKED_LM CTC SPEECH_SEQ_2_SEQ IMAGE_
     MASKED_IMAGE_MODELING QUESTION_ANSWERING IMAGE_TO_IMAGE KEYPOINT_DETECTION TEXT_TO_WAVEFORM
     TEXT_TO_SPECTROGRAM MASK_GENERATION BACKBONE"""
 _BATCH, _TOKENS, _VOCABULARY, _IMAGE, _WIDTH = 2, 8, 99, 32, 32
+_MOST_PARAMETERS = 80_000_000
 _SIZE_TABLE = """
     99: vocab_size text_vocab_size
     64: codebook_size
@@ -66,12 +71,14 @@ _SIZE_TABLE = """
     8: patch_size vision_patch_size mamba_num_heads mamba_head_dim mamba_n_heads mamba_d_head
     6: num_queries num_latents query_length
     3: num_labels
-    2: num_frames
+    2: num_frames mask_time_length
+    8: rotary_dim
     16: frequency_length
 """
 _ROWS = [line.partition(": ") for line in _SIZE_TABLE.split("\n") if line]
 _SIZES = {name: int(size.rstrip("w")) for size, _, names in _ROWS for name in names.split()}
 _WIDTHS = {name for size, _, names in _ROWS if size.endswith("w") for name in names.split()}
+_COUNTS = {name for size, _, names in _ROWS if int(size.rstrip("w")) < 3 for name in names.split()}
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num")
 
 
@@ -87,39 +94,104 @@ def entries(scale: int = 1) -> Iterator[Entry]:
             table[kind] for table in (*tables, modeling_auto.MODEL_MAPPING_NAMES) if kind in table
         ]
         if names:
-            name = names[0] if isinstance(names[0], str) else names[0][0]
-            yield Entry("transformers", kind, partial(build, kind, name, scale))
+            yield Entry("transformers", kind, partial(build, kind, names, scale))
 
 
 def _tasks() -> list[str]:
     return _TASKS.split()
 
 
-def build(kind: str, name: str, scale: int = 1) -> tuple[nn.Module, Forward]:
-    """Build the small model of a class, with an input for each required argument."""
-    config = small(CONFIG_MAPPING[kind], scale)
-    model = getattr(transformers, name)(config)
-    inputs = example(model, config)
+def build(kind: str, names: list[Any], scale: int = 1) -> tuple[nn.Module, Forward]:
+    """Build a model that is as small as possible, with an example that its forward takes.
+
+    Raises:
+        Exception: the first error, if the forward of no configuration takes any of the examples.
+    """
+    first: Exception | None = None
+    model_type = _model_type(CONFIG_MAPPING[kind], names)
+    for attempt in _attempts(CONFIG_MAPPING[kind], scale):
+        try:
+            config = attempt()
+            with torch.device("meta"):
+                parameters = sum(each.numel() for each in model_type(config).parameters())
+            if parameters > _MOST_PARAMETERS:
+                raise ValueError(f"{parameters} parameters are too many")
+            model = model_type(config).train()
+            choices = list(examples(model, config))
+        except TimeoutError:
+            raise
+        except Exception as error:
+            first = first or error
+            continue
+        for inputs in choices:
+            try:
+                repeated = _repeated(inputs, scale)
+                loss_of(model(**repeated))
+            except TimeoutError:
+                raise
+            except Exception as error:
+                first = first or error
+            else:
+                return model, lambda model=model, inputs=repeated: model(**inputs)  # type: ignore[misc]
+    raise first or ValueError("no configuration")
+
+
+def _model_type(kind: type[PreTrainedConfig], names: list[Any]) -> Any:
+    """Return the first class whose configuration is `kind`, or else the first class."""
+    flat = [name if isinstance(name, str) else name[0] for name in names]
+    types = [getattr(transformers, name) for name in flat]
+    return next((each for each in types if each.config_class is kind), types[0])
+
+
+def _attempts(kind: type[PreTrainedConfig], scale: int) -> Iterator[Callable[[], PreTrainedConfig]]:
+    """Yield functions that return a configuration, from the smallest to the default one."""
+    yield lambda: small(kind, scale)
+    yield lambda: small(kind, scale, complete=True)
+    if scale == 1:
+        yield lambda: small(kind, names=_COUNTS, complete=True)
+        yield kind
+
+
+def _repeated(inputs: dict[str, Any], scale: int) -> dict[str, Any]:
+    if scale == 1:
+        return inputs
+    repeated = dict(inputs)
     for key, each in inputs.items():
-        if isinstance(each, Tensor) and scale > 1:
-            inputs[key] = each.repeat(scale, *[1] * (each.ndim - 1))
+        if isinstance(each, Tensor):
+            repeated[key] = each.repeat(scale, *[1] * (each.ndim - 1))
             if key in ("input_ids", "labels", "decoder_input_ids") and each.ndim == 2:
-                inputs[key] = inputs[key].repeat(1, 4)
-    return model, lambda: model(**inputs)
+                repeated[key] = repeated[key].repeat(1, 4)
+    return repeated
 
 
-def small(kind: type[PreTrainedConfig], scale: int = 1) -> PreTrainedConfig:
-    """Return a configuration with small sizes, whose widths are multiplied by `scale`."""
+def small(
+    kind: type[PreTrainedConfig],
+    scale: int = 1,
+    names: Collection[str] = _SIZES,
+    complete: bool = False,
+) -> PreTrainedConfig:
+    """Return a configuration with small sizes.
+
+    Args:
+        kind: the class of the configuration.
+        scale: factor of the widths.
+        names: the sizes that are reduced.
+        complete: whether sizes that are None are set too, one layer of each type is made, and
+            the model keeps no cache.
+    """
     default = kind()
     sizes: dict[str, Any] = {}
     for key, value in vars(default).items():
         if isinstance(value, PreTrainedConfig):
-            sizes[key] = small(type(value), scale)
-        elif key in _SIZES and isinstance(value, int) and not isinstance(value, bool):
-            sizes[key] = min(value, _size(key, scale))
-        elif key in _SIZES and isinstance(value, (list, tuple)) and value and key != "hidden_size":
-            sizes[key] = type(value)(min(each, _size(key, scale)) for each in value)
-        elif key in _KV_HEADS and isinstance(value, int):
+            sizes[key] = small(type(value), scale, names, complete)
+        elif key in names and (
+            (complete and value is None) or (isinstance(value, int) and not isinstance(value, bool))
+        ):
+            sizes[key] = min(value or _size(key, scale), _size(key, scale))
+        elif key in names and isinstance(value, (list, tuple)) and value and key != "hidden_size":
+            if all(isinstance(each, int) for each in value):
+                sizes[key] = type(value)(min(each, _size(key, scale)) for each in value)
+        elif key in _KV_HEADS and isinstance(value, int) and names is _SIZES:
             heads = getattr(default, "num_attention_heads", None) or getattr(default, "n_head", 4)
             sizes[key] = 4 if value == heads else min(value, 2)
         elif key.endswith("_token_id") and isinstance(value, int) and value >= _VOCABULARY:
@@ -127,84 +199,153 @@ def small(kind: type[PreTrainedConfig], scale: int = 1) -> PreTrainedConfig:
         elif key == "depths" and isinstance(value, (list, tuple)):
             sizes[key] = [1] * len(value)
         elif key in ("hidden_sizes", "embed_dims", "neck_hidden_sizes") and value:
-            sizes[key] = [8 * scale * 2**i for i in range(len(value))]
+            if names is _SIZES:
+                sizes[key] = [8 * scale * 2**i for i in range(len(value))]
+        elif key == "layer_types" and complete and value:
+            sizes[key] = list(dict.fromkeys(value))
+            sizes["num_hidden_layers"] = len(sizes[key])
+        elif key == "use_cache" and complete:
+            sizes[key] = False
     known = inspect.signature(kind.__init__).parameters
     any_name = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values())
     try:
-        return kind(**{key: each for key, each in sizes.items() if any_name or key in known})
+        made = kind(**{key: each for key, each in sizes.items() if any_name or key in known})
     except Exception:
+        made = kind()
         for key, each in sizes.items():
-            setattr(default, key, each)
-        return default
+            setattr(made, key, each)
+    _fit_rotary_sections(made)
+    return made
+
+
+def _fit_rotary_sections(config: PreTrainedConfig) -> None:
+    """Divide the angles of a rotary embedding among time, height and width."""
+    rope = getattr(config, "rope_parameters", None)
+    if "mrope_section" in getattr(config, "ignore_keys_at_rope_validation", ()) and rope:
+        width = getattr(config, "head_dim", None)
+        width = width or config.hidden_size // config.num_attention_heads
+        angles = int(width * rope.get("partial_rotary_factor", 1.0)) // 2
+        rope["mrope_section"] = [angles - 2 * (angles // 3), angles // 3, angles // 3]
 
 
 def _size(name: str, scale: int) -> int:
     return _SIZES[name] * (scale if name in _WIDTHS else 1)
 
 
-def example(model: nn.Module, config: PreTrainedConfig) -> dict[str, Any]:
-    """Return an input for each argument of `model.forward` that is required or gives a loss."""
+def examples(model: nn.Module, config: PreTrainedConfig) -> Iterator[dict[str, Any]]:
+    """Yield inputs of `model.forward`, those with the fewest arguments first.
+
+    The first ones have the required arguments, and labels that give a loss. The others have all
+    arguments that a value is known for, or no labels. Each of them occurs with every layout.
+    """
     parameters = inspect.signature(model.forward).parameters
     text = _inner(config, "text_config")
-    ids = torch.randint(
-        6, min(getattr(text, "vocab_size", _VOCABULARY) or 99, 90), (_BATCH, _TOKENS)
-    )
-    wanted = {
+    vocabulary = min(getattr(text, "vocab_size", _VOCABULARY) or _VOCABULARY, 90)
+    ids = torch.randint(min(6, vocabulary // 2), vocabulary, (_BATCH, _TOKENS))
+    required = {
         name
         for name, each in parameters.items()
         if each.default is inspect.Parameter.empty
         and each.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     }
-    wanted |= {model.main_input_name, "decoder_input_ids", "bbox"} & set(parameters)
+    required |= {model.main_input_name, "decoder_input_ids", "bbox"} & set(parameters)
     contrastive = {"pixel_values", "input_ids", "return_loss"} <= set(parameters)
     if contrastive:
-        wanted |= {"pixel_values", "input_ids"}
-    inputs: dict[str, Any] = {}
-    for name in wanted:
-        value = _input(name, config, ids)
-        if value is not None:
-            inputs[name] = value
-    if contrastive:
-        inputs["return_loss"] = True
+        required |= {"pixel_values", "input_ids"}
     labels = _labels(type(model).__name__, ids) if "labels" in parameters else None
-    if labels is not None:
-        inputs["labels"] = labels
-    return inputs
+    layouts = {name: _layouts(name, config, ids) for name in parameters}
+    layouts = {name: each for name, each in layouts.items() if each}
+    for labelled in (True, False) if labels is not None else (False,):
+        for names in (required, set(parameters) - {"labels"}):
+            given = [name for name in layouts if name in names]
+            for layout in range(max((len(layouts[name]) for name in given), default=1)):
+                inputs = {name: layouts[name][: layout + 1][-1] for name in given}
+                if contrastive:
+                    inputs["return_loss"] = True
+                if labelled:
+                    inputs["labels"] = labels
+                yield inputs
 
 
 def _inner(config: PreTrainedConfig, name: str) -> PreTrainedConfig:
     return getattr(config, name, None) or config
 
 
-def _input(name: str, config: PreTrainedConfig, ids: Tensor) -> Any:
+def _layouts(name: str, config: PreTrainedConfig, ids: Tensor) -> list[Any]:
+    """Return the values that an argument may have, or an empty list if its meaning is not known."""
+    if name.endswith(("input_ids", "question_ids")):
+        return [ids]
+    if name == "bbox":
+        corner = torch.randint(0, 30, (_BATCH, _TOKENS, 2))
+        return [torch.cat([corner, corner + 10], -1)]
+    if name == "past_values":
+        return [_series(config)]
+    if name == "mm_token_type_ids":
+        return [torch.zeros_like(ids)]
+    if name.endswith(("pixel_values", "pixel_values_videos", "images", "masks", "grid_thw")) or (
+        name in ("hidden_states", "merge_sizes", "spatial_shapes")
+    ):
+        return _images(name, config)
+    if name in ("input_values", "input_features", "audio_values", "input_features_mask"):
+        return _sounds(name, config)
+    width = getattr(_inner(config, "text_config"), "hidden_size", None)
+    if name.endswith("_embeds") and name != "inputs_embeds" and width:
+        return [torch.randn(_BATCH, _TOKENS, width)]
+    return []
+
+
+def _images(name: str, config: PreTrainedConfig) -> list[Any]:
     vision = _inner(config, "vision_config")
     size = getattr(vision, "image_size", None) or _IMAGE
     height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    channels = getattr(vision, "num_channels", None) or 3
-    mel = getattr(_inner(config, "audio_config"), "num_mel_bins", None) or 16
-    if name in ("input_ids", "decoder_input_ids"):
-        return ids
-    if name in ("pixel_values", "images"):
-        return torch.randn(_BATCH, channels, height, width)
+    channels = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
+    frames = getattr(vision, "num_frames", None) or getattr(vision, "frames_per_clip", 2)
+    patch = getattr(vision, "patch_size", None)
+    values = channels * patch**2 if isinstance(patch, int) else 0
+    rows = 4 * _BATCH  # a grid of patches, whose sides are multiples of the merged patches
+    if name.endswith("grid_thw"):
+        return [torch.tensor([[1, rows, rows]] * _BATCH)]
+    if name == "merge_sizes":
+        return [torch.tensor([1] * _BATCH)]
+    if name == "spatial_shapes":
+        return [torch.tensor([[4, 4]] * _BATCH)]
+    if name == "hidden_states":
+        values *= getattr(vision, "temporal_patch_size", None) or 1
+        wide = getattr(vision, "hidden_size", None) or 1
+        return [torch.randn(_BATCH * rows**2, values), torch.randn(_BATCH, wide, _TOKENS)]
     if name == "pixel_values_videos":
-        frames = getattr(vision, "num_frames", None) or getattr(vision, "frames_per_clip", 2)
-        return torch.randn(_BATCH, frames, channels, height, width)
+        return [torch.randn(_BATCH, frames, channels, height, width)]
+    layouts = [
+        torch.randn(_BATCH, channels, height, width),
+        torch.randn(_BATCH, 2, channels, height, width),
+        torch.randn(_BATCH, channels, 4 * _IMAGE, 4 * _IMAGE),
+    ]
+    if values:
+        layouts.append(torch.randn(_BATCH, 16, values))
+    return layouts
+
+
+def _sounds(name: str, config: PreTrainedConfig) -> list[Any]:
+    audio = _inner(config, "audio_config")
+    audio = _inner(audio, "encoder_config")
+    mel = getattr(audio, "num_mel_bins", None) or 16
+    length = 2 * (getattr(config, "max_source_positions", None) or 32)
+    if name == "input_features_mask":
+        return [torch.ones(_BATCH, length, dtype=torch.long)]
     if name == "input_values":
-        return torch.randn(_BATCH, 2000)
-    if name in ("input_features", "audio_values"):
-        length = 2 * (getattr(config, "max_source_positions", None) or 32)
-        return torch.randn(_BATCH, mel, length)
-    if name == "bbox":
-        corner = torch.randint(0, 30, (_BATCH, _TOKENS, 2))
-        return torch.cat([corner, corner + 10], -1)
-    if name == "past_values":
-        length = getattr(config, "context_length", None) or 32
-        lags = max(getattr(config, "lags_sequence", None) or [0])
-        count = getattr(config, "num_input_channels", 1)
-        many = getattr(config, "input_size", count) != 1 or count != 1
-        shape = (_BATCH, length + lags, max(count, getattr(config, "input_size", 1)))
-        return torch.rand(shape if many else shape[:2])
-    return None
+        longest = getattr(config, "max_length", None) or length
+        waves = [torch.randn(_BATCH, 2000), torch.randn(_BATCH, 1, 2000)]
+        return [*waves, torch.randn(_BATCH, longest, mel), torch.randn(_BATCH, 16000)]
+    return [torch.randn(_BATCH, mel, length), torch.randn(_BATCH, length, mel)]
+
+
+def _series(config: PreTrainedConfig) -> Tensor:
+    length = getattr(config, "context_length", None) or 32
+    lags = max(getattr(config, "lags_sequence", None) or [0])
+    count = getattr(config, "num_input_channels", 1)
+    many = getattr(config, "input_size", count) != 1 or count != 1
+    shape = (_BATCH, length + lags, max(count, getattr(config, "input_size", 1)))
+    return torch.rand(shape if many else shape[:2])
 
 
 def _labels(name: str, ids: Tensor) -> Tensor | None:
