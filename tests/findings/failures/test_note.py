@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import findings, record
+from graphviz_torch import record
+from graphviz_torch.findings import check
 from graphviz_torch.recording.failures import note
 from tests.support.failing import leaf, line
 
@@ -143,7 +144,7 @@ def test_a_diagnosis_that_fails_never_reaches_the_user(monkeypatch: pytest.Monke
     def fail(graph: object) -> str:
         raise RuntimeError("of the diagnosis")
 
-    monkeypatch.setattr(findings, "diagnosis", fail)
+    monkeypatch.setattr(check, "diagnosis", fail)
     error = raised(lambda: torch.ones(2) @ torch.ones(3))
     assert "of the diagnosis" not in str(error)
     assert not hasattr(error, "__notes__")

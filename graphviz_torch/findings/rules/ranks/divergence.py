@@ -16,7 +16,7 @@ from .averages import DdpUnusedParameter, WrapperBypass
 _DDP = "DistributedDataParallel"
 
 
-class Divergence(NamedTuple):
+class DivergenceReason(NamedTuple):
     """The likely reason why a parameter differs between ranks, with texts of the finding."""
 
     severity: Severity
@@ -55,7 +55,9 @@ def has_other_reason(graph: Graph) -> bool:
     return graph.failure is not None or any(isinstance(event, ends) for event in graph.events)
 
 
-def reason_for_divergence(graphs: Sequence[Graph], found: DivergedReplica) -> Divergence | None:
+def reason_for_divergence(
+    graphs: Sequence[Graph], found: DivergedReplica
+) -> DivergenceReason | None:
     """Return the reason for which a parameter's replicas differ; None if it is meant."""
     reduced = [averages(graph) for graph in graphs]
     own = [each[found.name].where for each in reduced if found.name in each]
@@ -69,7 +71,7 @@ def reason_for_divergence(graphs: Sequence[Graph], found: DivergedReplica) -> Di
         return None  # reported as mismatched-collectives
     used = _first_use(graphs, found.name)
     if found.wrapper:
-        return Divergence(
+        return DivergenceReason(
             "error",
             f": {found.wrapper} wraps the model, but the gradients are not averaged",
             f"{_DDP} averages gradients only after its own forward and outside of no_sync(): "
@@ -82,7 +84,7 @@ def reason_for_divergence(graphs: Sequence[Graph], found: DivergedReplica) -> Di
         others = reduced[0] or next(filter(None, reduced))
         first = next(iter(others.values()))
         by_hand = first.phase != "backward"
-        return Divergence(
+        return DivergenceReason(
             "error",
             f": the gradients are not averaged, unlike those of {listing(others)}{at(first.where)}",
             "Average these gradients with the others."
@@ -97,7 +99,7 @@ def reason_for_divergence(graphs: Sequence[Graph], found: DivergedReplica) -> Di
 
 def _reason_without_average(
     graphs: Sequence[Graph], found: DivergedReplica, used: str
-) -> Divergence:
+) -> DivergenceReason:
     """Return the likely reason for the divergence of a parameter whose gradient is not averaged.
 
     Args:
@@ -110,7 +112,7 @@ def _reason_without_average(
     by_hand = [c for c in sent if c.phase == "other"]
     if any(4 * each.nbytes >= sizes.get(found.name, 0) for each in by_hand):
         where = max(by_hand, key=lambda each: each.nbytes).where
-        return Divergence(
+        return DivergenceReason(
             "warning",
             f": the gradients are not averaged. The tensor that is reduced{at(where)} is not the "
             ".grad of a parameter, and is not written back to it",
@@ -121,7 +123,7 @@ def _reason_without_average(
         )
     others = [c.where for c in sent if c.phase == "backward"]
     if others:
-        return Divergence(
+        return DivergenceReason(
             "error",
             f": no {_DDP} wraps this model, although another {_DDP} averages "
             f"gradients{at(others[0])}",
@@ -130,7 +132,7 @@ def _reason_without_average(
             used,
             "not averaged",
         )
-    return Divergence(
+    return DivergenceReason(
         "info",
         ": they started with equal values, and no gradients are averaged",
         f"Wrap the model in {_DDP}, or average the gradients by hand. Do nothing if each rank "
@@ -140,14 +142,14 @@ def _reason_without_average(
     )
 
 
-def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> Divergence:
+def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> DivergenceReason:
     """Return the likely reason for the divergence of a parameter whose gradient is averaged."""
     steps = [[e for e in graph.events if isinstance(e, OptimizerStep)] for graph in graphs]
     lines = [step.where for row in steps for step in row]
     where = lines[0] if lines else ""
     rates = _different_rates([[step.learning_rates for step in row] for row in steps])
     if rates:
-        return Divergence(
+        return DivergenceReason(
             "error",
             f"{averaged}: the learning rate is {listing(rates)}",
             "Give the optimizer the same learning rate on every rank.",
@@ -156,14 +158,14 @@ def _reason_after_average(graphs: Sequence[Graph], averaged: str) -> Divergence:
         )
     clips = [e.where for g in graphs for e in g.events if _clips_by_given_norm(e)]
     if clips:
-        return Divergence(
+        return DivergenceReason(
             "error",
             f"{averaged}: clip_grads_with_norm_(){at(clips[0])} clips by each rank's own norm",
             "Average the gradients first, and compute the norm of the average.",
             clips[0],
             "clipped by each rank's own norm",
         )
-    return Divergence(
+    return DivergenceReason(
         "error",
         averaged,
         "Look for code that only one rank runs between the average and the next step: loading "

@@ -12,7 +12,7 @@ from ...replica_reading import find_diverged
 from ...rule import finding, rule
 from ...words import at
 from .divergence import (
-    Divergence,
+    DivergenceReason,
     has_other_reason,
     modules_around,
     own_modules,
@@ -154,7 +154,7 @@ def diverged_replicas(graphs: Sequence[Graph]) -> Iterator[Finding]:
         for each in every
         if each.since and each.name not in known and own.isdisjoint(modules_around(each.name))
     ]
-    groups: dict[tuple[str, Divergence], list[str]] = {}
+    groups: dict[tuple[str, DivergenceReason], list[str]] = {}
     for each in found:
         reason = None if each.diverged_before else reason_for_divergence(graphs, each)
         if reason is not None:
