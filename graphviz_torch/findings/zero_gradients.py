@@ -60,9 +60,11 @@ def reason_for_zeros(reading: Reading, node: Node, edges: list[Edge]) -> tuple[s
         return f"its input is empty ({empty})", (
             "Check the code that selects the input of this operation."
         )
-    if any(len(reading.users[edge.source]) > 1 for edge in edges):
-        advice = "Check the terms that use its input: their gradients add up to zero."
-        return "another use of its input passes the opposite gradient", advice
+    uses = max(len(reading.users[edge.source]) for edge in edges)
+    if uses > 1:  # the gradient of one use is not recorded, only the sum
+        return f"the gradients of the {uses} uses of its input add up to zero", (
+            "Check the operations that use its input: their gradients cancel, or each is zero."
+        )
     if node.title in _FACTORS:
         return "its other factor is zero", (
             "Check that factor, such as a mask, a weight or a scale."

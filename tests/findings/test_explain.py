@@ -70,6 +70,7 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
             "shrank most from div to mul: 0.25 times.\nThe norm grew most",
         ),
         (1.0, lambda w: -(w * 100 / 4), "The norm grew most from mul to w: 100 times.\n"),
+        (1.0, lambda w: (w * -1).relu(), "The norm became zero from relu to mul.\n"),
         (1.0, lambda w: (w * -1).relu(), "The gradient ended at mul, where it is zero."),
         (0.0, lambda w: (w * 2).sqrt() * 0.0, "The gradient has NaN or Inf from mul on."),
         (
@@ -78,7 +79,7 @@ def test_norms_and_factors_are_those_of_autograds_own_gradients() -> None:
             "The gradient ended at Custom, which passed none to mul.",
         ),
     ],
-    ids=["shrank", "grew", "became zero", "NaN", "dropped"],
+    ids=["shrank", "grew", "became zero", "ended", "NaN", "dropped"],
 )
 def test_what_became_of_a_gradient_on_its_way_is_said(
     start: float, made: Callable[[Tensor], Tensor], said: str

@@ -124,11 +124,14 @@ class GradientPath:
         lines = [head, *_table([_HEAD, *map(_row, self.points)])] if count else []
         for point, done in ((self.shrank, "shrank"), (self.grew, "grew")):
             if point is not None and point.factor is not None:
-                by = number_text(point.factor)
                 # The backward of the previous node changed the norm.
                 before = self.points[self.points.index(point) - 1]
+                place = f"from {before.text} to {point.text}"
+                by = f"{number_text(point.factor)} times"
                 lines.append(
-                    f"The norm {done} most from {before.text} to {point.text}: {by} times."
+                    f"The norm {done} most {place}: {by}."
+                    if point.factor
+                    else f"The norm became zero {place}."
                 )
         return "\n".join(map(printable, [*lines, self.end]))
 

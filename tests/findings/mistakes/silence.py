@@ -31,12 +31,21 @@ def loss_of_no_row(record: Record) -> None:
         out[64:].sum().backward()  # cause
 
 
-@says("all-gradients-zero", "another use of its input passes the opposite")
+@says("all-gradients-zero", "the gradients of the 2 uses of its input add up to zero")
 def difference_of_a_value_and_itself(record: Record) -> None:
     model = MLP()
     with record(model):
         out = model(torch.randn(64, 4))
         (out - out).sum().backward()  # cause
+
+
+@says("all-gradients-zero", "the gradients of the 2 uses of its input add up to zero")
+def two_uses_that_pass_zeros(record: Record) -> None:
+    model = MLP()
+    with record(model):
+        out = model(torch.randn(64, 4))
+        masked, clamped = (out * 0).sum(), out.clamp(100, 200).sum()  # cause
+        (masked + clamped).backward()
 
 
 @says(
