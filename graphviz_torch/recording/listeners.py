@@ -26,6 +26,7 @@ from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
 from .events.tokens import TokenUses
 from .events.unread_arguments import UnreadArguments
+from .events.unused_losses import UnusedLosses
 from .events.unused_names import UnusedNames
 from .events.wrong_gradients import WrongGradients
 from .failures.failures import Failures
@@ -85,6 +86,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Overwrites,
     UnreadArguments,
     UnusedNames,
+    UnusedLosses,
     ContextTensors,
     WrongGradients,
     IgnoredResults,

@@ -33,7 +33,11 @@ from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch
 from ..internals.hooks.optimizers import BatchWatch, StepWatch
 from ..internals.hooks.regions import RegionWatch
-from ..internals.hooks.weights import InitializationWatch, LoadStateWatch, SeenInitializationWatch
+from ..internals.hooks.weights import (
+    InitializationWatch,
+    LoadStateWatch,
+    OverridableInitializationWatch,
+)
 from ..internals.tensors.weak import SwapSafeRefs
 from .compiled.regions import Regions
 from .compiled.trace import OperationTrace
@@ -392,7 +396,7 @@ def _step_hooks_of(session: Session) -> list[Any]:
         StepWatch(callback("on_optimizer_step_start"), callback("on_optimizer_step_end")),
         BatchWatch(callback("on_batch")),
         InitializationWatch(callback("on_initialize")),
-        SeenInitializationWatch(callback("on_initialize")),
+        OverridableInitializationWatch(callback("on_initialize")),
         LoadStateWatch(callback("on_state_loaded")),
     ]
 

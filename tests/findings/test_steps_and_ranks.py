@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
-from graphviz_torch import Graph, find
+from graphviz_torch import Graph, find, record
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import chain, event, lost, model, parameter
@@ -46,6 +47,25 @@ def test_a_graph_of_changing_size_does_not_grow_and_two_steps_are_no_trend(
 ) -> None:
     *before, last = (step(n) for n in sizes)
     assert find(last, before) == []
+
+
+@pytest.mark.parametrize(("once", "severities"), [(True, ["info", "warning"]), (False, [])])
+def test_a_loss_of_weights_that_were_stacked_before_the_loop_has_constant_gradients(
+    once: bool, severities: list[str]
+) -> None:
+    weights = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = torch.optim.SGD(weights, lr=0.1)
+    x, stacked = torch.arange(3.0), torch.stack(weights)
+    with record() as recording:
+        steps = []
+        for _ in range(3):
+            stacked = stacked if once else torch.stack(weights)
+            optimizer.zero_grad()
+            (stacked * x).square().sum().backward(retain_graph=True)
+            optimizer.step()
+            steps.append(recording.next_step()[-1])
+    found = [f for f in find(steps[-1], steps[:-1]) if f.rule == "constant-loss"]
+    assert sorted(f.severity for f in found) == severities
 
 
 @pytest.mark.parametrize(("size", "severity"), [(2048, "info"), (LARGE, "warning")])

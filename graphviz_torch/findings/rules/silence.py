@@ -258,7 +258,7 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("info", reads="end")
+@rule("warning", reads="end")
 @immutable
 class ConstantLoss(Event):
     """The loss has the same value at every backward, although parameters change.
@@ -304,7 +304,8 @@ class ConstantLoss(Event):
     ## When it is intended
 
     A surrogate loss, such as a score function or the ratio of a probability to itself, has a
-    constant value but a useful gradient.
+    constant value but a useful gradient. The finding has severity info unless all gradients are
+    constant, too.
 
     ## Not detected
 

@@ -14,6 +14,7 @@ from ..words import at, group_by_key, names_of
 from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstream
 
 # Operations that may be between a loss and its terms.
+_READS = ("item", "float", "tolist")  # calls that return Python numbers
 _SUMS = {"add", "sub", "rsub"}
 _LINEAR = _SUMS | SAME_VALUES | {"neg", "mul", "div"}
 
@@ -28,7 +29,15 @@ class ConstantTerm(Event):
     constant: Operand | None = None
 
 
-@rule("warning", of=(ConstantTerm, Cut))
+@immutable
+class NumberTerm(Event):
+    """An addition of a Python number to a loss; the number differs between steps."""
+
+    value: float = 0.0  # the number in the last step
+    before: float = 0.0  # the number in an earlier step
+
+
+@rule("warning", of=(ConstantTerm, NumberTerm, Cut))
 def constant_term(reading: Reading) -> Iterator[Finding]:
     """A term of the loss has no gradient because it was computed from detached values, so it trains
     nothing.
@@ -71,7 +80,8 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A constant may be added so that logged losses are comparable. The finding has severity info if
+    A constant may be added so that logged losses are comparable. A number that is the same in each
+    step is not reported. The finding has severity info if
     the loss also uses the value without the cut, or if the value was computed from untrained
     parameters only.
 
@@ -113,6 +123,19 @@ def constant_term(reading: Reading) -> Iterator[Finding]:
             where=where,
             nodes=(after, *(() if cut.before is None else (cut.before,))),
         )
+    reads = [cut for cut in reading.graph.cuts if cut.how in _READS]
+    for number in reading.events(NumberTerm):
+        if not sums.isdisjoint(number.nodes):
+            read = f" Numbers are read from tensors{at(reads[0].where)}." if reads else ""
+            yield finding(
+                "warning",
+                f"A term of the loss{at(number.where)} is a Python number ({number.before:.4g}, "
+                f"then {number.value:.4g}), which has no gradient: it trains nothing.{read}",
+                cause="a number",
+                advice="Add the tensors themselves, without item() or float().",
+                where=number.where,
+                nodes=number.nodes,
+            )
     known = {node for cut in reading.graph.cuts for node in cut.after}
     for event in reading.events(ConstantTerm):
         if sums.isdisjoint(event.nodes) or not known.isdisjoint(event.nodes):

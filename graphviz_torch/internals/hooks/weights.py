@@ -27,7 +27,7 @@ _INITIALIZERS: dict[str, Any] = {
     if name.endswith("_") and not name.startswith("_") and isinstance(function, FunctionType)
 }
 # The initializers that function modes see.
-SEEN_BY_MODES = {
+OVERRIDABLE = {
     name: function
     for name, function in _INITIALIZERS.items()
     if "handle_torch_function" in function.__code__.co_names
@@ -63,7 +63,7 @@ class InitializationWatch(Watch):
         self.on_initialize = on_initialize
 
 
-class SeenInitializationWatch(InitializationWatch):
+class OverridableInitializationWatch(InitializationWatch):
     """A watch on the functions of `nn.init` that function modes see, too."""
 
 
@@ -127,7 +127,7 @@ def _install(kind: type[InitializationWatch], names: Iterable[str]) -> None:
     kind.installation = Replacement[InitializationWatch](lambda: rows)
 
 
-_install(InitializationWatch, _INITIALIZERS.keys() - SEEN_BY_MODES.keys())
-_install(SeenInitializationWatch, SEEN_BY_MODES)
+_install(InitializationWatch, _INITIALIZERS.keys() - OVERRIDABLE.keys())
+_install(OverridableInitializationWatch, OVERRIDABLE)
 _LOADS = Replacement[LoadStateWatch](lambda: [(Module, "load_state_dict", _wrap_load)])
 LoadStateWatch.installation = _LOADS

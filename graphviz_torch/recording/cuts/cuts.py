@@ -39,6 +39,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...findings.rules.cut_derivatives import IncompleteDerivative
 from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
@@ -48,10 +49,12 @@ from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, grad_fn_of, is_alive
 from ...tracing.regions import Region
+from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..listener import GraphValues, Listener, Reach, RegionRan
-from ..live import LiveGraph, nodes_with_hidden_parameters
+from ..live import LiveGraph, leaves_of, nodes_with_hidden_parameters
 from ..program import Program
+from ..program.events import UserLine
 from ..program.source_lines import line_number
 from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
@@ -65,6 +68,10 @@ _PARAMETER = frozenset((torch.nn.Parameter,))
 _MAX_OPERANDS = 32  # recorded operands per call; a call of an optimizer may take all parameters
 # Latest reads into Python that are kept. Each may keep a graph alive until the next backward.
 _MAX_PENDING_READS = 32
+_DETACHING = ("detach", "detach_", "data", "no_grad")
+_SCALES = ("Max", "Amax", "Min", "Amin", "Aminmax")  # a detached scale seldom needs a gradient
+# Nodes that use a tensor as index or as condition, which needs no gradient.
+_CHOOSING = ("Index", "Gather", "Scatter", "Embedding", "Where", "Masked", "Take", "Segment")
 _NUMBERS = ("item", "tolist", "float")
 _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped
 
@@ -238,7 +245,25 @@ class Cuts(Listener):
                 if before is not None or not cut.after or not made.isdisjoint(cut.after)
             ]
         self._rows[live.position] = rows
+        if not live.failed and not live.call.accumulates:
+            self._note_incomplete_derivatives(live)
         self._taken, self._hidden = [], []
+
+    def _note_incomplete_derivatives(self, live: LiveGraph) -> None:
+        """Report cuts of values computed from an input by which `autograd.grad` differentiates."""
+        inputs = {fn for fn in leaves_of(live.own) if type(fn.variable) is Tensor}
+        for cut, operands in self._taken if inputs else ():
+            after = {fn for fn in live.own if int(fn._sequence_nr()) in cut.after}
+            used = [fn for fn in after if not str(fn.name()).startswith(_CHOOSING)]
+            if cut.name not in _DETACHING or not used:
+                continue
+            for label, fn in operands:
+                scales = str(fn.name()).startswith(_SCALES)
+                if not scales and not inputs.isdisjoint(collect_nodes([fn])[0]):
+                    event = IncompleteDerivative(how=cut.name, label=label)
+                    called = UserLine(live.call.place)
+                    self.events.note(event, cut.place, cut.after, called=called)
+                    break
 
     def on_step_end(self, event: None) -> None:
         self._rows, self._inside = {}, []

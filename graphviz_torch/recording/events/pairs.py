@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from ...findings.rules.losses import AccidentalBroadcast
 from ...findings.rules.meaning.arithmetic import SelfDifference
-from ...findings.rules.terms import ConstantTerm, UnusedSum
+from ...findings.rules.terms import ConstantTerm, NumberTerm, UnusedSum
 from ...findings.rules.unchanging import UnchangingTerm
 from ...graph import Graph
 from ...graph.events import LossCall
@@ -76,6 +76,8 @@ class PairedTensors(Listener):
         self._addends: dict[CodePosition | None, tuple[TensorRecord, TensorRecord]] = {}
         # Line -> number of its sums that no backward used; -1 if a backward used one.
         self._unused: dict[CodePosition | None, int] = {}
+        # Line that adds a number to a loss -> number of the step, and the number that was added.
+        self._numbers: dict[CodePosition | None, tuple[int, float]] = {}
         # By line and position of an addend: its values, as yet on their device, and its record.
         self._values: dict[tuple[CodePosition | None, int], _TermValues] = {}
 
@@ -132,6 +134,23 @@ class PairedTensors(Listener):
                 self._broadcast(event.func, one, other, event.result, event.frame)
                 if event.func in _RATIOS and one.requires_grad != other.requires_grad:
                     self._check_ratio(one, other, event)
+            elif type(other) is float:
+                self.number(event)
+
+    def number(self, event: Called) -> None:
+        """Report a Python number that is added to a loss and differs between steps."""
+        loss, value = [*event.args[:2], None, None][:2]
+        if event.func not in _ADDING_NUMBERS or type(value) is not float or not value:
+            return
+        if type(loss) is not Tensor or loss.dim() or loss.grad_fn is None:
+            return
+        place, step = self.program.place(event.frame), self.program.steps.count
+        if place not in self._numbers and len(self._numbers) >= _MAX_INTENDED:
+            return
+        before = self._numbers.setdefault(place, (step, value))
+        if before[0] != step and before[1] != value and event.result.grad_fn is not None:
+            numbers = [int(event.result.grad_fn._sequence_nr())]
+            self.events.note(NumberTerm(), place, numbers, before=before[1], value=value)
 
     def _check_ratio(self, one: Tensor, other: Tensor, event: Called) -> None:
         """Report `x - x.detach()` and `x / x.detach()`, which are always 0 and 1.
@@ -413,6 +432,8 @@ ARITHMETIC = _functions_named(
 # Operations that always return 0 or 1 for a tensor and its detached copy.
 _RATIOS = _functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__", *_SPACES)
 _ADDING = _functions_named("add __add__ __radd__", *_SPACES)
+_IN_PLACE = _functions_named("__iadd__ __isub__ add_ sub_", Tensor, TensorBase)
+_ADDING_NUMBERS = _ADDING | _IN_PLACE | _functions_named("sub __sub__ __rsub__", *_SPACES)
 # Elementwise losses, which broadcast their inputs.
 PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are recorded. Rules check which operations computed these inputs.
@@ -425,4 +446,5 @@ _CHECKS: dict[Any, Callable[[PairedTensors, Called], None]] = {
     **dict.fromkeys(UNSQUEEZE | KEEPING, PairedTensors.shape),
     **dict.fromkeys(ARITHMETIC, PairedTensors.elementwise),
     **dict.fromkeys(PAIRED | JUDGED, PairedTensors.loss),
+    **dict.fromkeys(_IN_PLACE, PairedTensors.number),
 }

@@ -19,7 +19,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling
 from ...internals.hooks.optimizers import Stepping
 from ...internals.hooks.weights import (
-    SEEN_BY_MODES,
+    OVERRIDABLE,
     InitializationWatch,
     Initializing,
     LoadStateWatch,
@@ -40,7 +40,7 @@ class FirstValues(Listener):
     """Listener that reports keys that `load_state_dict` ignored, and lost first values."""
 
     needs = ("every_call",)
-    functions = frozenset((*SEEN_BY_MODES.values(), *_DRAWS))
+    functions = frozenset((*OVERRIDABLE.values(), *_DRAWS))
     before = functions
     sees_later_steps = True
     watches: ClassVar[Watches] = {

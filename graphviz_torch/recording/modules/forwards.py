@@ -116,6 +116,7 @@ class Forwards(Listener):
         self._argument_key = _ArgumentKey()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
+        self._used_numbers: set[int] = set()  # of the nodes of the latest backward's graph
         self._lines: dict[Lines, _LineForwards] = {}
         # The latest calls of this step.
         self._calls: deque[_ComparedCall] = deque(maxlen=_MAX_PENDING)
@@ -206,6 +207,7 @@ class Forwards(Listener):
         self.events.note(RepeatedForward(module=module, first=line(first[at])), second[at])
 
     def on_backward_start(self, event: BackwardBegan) -> None:
+        self._used_numbers = set(event.live.numbers)
         self._look_at_last()
         numbers = sorted(event.live.numbers)
         for forward in [*self._pending]:
@@ -296,10 +298,15 @@ class Forwards(Listener):
     def _look_at_last(self) -> None:
         """Set `was_read` of the last forward if a value (such as `.item()`) was read since.
 
-        It is assumed that the value was computed from the forward's result.
+        It is assumed that the value was computed from the forward's result, unless it is older than
+        the forward, or belongs to the graph of the latest backward.
         """
-        if self._last is not None:
-            self._last.was_read = self._last.was_read or self.program.cuts > self._last.cuts
+        last = self._last
+        if last is not None and not last.was_read and self.program.cuts > last.cuts:
+            last.was_read = any(
+                number >= last.start and number not in self._used_numbers
+                for number in self.program.cut_numbers
+            )
 
 
 def _norm(result: Tensor) -> Tensor:

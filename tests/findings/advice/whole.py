@@ -65,3 +65,44 @@ def residual_of_an_equation(record: Record, followed: bool) -> Tensor:
         loss = (u + du).square().mean()
         step(optimizer, loss)
     return loss
+
+
+@follows("incomplete-derivative", "Remove the detach", same_loss=False)
+def force_of_a_descriptor(record: Record, followed: bool) -> Tensor:
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    with record(model):
+        x = torch.randn(16, 1, requires_grad=True)
+        squares = x.square() if followed else x.square().detach()
+        energy = model(torch.cat([x, squares], 1))
+        (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+        loss: Tensor = force.square().mean() + energy.square().mean()
+        loss.backward()
+    return loss
+
+
+@follows("unused-loss", "Add balance_loss to the loss", same_loss=False)
+def balance_that_is_printed(record: Record, followed: bool) -> Tensor:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            scores = model(torch.randn(8, 6))
+            loss = F.cross_entropy(scores, torch.arange(8) % 3)
+            balance_loss = scores.softmax(-1).mean(0).square().sum()
+            loss = loss + balance_loss if followed else loss
+            step(optimizer, loss)
+            print(balance_loss.item())
+    return loss
+
+
+@follows("constant-term", "Add the tensors themselves", same_loss=False)
+def penalty_as_a_number(record: Record, followed: bool) -> Tensor:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            y = model(torch.randn(8, 6))
+            penalty = y.abs().mean() if followed else y.abs().mean().item()
+            loss: Tensor = y.square().mean() + penalty
+            step(optimizer, loss)
+    return loss

@@ -1,0 +1,82 @@
+"""Derivatives by an input, of values that depend on it through a detached value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from tests.findings.corpus.cases import Record, step
+from tests.findings.mistakes.rows import says, silent
+
+
+def forces(record: Record, describe: Callable[[Tensor], Tensor]) -> None:
+    model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            x = torch.randn(16, 1, requires_grad=True)
+            energy = model(torch.cat([x, describe(x)], 1))
+            (force,) = torch.autograd.grad(energy.sum(), x, create_graph=True)
+            step(optimizer, energy.square().mean() + force.square().mean())
+
+
+@says("incomplete-derivative", "cut by detach", "lacks a part")
+def detached_descriptor(record: Record) -> None:
+    forces(record, lambda x: x.square().detach())
+
+
+@says("incomplete-derivative", "cut by no_grad")
+def descriptor_without_gradients(record: Record) -> None:
+    def describe(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            squares = x.square()
+            return squares * 2
+
+    forces(record, describe)
+
+
+@silent("incomplete-derivative")
+def a_whole_derivative(record: Record) -> None:
+    forces(record, torch.square)
+
+
+@silent("incomplete-derivative")
+def a_detached_maximum(record: Record) -> None:
+    forces(record, lambda x: x - x.max().detach())
+
+
+@silent("incomplete-derivative")
+def a_detached_value_of_the_parameters(record: Record) -> None:
+    scale = nn.Parameter(torch.ones(1))
+    forces(record, lambda x: x * scale.exp().detach())
+
+
+@silent("incomplete-derivative")
+def gradients_by_parameters(record: Record) -> None:
+    model = nn.Linear(2, 1)
+    with record(model):
+        y = model(torch.randn(8, 2))
+        gradient = torch.autograd.grad((y**2 * y.detach()).mean(), model.weight, create_graph=True)[
+            0
+        ]
+        gradient.square().sum().backward()
+
+
+@silent("incomplete-derivative")
+def neighbors_found_without_gradients(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(2):
+            x = torch.rand(6, 3, requires_grad=True)
+            with torch.no_grad():
+                near = torch.cdist(x, x) < 0.8
+                first, second = near.nonzero().T
+            distance = (x[first] - x[second]).square().sum(1, keepdim=True)
+            inside = torch.where(distance.detach() < 0.5, distance, 0.5)
+            energy = model(inside).sum()
+            (force,) = torch.autograd.grad(energy, x, create_graph=True)
+            step(optimizer, energy.square() + force.square().mean())
