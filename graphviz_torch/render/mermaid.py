@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..graph import Graph, GraphLike
 from ..graph.shown_text import Text
 from ..graph.text import first_items
-from . import labels, wording
+from . import group_wording, labels, picture_notes, wording
 from .cuts import CutLine, cut_lines
 from .drawing.drawing import Drawing, FusedNode
 from .drawing.level import LIMITS
@@ -120,7 +120,7 @@ class _Nodes:
         framed = part.framed and part.group is not None
         if framed and part.group is not None:
             yield f'subgraph c{part.group}["{_text([self.drawing.title_with_class(part.group)])}"]'
-            totals = wording.repeat_totals(self.drawing, part.group)
+            totals = group_wording.repeat_totals(self.drawing, part.group)
             # The totals are in a node of their own, because other nodes would cover a title of
             # several lines.
             if totals:
@@ -137,7 +137,7 @@ class _Nodes:
         drawing = self.drawing
         if isinstance(part, Box) and (unit := drawing.fused_node(~part.group)) is not None:
             key, kind = ~part.group, self._fused_role(unit)
-            names, small = wording.fused_node_lines(drawing, part.group, unit)
+            names, small = group_wording.fused_node_lines(drawing, part.group, unit)
             said = [*names, *small]
             for node in [drawing.graph.nodes[i] for i in unit.nodes]:
                 inside = wording.inner_leaves(drawing, node)
@@ -147,7 +147,7 @@ class _Nodes:
             key = ~part.group
             said = [
                 drawing.title_with_class(part.group),
-                *wording.group_details(drawing, part.group),
+                *group_wording.group_details(drawing, part.group),
             ]
             if drawing.shading.values.get(key) not in (None, *said):
                 said.append(drawing.shading.values[key])
@@ -257,7 +257,7 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
     found = drawing.findings
     said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
     said = first_items(said, _MAX_FINDINGS, "and {:,} more findings")
-    said += wording.notes(drawing, hidden_cuts)
+    said += picture_notes.notes(drawing, hidden_cuts)
     if said:
         yield f'note["{_text(said)}"]'
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 
-from ..graph import Graph, Node, TensorMeta, Transfer, Untracked
-from ..graph.terminal import is_shell, option
-from ..graph.text import first_items, listing
-from ..graph.units import bytes_text, seconds_text
+from ..graph import Graph, Node, TensorMeta, Transfer
+from ..graph.text import listing
 from . import labels
-from .drawing.drawing import Contents, Drawing, FusedNode, MergedEdge
-from .drawing.fused import fused_text
+from .drawing.drawing import Drawing, MergedEdge
 from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
 from .ranks.collectives import describe_collectives
 from .style import role
@@ -21,9 +17,7 @@ _MAX_DATA_INPUTS = 8  # data is written at this many elements at most, the first
 # Operation of a layer -> (autograd's name of the saved input of the layer, its input_nr).
 _SAVED_OPERANDS = {"addmm": ("mat1", 1), "mm": ("self", 0), "convolution": ("input", 0)}
 _CALL_NUMBER = re.compile(r"#\d+(?=\.|$)")  # "#2" in "cell#2.fc", the second call of "cell"
-_MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
-_MAX_NOTED_COPIES = 3  # maximum number of lines with copies in a picture's note
-_MAX_PATH = 60  # maximum length of a module's path in a hint, in characters
+MAX_NAMES = 3  # maximum number of outputs, or of named results, listed at a closed group
 
 
 def transfer_lines(graph: Graph) -> dict[int, list[str]]:
@@ -33,31 +27,6 @@ def transfer_lines(graph: Graph) -> dict[int, list[str]]:
         if transfer.node is not None and transfer.phase == "forward":
             found.setdefault(transfer.node, []).append(transfer)
     return {node: labels.copies(transfers) for node, transfers in found.items()}
-
-
-def other_copies(graph: Graph) -> str:
-    """Return a sentence about copies that no node and no box of data shows; "" if there are none.
-
-    Copies in backward are left out.
-    """
-    shown = {number for each in graph.untracked for number in each.copies}
-    lines: dict[tuple[str, str, str], list[Transfer]] = {}
-    for each in graph.transfers:
-        if each.node is None and each.phase == "forward" and each.data not in shown:
-            lines.setdefault((each.where, each.source, each.target), []).append(each)
-    parts = []
-    for (where, _, _), copies in lines.items():
-        names = dict.fromkeys(each.label for each in copies if each.label)
-        of = listing(names, _MAX_NAMES) if names else copies[0].operation
-        place = f"({where})" if where else ""
-        parts.append(" ".join(filter(None, (of, *labels.copies(copies), place))))
-    text = "; ".join(first_items(parts, _MAX_NOTED_COPIES))
-    return f"copied outside the graph: {text}" if parts else ""
-
-
-def notes(drawing: Drawing, cuts: int = 0) -> list[str]:
-    """Return sentences about everything that the drawing leaves out."""
-    return [text for text in (other_copies(drawing.graph), omissions(drawing, cuts)) if text]
 
 
 def collective_lines(drawing: Drawing, key: int | None) -> list[str]:
@@ -123,7 +92,7 @@ def details(drawing: Drawing, node: Node, copied: dict[int, list[str]]) -> list[
     found += [values[node.id]] if node.id in values else []
     found += labels.details(node)
     if node.id in drawing.module_titles:
-        found += _frozen_line(drawing, node.module)
+        found += frozen_line(drawing, node.module)
     if node.id in many:
         found.append(f"written inside its {many[node.id]:,} users")
     return found
@@ -265,28 +234,7 @@ def _is_from_other_module(node: Node, leaf: Node) -> bool:
     return labels.local_name(node, leaf.label) == leaf.label
 
 
-def fused_node_lines(drawing: Drawing, number: int, unit: FusedNode) -> tuple[list[str], list[str]]:
-    """Return (lines with the names of a fused node, lines of small text)."""
-    assert drawing.groups is not None
-    node = drawing.graph.nodes[unit.node]
-    names = [node.label] if node.label not in ("", drawing.title(number)) else []
-    part = drawing.groups.groups[number]
-    if part.kind == "module":
-        names.append(drawing.title_with_class(number))
-    elif part.kind == "call":
-        names.append(operation_of_node(drawing, node._replace(attributes=())))
-    else:
-        names.append(fused_text(drawing, unit))
-    said = [tensors(drawing, node)]
-    said += small_values(drawing, node) + gradients(drawing, node)
-    said += [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
-    values = drawing.shading.values
-    said += [values[~number]] if ~number in values else []
-    said += _frozen_line(drawing, part.path) if part.kind == "module" else []
-    return names, said + collective_lines(drawing, ~number)
-
-
-def _frozen_line(drawing: Drawing, module: str) -> list[str]:
+def frozen_line(drawing: Drawing, module: str) -> list[str]:
     """Return a line with the number of frozen parameters of a module, or [] if it has none."""
     if not drawing.has_frozen:
         return []
@@ -365,94 +313,6 @@ def _saved_data(node: Node, known: set[object], fed: set[int]) -> list[str]:
     return found
 
 
-def group_details(drawing: Drawing, number: int) -> list[str]:
-    """Return the lines of small text in the box of a closed group.
-
-    These are the outputs of the group, the names of results inside, the collectives and, unless
-    detail="short", totals over the nodes.
-    """
-    handed = [drawing.loop_state[~number]] if ~number in drawing.loop_state else []
-    contents = drawing.contents[number]
-    call = untracked_call(drawing, number)
-    said = _group_output_line(drawing, number) if call is None else [labels.shapes(call.tensors)]
-    if drawing.options["detail"] != "short":
-        said += _totals_lines(contents, contents.devices)
-    else:
-        said += [", ".join(contents.devices[:3])] if drawing.shows_devices else []
-        said += [drawing.shading.values[~number]] if ~number in drawing.shading.values else []
-    said += _inner_names(drawing, contents)
-    assert drawing.groups is not None
-    group = drawing.groups.groups[number]
-    said += _frozen_line(drawing, group.path) if group.kind == "module" else []
-    return said + handed + collective_lines(drawing, ~number)
-
-
-def untracked_call(drawing: Drawing, number: int) -> Untracked | None:
-    """Return the module call, without a node, that the box of a closed group shows.
-
-    Such a group contains only parameters of the module. Returns None for other groups.
-    """
-    assert drawing.groups is not None
-    group = drawing.groups.groups[number]
-    if not (group.kind == "module" and group.has_only_leaves):
-        return None
-    rows = drawing.graph.untracked
-    return next((row for row in rows if row.kind == "module" and row.label == group.path), None)
-
-
-def _group_output_line(drawing: Drawing, number: int) -> list[str]:
-    """Return a line about the tensors that leave a closed group, in a list; [] if none is known."""
-    metas = drawing.group_outputs.get(~number, {})
-    shapes = [labels.shape(meta) for meta in metas]
-    return [listing(shapes, _MAX_NAMES)] if shapes else []
-
-
-def _inner_names(drawing: Drawing, contents: Contents) -> list[str]:
-    """Return a list with a line of names of inputs and results in a closed group.
-
-    The names of the graph's outputs come first.
-    """
-    outputs = {i for i, _ in drawing.graph.outputs}
-    named = [node for node in contents.inside if node.label]
-    shown = [node for node in named if node.leaf not in ("parameter", "buffer")]
-    shown.sort(key=lambda node: node.id not in outputs)
-    known = list(dict.fromkeys(node.label for node in shown))
-    return [f"{listing(known, _MAX_NAMES)} inside"] if known else []
-
-
-def repeat_totals(drawing: Drawing, number: int) -> list[str]:
-    """Return the lines of small text below the title of an open group.
-
-    These are the group's collectives and, if it is drawn in place of several identical groups,
-    totals over all of them.
-    """
-    said = collective_lines(drawing, ~number)
-    if number not in drawing.contents or drawing.options["detail"] == "short":
-        return said
-    first, *others = _totals_lines(drawing.contents[number])
-    return [line for line in (first, ", ".join(others), *said) if line]
-
-
-def _totals_lines(contents: Contents, devices: Sequence[str] = ()) -> list[str]:
-    says = [f"all {contents.times}: " if contents.times > 1 else ""]
-    says[0] += _count_noun(len(contents.inside), "node")
-    figures = contents.totals
-    if figures.elements:
-        says[0] += f", {_count_noun(figures.elements, 'parameter')}"
-    says += [", ".join(devices[:3])]
-    if figures.gradients is not None:
-        low, high = map(labels.number, figures.gradients)
-        says.append(f"grad norm {low}" + (f" to {high}" if high != low else ""))
-    costs = [f"saved {bytes_text(figures.saved_bytes)}"] if figures.saved_bytes else []
-    if figures.seconds is not None:
-        costs.append(f"backward {seconds_text(figures.seconds)}")
-    return [line for line in (*says, ", ".join(costs)) if line]
-
-
-def _count_noun(number: int, noun: str) -> str:
-    return f"{labels.count(number)} {noun}{'' if number == 1 else 's'}"
-
-
 def edge_label(drawing: Drawing, line: MergedEdge) -> str | None:
     """Return the text of an edge; None if the box of the edge's source contains it already."""
     outputs = drawing.graph.nodes[line.edge.source].outputs
@@ -525,45 +385,3 @@ def failed_operands(drawing: Drawing) -> list[int]:
         return []
     keys = (drawing.visible_key(part.node) for part in failure.operands if part.node is not None)
     return [key for key in dict.fromkeys(keys) if key is not None]
-
-
-def _closed_boxes_text(drawing: Drawing) -> str:
-    """Return a text with the number of closed groups and the option that opens the largest one."""
-    assert drawing.groups is not None
-    groups = drawing.groups.groups
-    largest = min(drawing.closed_groups, key=lambda number: (-groups[number].size, number))
-    path = _path_to_open(drawing, largest)
-    shell = is_shell()
-    one = (
-        option("module", path) if 0 < len(path) <= _MAX_PATH else "--module" if shell else "module="
-    )
-    count = len(drawing.closed_groups)
-    return f"{count} {'box is' if count == 1 else 'boxes are'} closed ({one} opens one)"
-
-
-def _path_to_open(drawing: Drawing, number: int) -> str:
-    """Return the path to pass as the option `module` to open a group.
-
-    For a run (consecutive nodes), this is the path of the first group inside that is not a run.
-    """
-    assert drawing.groups is not None
-    groups = drawing.groups.groups
-    below = [groups[inner] for inner in drawing.groups.with_descendants(number)]
-    return next((part.path for part in below if part.kind != "run"), groups[number].path)
-
-
-def omissions(drawing: Drawing, cuts: int = 0) -> str:
-    """Return a sentence about everything that the drawing leaves out; "" if it shows everything."""
-    count = len(drawing.graph.nodes)
-    if not count:
-        return "this graph has no nodes"
-    parts = []
-    if drawing.closed_groups:
-        parts.append(_closed_boxes_text(drawing))
-    if drawing.tree.represented_groups:
-        alike = "blocks that differ only in the size of one axis"
-        alike = alike if nodes_with_size_range(drawing) else "identical blocks"
-        parts.append(f"{alike} are drawn once ({option('detail', 'full')} draws each)")
-    if cuts:
-        parts.append(f"{cuts:,} {'cut is' if cuts == 1 else 'cuts are'} not drawn")
-    return f"{count:,} nodes: {'; '.join(parts)}" if parts else ""

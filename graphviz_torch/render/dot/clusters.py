@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from .. import labels, wording
+from .. import group_wording, labels, wording
 from ..drawing.drawing import Drawing
 from ..style import GROUNDS, category, palette, pick
 from . import markup
@@ -87,7 +87,7 @@ def _write(
         else:
             here = f"{name}_{entry}"
             title, border = drawing.title_with_class(int(entry)), colors["cluster_line"]
-            small = wording.repeat_totals(drawing, int(entry))
+            small = group_wording.repeat_totals(drawing, int(entry))
             sent = wording.collective_lines(drawing, ~int(entry))
             fill = colors["cluster"]
         wrapped = labels.wrap_name(title, drawing.line_width)

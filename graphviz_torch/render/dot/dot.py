@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph import Graph, GraphLike
 from ...graph.gc import with_gc_disabled
 from ...graph.shown_text import Text
-from .. import wording
+from .. import picture_notes
 from ..drawing.steps import draw
 from ..options import Direction, DrawingOptions, drawing_options
 from ..resolve import graph_and_marks
@@ -70,7 +70,7 @@ def _write(graph: Graph, options: Any, note: str) -> str:
     extra = _PAGE if drawing.must_fit_page else ""
     extra += " nslimit=0.1 nslimit1=0.1 mclimit=0.5" if size > _MIN_NODES_BOUNDED else ""
     if drawing.options["explain"]:
-        notes = [*wording.notes(drawing, cuts.hidden), *filter(None, [note])]
+        notes = [*picture_notes.notes(drawing, cuts.hidden), *filter(None, [note])]
         symbols = {
             "cut": cuts.edges,
             "untracked": any(not stub.is_data for stub in drawing.stubs.stubs),

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 from ...graph import Node
 from ...graph.column import details, is_recorded
-from .. import labels, wording
+from .. import group_wording, labels, wording
 from ..drawing.drawing import Drawing, FusedNode
 from ..style import NODE_SHAPES, Role, Theme, palette, pick, role
 from . import markup
@@ -174,7 +174,7 @@ class Nodes:
         assert drawing.groups is not None
         kind: Role = "output" if unit.node in self.outputs else "operation"
         self.roles.add(kind)
-        names, said = wording.fused_node_lines(drawing, number, unit)
+        names, said = group_wording.fused_node_lines(drawing, number, unit)
         module = drawing.groups.groups[number].kind == "module"
         *labelled, name = [markup.escape(self._wrap(name)) for name in names]
         lines = [f"<B>{label}</B>" for label in labelled]
@@ -203,12 +203,12 @@ class Nodes:
         assert drawing.groups is not None
         kind: Role = "stack" if number in drawing.tree.represented_groups else "group"
         self.roles.add(kind)
-        small = [*map(self._small, wording.group_details(drawing, number))]
+        small = [*map(self._small, group_wording.group_details(drawing, number))]
         small += self._badges(~number)
         title = f"<B>{markup.escape(self._wrap(drawing.title_with_class(number)))}</B>"
         text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(small)}" if small else title
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(~number, kind)
-        if wording.untracked_call(drawing, number) is not None:
+        if group_wording.untracked_call(drawing, number) is not None:
             attributes += ' style="rounded,filled,dashed"'
         attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._with_ink(~number, text)}>{attributes}]"

@@ -20,7 +20,7 @@ from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.sizes import Sizes
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
-from graphviz_torch.render.wording import omissions
+from graphviz_torch.render.picture_notes import omissions
 from tests.support.drawn import Drawn, named
 from tests.support.models import Transformer, known, tokens
 from tests.support.recorded import trained
