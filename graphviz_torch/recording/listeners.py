@@ -53,7 +53,7 @@ from .queries.optimizers import (
 from .queries.repeated_batches import RepeatedBatches
 from .saved_tensors import Reruns, SavedTensors
 from .steps.batches import Batches
-from .steps.gradient_reads import GradientReads
+from .steps.gradient_accesses import GradientAccesses
 from .steps.gradients import ClipBounds, StaleGradients
 from .steps.history import GraphHistory
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
@@ -65,7 +65,8 @@ from .values.data_views import DataViews
 from .values.results import ResultFingerprints
 from .values.small import SmallResults
 
-# Events are passed on in this order: `UntrackedCalls` reads what `Copies` has noted for an event.
+# Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of an
+# event in `program.tracker`.
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     NonfiniteValues,
@@ -79,7 +80,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     DropoutAndRetainedGraphs,
     OptimizerCalls,
     Steps,  # after the listener that appends the row of a new optimizer
-    GradientReads,
+    GradientAccesses,
     Targets,
     MaskedMeans,
     TokenUses,

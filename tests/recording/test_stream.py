@@ -318,7 +318,7 @@ def test_a_light_recording_says_what_it_leaves_out() -> None:
         "PairedTensors",
         "DropoutAndRetainedGraphs",
         "OptimizerCalls",
-        "GradientReads",
+        "GradientAccesses",
         "Targets",
         "MaskedMeans",
         "TokenUses",

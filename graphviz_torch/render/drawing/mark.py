@@ -15,7 +15,8 @@ SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOUR
 def mark(drawing: Drawing) -> Drawing:
     """Add badges and outlines for findings and differences, and return the new drawing.
 
-    For a node without a box of its own, the box that shows the node is marked.
+    For a node without a box of its own, the box that shows the node is marked. A finding without
+    nodes marks no box; the legend below the picture contains it (dot/legend.py).
     """
     badges: dict[int, list[Badge]] = {}
     outlines: dict[int, str] = {}

@@ -33,7 +33,7 @@ _CLEARING = (_OPTIMIZER, inspect.getfile(torch.nn.Module))
 _AVERAGES = ("all_reduce", "reduce_scatter", "reduce")  # collectives
 
 
-class GradientReads(Listener):
+class GradientAccesses(Listener):
     """Listener that appends rows of reads, clips and clears of gradients."""
 
     needs = ("every_call",)
