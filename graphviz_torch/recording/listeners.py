@@ -65,8 +65,8 @@ from .values.data_views import DataViews
 from .values.results import ResultFingerprints
 from .values.small import SmallResults
 
-# Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of an
-# event in `program.tracker`.
+# Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of
+# an event in `program.tracker`.
 LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     NonfiniteValues,
