@@ -94,7 +94,8 @@ def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) 
                     done.append(name)
         return found
 
-    run = subject.run(comparison, change, training=_without_batch_statistics)
+    training = _WithoutBatchStatistics()
+    run = subject.run(comparison, change, training=training)
     if not done:
         return Experiment("sample", changed, None, "all samples are equal")
     if (unknown := subject.inconclusive("sample", changed, run)) is not None:
@@ -102,7 +103,7 @@ def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) 
     leak = subject.leaks(run, comparison)
     if leak is None:
         message = f"no other sample's output differs, in {len(comparison.rows)} operations"
-        return Experiment("sample", changed, True, message)
+        return Experiment("sample", changed, True, message + training.note)
     row, path = leak
     if (why := _intended_reason(row, path)) != "":
         message = f"samples are combined on purpose at {{operation}}: {why}"
@@ -111,9 +112,21 @@ def _judge_samples(subject: Subject, inputs: list[Input], dim: int, count: int) 
     return subject.answer("sample", changed, message, row, run, rule="sample-leak", advice=_ADVICE)
 
 
-def _without_batch_statistics(module: Module) -> bool:
-    is_norm = "batchnorm" in type(module).__name__.lower()
-    return module.training and not is_norm
+class _WithoutBatchStatistics:
+    """The training mode of each module of a run, in which batch norm uses its running statistics.
+
+    Attributes:
+        note: the end of a message about the run; "" if no batch norm is in training mode.
+    """
+
+    def __init__(self) -> None:
+        self.note = ""
+
+    def __call__(self, module: Module) -> bool:
+        is_norm = "batchnorm" in type(module).__name__.lower()
+        if is_norm and module.training:
+            self.note = "; batch norm used its running statistics"
+        return module.training and not is_norm
 
 
 def _intended_reason(row: OperatorComparison, path: list[OperatorComparison]) -> str:
@@ -249,11 +262,9 @@ def _judge_positions(
     first = max(count // 2, 1)
     changed = f"positions {first} to {count - 1} of {given.name} were changed"
     comparison = Comparison(count, range(first + (not own), count), in_pairs=True)
-    run = subject.run(
-        comparison,
-        partial(_change_later_positions, name=given.name, first=first),
-        training=_without_batch_statistics,
-    )
+    training = _WithoutBatchStatistics()
+    change = partial(_change_later_positions, name=given.name, first=first)
+    run = subject.run(comparison, change, training=training)
     if (unknown := subject.inconclusive("positions", changed, run)) is not None:
         return unknown
     if not comparison.rows:
@@ -261,7 +272,7 @@ def _judge_positions(
     leak = subject.leaks(run, comparison, output)
     if leak is None:
         message = f"no earlier output differs, in {len(comparison.rows)} operations"
-        return Experiment("positions", changed, True, message)
+        return Experiment("positions", changed, True, message + training.note)
     row, _ = leak
     if shift != 1:
         message = "earlier outputs differ, which is right if no later position is predicted"

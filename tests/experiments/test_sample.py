@@ -91,13 +91,12 @@ def test_where_samples_meet_by_mistake_is_named_with_its_line(
     assert line in Path(__file__).read_text().splitlines()[number - 1]
 
 
-def batch_norm() -> Any:
+def batch_norm(training: bool = True) -> Any:
     def forward(self: Any, x: Tensor) -> Tensor:
         return self.fc(self.norm(self.conv(x)).mean((2, 3)))
 
-    return classified(
-        forward, images(), conv=nn.Conv2d(3, 4, 3), norm=nn.BatchNorm2d(4), fc=nn.Linear(4, 3)
-    )
+    norm = nn.BatchNorm2d(4).train(training)
+    return classified(forward, images(), conv=nn.Conv2d(3, 4, 3), norm=norm, fc=nn.Linear(4, 3))
 
 
 def group_and_instance_norm() -> Any:
@@ -190,3 +189,11 @@ def test_nothing_is_found_where_samples_do_not_meet_or_are_meant_to(
     assert found.finding is None
     meant = program in (in_batch_negatives, graph_convolution)
     assert found.holds is (None if meant else True), str(found)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_message_says_if_batch_norm_used_its_running_statistics(training: bool) -> None:
+    recording = batch_norm(training)
+    [found] = experiment(recording, "sample")
+    assert found.holds is True
+    assert found.message.endswith("; batch norm used its running statistics") is training
