@@ -5,12 +5,12 @@ A source yields entries and builds nothing: each entry is built in the process t
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -84,10 +84,14 @@ def _first_entry(file: Path) -> tuple[nn.Module, Forward]:
     root = next((each for each in file.parents if not (each / "__init__.py").exists()), file.parent)
     for place in (str(file.parent), str(root), str(root.parent)):
         sys.path.append(place)
-    *packages, name = file.relative_to(root).with_suffix("").parts
-    if packages:  # a file of a package may import its neighbors relatively
-        importlib.import_module(".".join(packages))
-    name = ".".join([*packages, name])
+    # A file of a package may import its neighbors relatively. The package itself is not imported,
+    # because it may import all its files.
+    name = file.stem
+    if root != file.parent:
+        package = ModuleType(file.parent.name)
+        package.__path__ = [str(file.parent)]
+        sys.modules.setdefault(package.__name__, package)
+        name = f"{package.__name__}.{name}"
     specification = importlib.util.spec_from_file_location(name, file)
     assert specification is not None
     assert specification.loader is not None
