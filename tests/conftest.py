@@ -16,6 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from graphviz_torch import simulate_accelerator
 from tests.support.observable import switches_of_dynamo
 
+gc.disable()  # until all tests are collected: nearly all that is imported stays
+
 collect_ignore = ["bench"]  # programs to run by hand; some train when they are imported
 
 # A run says of the code alone whether it is right; --hypothesis-profile=default draws other cases.
@@ -27,6 +29,7 @@ def pytest_collection_finish() -> None:
     """Exclude imported objects from garbage collections: they are half a million."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -129,6 +129,10 @@ TIMES = st.none() | st.floats(0, 1e8)  # seconds: three years
 ORDERS = st.none() | st.integers(0, 2**31 - 1)
 
 
+hints_of = cache(get_type_hints)
+
+
+@cache
 def of(kind: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a type as annotated in graph.py, except node ids."""
     if kind is int:
@@ -144,55 +148,50 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
     if kind is TensorMeta:
         return st.builds(TensorMeta, SHAPES, TEXT, TEXT)
     if is_dataclass(kind) or hasattr(kind, "_fields"):
-        hints = get_type_hints(kind)
-        return st.builds(kind, **{name: of(hint) for name, hint in hints.items()})
+        return some(kind)
     arguments = get_args(kind)
     if get_origin(kind) is Literal:
         return st.sampled_from(arguments)
     if get_origin(kind) is tuple:
-        return st.lists(of(arguments[0]), max_size=3).map(tuple)
+        return tuples(of(arguments[0]))
     return st.one_of(*(st.none() if part is type(None) else of(part) for part in arguments))
 
 
-@st.composite
-def graphs(draw: Any) -> Graph:
-    count = draw(st.integers(0, 5))
+def some(cls: Any, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy for objects of a class, whose fields are of their types or as given."""
+    hints = hints_of(cls)
+    parts = {name: fixed[name] if name in fixed else of(hint) for name, hint in hints.items()}
+    return st.builds(cls, **parts)
+
+
+def tuples(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(strategy, max_size=3).map(tuple)
+
+
+@cache
+def graphs_of(count: int) -> st.SearchStrategy[Graph]:
+    """Return a strategy for graphs with `count` nodes."""
     ids = st.integers(0, count - 1) if count else st.nothing()
     maybe = st.none() | ids
     several = st.lists(ids, max_size=2).map(tuple) if count else st.just(())
     numbers = st.integers(0, 9)
 
-    def some(cls: Any, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        hints = get_type_hints(cls)
-        parts = {name: fixed[name] if name in fixed else of(hint) for name, hint in hints.items()}
-        return st.builds(cls, **parts)
-
-    def tuples(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        return st.lists(strategy, max_size=3).map(tuple)
-
     norms, shares = st.floats(0) | st.just(math.nan), st.floats(0, 1)
     stats = some(
         GradientStats, norm=norms, max_abs=norms, zero_fraction=shares, nan=WHOLE, inf=WHOLE
     )
-    saved = tuples(some(SavedTensor, shared_with=maybe, nbytes=BYTES))
-    nodes = tuple(
-        draw(
-            some(
-                Node,
-                id=st.just(i),
-                saved=saved,
-                grad_outputs=tuples(st.none() | stats),
-                order=ORDERS,
-                seconds=TIMES,
-            )
-        )
-        for i in range(count)
-    )
-    edges = []
-    for _ in range(draw(st.integers(0, 4)) if count > 1 else 0):
-        source = draw(st.integers(0, count - 2))
-        target = draw(st.integers(source + 1, count - 1))
-        edges.append(Edge(source, target, draw(numbers), draw(numbers)))
+    node = {
+        "saved": tuples(some(SavedTensor, shared_with=maybe, nbytes=BYTES)),
+        "grad_outputs": tuples(st.none() | stats),
+        "order": ORDERS,
+        "seconds": TIMES,
+    }
+
+    def edge(source: int) -> st.SearchStrategy[Edge]:
+        target = st.integers(source + 1, count - 1)
+        return st.builds(Edge, st.just(source), target, numbers, numbers)
+
+    edges = st.lists(st.integers(0, count - 2).flatmap(edge), max_size=4) if count > 1 else None
     operand = some(Operand, node=maybe)
     failure = some(
         Failure,
@@ -204,23 +203,28 @@ def graphs(draw: Any) -> Graph:
     of_events = {"operands": tuples(operand), "nodes": several}  # where an event has them
 
     def event(cls: Any) -> st.SearchStrategy[Any]:
-        hints = get_type_hints(cls)
+        hints = hints_of(cls)
         one = {n: st.none() | operand for n, hint in hints.items() if Operand in get_args(hint)}
         return some(cls, **{**one, **of_events})
 
-    events = st.one_of(*map(event, CLASSES.values()))
-    return Graph(
-        nodes,
-        tuple(edges),
-        draw(tuples(st.tuples(ids, numbers))) if count else (),
-        draw(tuples(some(Transfer, node=maybe, seconds=TIMES))),
-        draw(tuples(some(Parameter, node=maybe, norm=st.none() | norms))),
-        draw(tuples(some(Cut, before=maybe, after=several))),
-        draw(st.none() | failure),
-        draw(some(Step, retained=st.none() | some(RetainedGraphs, node=maybe))),
-        events=draw(tuples(events)),
-        modules=draw(st.lists(of(ModuleRow), max_size=3, unique_by=itemgetter(0)).map(tuple)),
+    return st.builds(
+        Graph,
+        st.tuples(*(some(Node, id=st.just(i), **node) for i in range(count))),
+        st.just(()) if edges is None else edges.map(tuple),
+        tuples(st.tuples(ids, numbers)) if count else st.just(()),
+        tuples(some(Transfer, node=maybe, seconds=TIMES)),
+        tuples(some(Parameter, node=maybe, norm=st.none() | norms)),
+        tuples(some(Cut, before=maybe, after=several)),
+        st.none() | failure,
+        some(Step, retained=st.none() | some(RetainedGraphs, node=maybe)),
+        events=tuples(st.one_of(*map(event, CLASSES.values()))),
+        modules=st.lists(of(ModuleRow), max_size=3, unique_by=itemgetter(0)).map(tuple),
     )
+
+
+def graphs() -> st.SearchStrategy[Graph]:
+    """Return a strategy for graphs with up to five nodes."""
+    return st.integers(0, 5).flatmap(graphs_of)
 
 
 def parts(graph: Graph) -> list[str]:

@@ -430,7 +430,7 @@ weight = torch.ones(3, requires_grad=True)
 def step():
     (weight * 2).sum().backward()
     with torch.no_grad():
-        weight -= 0.1 * weight.grad
+        weight.sub_(0.1 * weight.grad)
     weight.grad = None
 
 if sys.argv[1] != "rest":
