@@ -301,8 +301,8 @@ def test_a_run_keeps_no_more_the_longer_it_is(every: int) -> None:
     gc.collect()  # else the run knows, weakly, what other tests have left
     steps = LoopSteps(due_steps(every=every), lambda step, found: None)
     kept = []
-    for count in (770, 140):  # a hundred steps are remembered, and forwards by their callers' lines
-        training(model, optimizer, count)
+    for count in (110, 20):  # a hundred steps are remembered, and forwards by their callers' lines
+        training(model, optimizer, count * every)
         kept.append(objects_of_ours())
     steps.close()
     assert kept[0] == kept[1]

@@ -80,7 +80,7 @@ def train(
     fsdp.fully_shard(model, **options)
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused or None)
     optimizer.zero_grad()
-    for number, x in enumerate(DataLoader(range(8 * ROWS), batch_size=ROWS // micro), 1):
+    for number, x in enumerate(DataLoader(range(3 * ROWS), batch_size=ROWS // micro), 1):
         rows = torch.ones(len(x), WIDTH, device="cuda")
         model(rows).float().sum().backward()
         if number % micro == 0:
