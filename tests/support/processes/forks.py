@@ -10,6 +10,7 @@ All workers of a test run share that process: the first worker that needs a fork
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
@@ -21,6 +22,8 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -170,18 +173,39 @@ def run(words: list[str], folder: str, out: str, env: dict[str, str]) -> None:
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - as long as the process
     os.chdir(folder)
     sys.path.append(sys.path.pop(0))  # the checkout comes last, like an installed package
-    if words[0] == "-m":
-        sys.path.insert(0, folder)
-        sys.argv = ["-m", *words[2:]]  # as Python has it while it imports the package
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        path = Path(words[0]).absolute()
-        sys.path.insert(0, str(path.resolve().parent))
-        sys.argv = words
-        sys.excepthook = _show_frames_of_the_program
-        sys.modules["__main__"] = main = ModuleType("__main__")
-        main.__file__ = str(path)
-        exec(compile(path.read_bytes(), path, "exec"), vars(main))
+    main, code = ModuleType("__main__"), None
+    try:
+        if words[0] == "-m":
+            sys.path.insert(0, folder)
+            sys.argv = ["-m", *words[2:]]  # as Python has it while it imports the package
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            path = Path(words[0]).absolute()
+            sys.path.insert(0, str(path.resolve().parent))
+            sys.argv = words
+            sys.excepthook = _show_frames_of_the_program
+            sys.modules["__main__"] = main
+            main.__file__ = str(path)
+            exec(compile(path.read_bytes(), path, "exec"), vars(main))
+    except SystemExit as end:
+        if not isinstance(end.code, int | None):
+            raise
+        code = end.code
+    _end(main, code or 0)
+
+
+def _end(main: ModuleType, code: int) -> None:
+    """End this process as Python does, but leave the imported modules to the operating system.
+
+    Python frees each of their objects, which takes 0.2 s and copies most of the memory.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    vars(main).clear()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # it is None or closed
+            stream.flush()
+    os._exit(code & 0xFF)
 
 
 def _show_frames_of_the_program(
