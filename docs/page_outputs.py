@@ -23,7 +23,8 @@ SHOWN = re.compile(  # a block, the text that it printed, and the pictures that 
     r"(?P<drawn>(?:\n!\[[^]]*\]\([\w./-]*drawn/[\w.-]+\)\n)*)",
     re.M | re.S,
 )
-_MEASURED = re.compile(r" *([\d.,]+ (?:ns|µs|ms|s)\b|[\d.]+x)")
+# A duration, a ratio of durations, or the number of rules, which grows with each new rule.
+_VARYING = re.compile(r" *([\d.,]+ (?:ns|µs|ms|s)\b|[\d.]+x|\b\d+ (?=rules, ))")
 
 
 def pages() -> list[Path]:
@@ -69,9 +70,9 @@ def written(page: Path) -> dict[Path, str]:
     return {each: with_outputs(each, done, pictures) for each in both} | pictures
 
 
-def without_times(text: str) -> str:
-    """Return a text with "#" instead of each duration and each ratio of durations."""
-    return _MEASURED.sub(" #", text)
+def without_varying(text: str) -> str:
+    """Return a text with "#" instead of each duration, ratio of durations, and number of rules."""
+    return _VARYING.sub(" #", text)
 
 
 def main() -> None:
@@ -83,7 +84,7 @@ def main() -> None:
     for file in {*DRAWN.glob("*.svg")} - {*files}:
         file.unlink()
     for file, text in files.items():
-        if not file.exists() or without_times(file.read_text()) != without_times(text):
+        if not file.exists() or without_varying(file.read_text()) != without_varying(text):
             file.write_text(text)
 
 
