@@ -14,7 +14,7 @@ for file in sorted((Path(__file__).parent / "mistakes").glob("*.py")):
     import_module(f"tests.findings.mistakes.{file.stem}")
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("name", MISTAKES, ids=lambda name: f"{name} {MISTAKES[name].rule}")
 def test_a_mistake_is_named_with_its_line_and_what_fits_it(name: str) -> None:
     row = MISTAKES[name]
     lines, findings = row.lines, play(row.program, row.raises)
@@ -32,7 +32,7 @@ def test_a_mistake_is_named_with_its_line_and_what_fits_it(name: str) -> None:
         assert "exception" not in [finding.rule for finding in findings]
 
 
-@pytest.mark.parametrize("name", SILENT)
+@pytest.mark.parametrize("name", SILENT, ids=lambda name: " ".join((name, *SILENT[name][1])))
 def test_the_nearest_program_without_the_mistake_is_left_alone(name: str) -> None:
     program, rules = SILENT[name]
     findings = play(program)

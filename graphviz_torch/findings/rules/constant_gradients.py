@@ -1,4 +1,4 @@
-"""Find a loss that does not depend on what the optimizer changes, by its constant gradients."""
+"""Find a loss that no parameter of the optimizer changes, by its constant gradients."""
 
 from __future__ import annotations
 
