@@ -173,7 +173,7 @@ class _RankRun:
             world.enter_context(device)
             world.enter_context(self._order)
             world.enter_context(SingleThreadedLoaders())
-            world.enter_context(WeightFiles())
+            files = world.enter_context(WeightFiles())
             world.enter_context(RankTensors())
             world.enter_context(self._tensors)
             world.enter_context(self._tracker)
@@ -200,7 +200,7 @@ class _RankRun:
             if error is not None:
                 explained = as_unknown_value(error)
                 raise error if explained is None else explained from None
-            return self._result(sorted(self._tensors.printed))
+            return self._result(sorted(self._tensors.printed), sorted(files.unsaved))
 
     def _record(self) -> None:
         self._recording = record(gradients=False, memory=True, notes=False)
@@ -225,7 +225,7 @@ class _RankRun:
         self._tracker.begin_step()
         self._record()
 
-    def _result(self, printed: Sequence[str]) -> Rehearsal:
+    def _result(self, printed: Sequence[str], unsaved: Sequence[str]) -> Rehearsal:
         tracker = self._tracker
         counted = tracker.counted_blocks
         peak = peak_of(counted, tracker.first_moment)
@@ -256,6 +256,7 @@ class _RankRun:
             collectives=collective_stats(self._graph, self._groups()),
             order=tuple(self._order.calls),
             printed=tuple(printed),
+            unsaved=tuple(unsaved),
             meshes=tuple(self._meshes),
         )
 

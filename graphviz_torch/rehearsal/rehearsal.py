@@ -112,6 +112,7 @@ class Rehearsal:
     collectives: tuple[CollectiveStats, ...]
     order: tuple[CollectiveCall, ...] = ()  # all collective calls of the run
     printed: tuple[str, ...] = ()  # lines that printed 0 instead of an unknown value
+    unsaved: tuple[str, ...] = ()  # lines that saved tensors, for which no file was written
     meshes: tuple[tuple[int, ...], ...] = ()  # sizes of the program's meshes
 
     @property
@@ -189,6 +190,8 @@ class Rehearsal:
             yield f"    and {count:,} more, {bytes_text(rest)} sent"
         if self.printed:
             yield f"A rehearsal has no values: 0 was printed instead at {listing(self.printed)}"
+        if self.unsaved:
+            yield f"A rehearsal writes no checkpoint: nothing was saved at {listing(self.unsaved)}"
 
     def _fitting(self) -> str:
         if self.device_memory is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -426,3 +427,30 @@ def test_the_program_is_told_of_the_memory_that_the_rehearsal_knows() -> None:
     assert said[:3] == [MATRIX, 9 * MATRIX, MATRIX]
     assert MATRIX <= said[3] <= MATRIX + 16  # the sum is gone, or is not yet
     assert 2 * MATRIX <= said[4] <= 2 * MATRIX + 16
+
+
+def test_a_checkpoint_that_the_script_saves_keeps_its_bytes(tmp_path: Path) -> None:
+    torch.save({"weight": torch.ones(3)}, tmp_path / "best.pt")
+    safetensors.torch.save_file({"a": torch.ones(2)}, str(tmp_path / "best.safetensors"))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def training() -> None:
+        model = nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(3):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            torch.save(optimizer.state_dict(), tmp_path / "best.pt")
+            safetensors.torch.save_file(model.state_dict(), str(tmp_path / "best.safetensors"))
+            memory = io.BytesIO()
+            torch.save({"epoch": 1}, memory)
+            memory.seek(0)
+            assert torch.load(memory) == {"epoch": 1}
+
+    found = rehearse(training)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    line = training.__code__.co_firstlineno + 6
+    assert found.unsaved == (f"test_rehearse.py:{line}", f"test_rehearse.py:{line + 1}")
+    assert f"nothing was saved at test_rehearse.py:{line}" in str(found)
+    torch.save({"weight": torch.zeros(3)}, tmp_path / "best.pt")
+    assert torch.load(tmp_path / "best.pt")["weight"].tolist() == [0, 0, 0]

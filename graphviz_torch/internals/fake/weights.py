@@ -1,16 +1,21 @@
-"""Read safetensors files as names and shapes, without reading the tensors.
+"""Read weight files as names and shapes, without reading the tensors, and write none.
 
 While fake tensors are active, `torch.load` reads no tensors anyway. Other libraries open
-safetensors files with `safe_open`, which is replaced here. A module that is imported within the
-context may keep the replacement. After the context, the replacement calls the original.
+safetensors files with `safe_open`, which is replaced here. `torch.save` and safetensors'
+`save_file` are replaced, too: a tensor without values cannot be written, and a half-written file
+would replace the user's checkpoint. A module that is imported within the context may keep a
+replacement. After the context, the replacement calls the original.
 
 Uses safetensors' private table of dtypes (0.8).
 """
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -18,32 +23,57 @@ from unittest.mock import patch
 
 import torch
 
+from ..frames import user_frame
+from .values import line_of
+
 
 class WeightFiles:
-    """Context manager in which tensors of safetensors files have shapes but no values."""
+    """Context manager in which tensors of files have no values, and no file is written.
+
+    Attributes:
+        unsaved: the lines that saved tensors, for which no file was written.
+    """
 
     def __init__(self) -> None:
+        self.unsaved: set[str] = set()
         self._open = ExitStack()
+        self._is_inside = False
 
     def __enter__(self) -> WeightFiles:
+        self._is_inside = True
+        self._open.callback(setattr, self, "_is_inside", False)
+        self._open.enter_context(patch.object(torch, "save", self._without_file(torch.save)))
         if find_spec("safetensors") is None:
             return self
         library: Any = import_module("safetensors.torch")
         real = library.safe_open
-        inside = [True]
 
         def safe_open(filename: Any, framework: str, device: Any = "cpu", **given: Any) -> Any:
-            if inside and framework in ("pt", "torch", "pytorch"):
+            if self._is_inside and framework in ("pt", "torch", "pytorch"):
                 return _FakeWeightFile(real(filename, framework="numpy"), device, library._TYPES)
             return real(filename, framework=framework, device=device, **given)
 
-        with ExitStack() as opened:
-            for module in list(sys.modules.values()):
-                if getattr(module, "__dict__", {}).get("safe_open") is real:
-                    opened.enter_context(patch.object(module, "safe_open", safe_open))
-            opened.callback(inside.clear)
-            self._open = opened.pop_all()
+        self._replace("safe_open", real, safe_open)
+        self._replace("save_file", library.save_file, self._without_file(library.save_file))
         return self
+
+    def _replace(self, name: str, real: Any, replacement: Any) -> None:
+        """Replace a function in each module that has it under its own name."""
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get(name) is real:
+                self._open.enter_context(patch.object(module, name, replacement))
+
+    def _without_file(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a version of `torch.save` or `save_file` that writes only to memory."""
+
+        @wraps(save)
+        def replacement(tensors: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._is_inside or isinstance(file, io.BytesIO):
+                return save(tensors, file, *args, **kwargs)
+            self.unsaved.add(line_of(user_frame(sys._getframe(1))))
+            return None
+
+        return replacement
 
     def __exit__(self, *raised: Any) -> None:
         self._open.__exit__(*raised)
