@@ -4,6 +4,7 @@ A recorder observes the program, and adds values to the program's graphs.
 
 A listener implements the callbacks of the events that it needs:
 
+    on_zero_gradients            internals/hooks/func_gradients.py
     on_function                  a custom Function is applied; internals/hooks/functions.py
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
     on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py

@@ -15,6 +15,7 @@ from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
 from .events.attributes import TensorAttributes
 from .events.context import ContextTensors
+from .events.func_gradients import FuncGradients
 from .events.ignored_results import IgnoredResults
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.means import MaskedMeans
@@ -90,6 +91,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     UnusedLosses,
     ContextTensors,
     WrongGradients,
+    FuncGradients,
     IgnoredResults,
     AverageBuffers,
     RedrawnDropouts,

@@ -249,7 +249,10 @@ class Session:
 
     @with_gc_disabled
     def graphs(self) -> list[Graph]:
-        """Return a graph for each backward so far, or the graph of the forward if there is none."""
+        """Return a graph for each backward so far, or the graph of the forward if there is none.
+
+        If there is neither, calls without effect are returned as the events of an empty graph.
+        """
         backwards, frame = list(self.backwards), sys._getframe(1)
         with unseen_calls(), self.program.table.read_once():
             if not backwards and (ends := self._last_ends()):
@@ -257,6 +260,9 @@ class Session:
                 backwards = [live.plain()]
                 live.release()
             found = graphs_of(backwards, self.program, self.listeners)
+        records = [] if backwards else self.program.events.noted_before(0)
+        if any(isinstance(record.event, IneffectiveCall) for record in records):
+            found = [Graph((), (), events=tuple(self.ineffective_calls()))]
         return found  # not inside `with`, where an interrupt could leave calls hidden
 
     @with_gc_disabled

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from graphviz_torch import Graph, find, record
+from graphviz_torch import Finding, Graph, find, record
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.events import OptimizerStep
 from tests.findings.by_hand.graphs import chain, event, lost, model, parameter
@@ -179,3 +179,27 @@ def test_experts_that_get_tokens_by_all_to_all_may_start_with_equal_weights() ->
     exchanging = [replace(each, collectives=(AVERAGE, EXCHANGE)) for each in alike]
     assert "diverged-replicas" in [each.rule for each in find(averaging)]
     assert "diverged-replicas" not in [each.rule for each in find(exchanging)]
+
+
+def spikes(*losses: float, scale: float = 1.0) -> list[Finding]:
+    """Return what is reported about steps whose losses are the quotients 1 / loss."""
+    weight = torch.nn.Parameter(torch.tensor(scale))
+    with record() as recording:
+        steps = []
+        for loss in losses:
+            (weight / torch.tensor(1 / loss)).backward()
+            steps.append(recording.next_step()[-1])
+    found = find(steps[-1], steps[:-1])
+    return [each for each in found if each.rule == "loss-spike"]
+
+
+def test_a_loss_that_jumps_and_falls_names_the_quotient() -> None:
+    [found] = spikes(1e9, 0.5)
+    assert "1.00e9 in one step, and 0.5 in the step after it. div at" in found.message
+    [found] = spikes(0.5, 0.4, 1e7)
+    assert "1.00e7 in one step, and 0.4 in the step before it" in found.message
+
+
+@pytest.mark.parametrize("losses", [(5e3, 1e-2), (1e6, 1e5), (2.0, 1.0), (1e9,), (1e6, 1e6, 1e5)])
+def test_a_loss_that_falls_fast_or_stays_large_is_left_alone(losses: tuple[float, ...]) -> None:
+    assert spikes(*losses) == []
