@@ -11,26 +11,6 @@ from ...graph.text import first_items
 _MAX_EDGES_NAMED = 2  # maximum number of edges named in a line
 
 
-class FieldChange(Protocol):
-    """Interface of a difference in one field between two matched nodes."""
-
-    @property
-    def b(self) -> int:
-        """Id of the node in the second graph."""
-
-    @property
-    def what(self) -> str:
-        """Name of the field that differs: "shape", "device", "gradient", ..."""
-
-    @property
-    def before(self) -> str:
-        """Text of the value in the first graph."""
-
-    @property
-    def after(self) -> str:
-        """Text of the value in the second graph."""
-
-
 @runtime_checkable
 class Difference(Protocol):
     """Interface of a difference between graphs `a` and `b`.

@@ -21,30 +21,25 @@ gradient are included only if there are few.
 from __future__ import annotations
 
 import json
-import math
 import struct
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from gzip import compress
-from math import isfinite
 from operator import attrgetter
 from typing import Any
 
 from ...graph import (
     FAILURE_RULES,
     Edge,
-    GradientStats,
     Graph,
     GraphLike,
     ModuleRow,
     Node,
-    TensorMeta,
 )
 from ...graph.collective import by_node
 from ...graph.column import columns_except, columns_in
-from ...graph.tensors import elements_text
 from .. import style
 from ..drawing.drawing import Drawing
 from ..drawing.fold import families_in
@@ -55,31 +50,21 @@ from ..labels import operation_text
 from ..ranks.collectives import describe_collectives, description
 from ..ranks.rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
-from .data_nodes import DATA, UNTRACKED, groups_around, with_untracked
+from .data_nodes import groups_around, with_untracked
 from .difference import Difference, difference
+from .node_columns import COARSE, TEXTS, add_gradients, add_nodes, finite, label
 from .tables import Columns, Table
 from .title import title_of
 
-_LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")
 # In a larger graph, the view itself chooses the groups that are open at first, which is faster than
 # the choice for still pictures.
 _MAX_NODES_AS_STILL = 2_000
-_FINE, _COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
-_MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradients are included
-_MAX_NODES_FINE = 500  # in a larger graph, numbers have _COARSE instead of _FINE mantissa bits
 _PANEL = 300  # width of the chart of ranks, in pixels
-_MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
-_UNKNOWN = GradientStats(
-    math.nan, math.nan, math.nan, math.nan
-)  # for a gradient without statistics
-_TEXTS = ("name", "operation", "module", "where", "note")
 # Fields of Node without a column of their own. The column of attributes contains them as text.
 _BESIDE = columns_except(
     Node, "scope", "where", "note", "saved", "seconds", "module_class", "attributes", "values"
 )
-# maximum number of elements of a gradient that are included: in a small graph, in a large graph
-_MAX_VALUES, _MAX_VALUES_LARGE = 64, 4
 
 
 def view_payload(
@@ -130,7 +115,7 @@ def view_payload(
         "style": _style(),
         "count": len(graph.nodes),
         "outputs": graph.outputs,
-        "lossScale": _finite(graph.step.loss_scale),
+        "lossScale": finite(graph.step.loss_scale),
         "failure": graph.failure and asdict(graph.failure),
         "failureTold": any(finding.rule in FAILURE_RULES for finding in told),
         "failed": len(base.nodes) > len(given.nodes),
@@ -142,7 +127,7 @@ def view_payload(
         "modules": _modules(graph),
     }
     metas = Table()
-    for name in _TEXTS:
+    for name in TEXTS:
         header[name] = columns.texts(name, list(map(attrgetter(name), graph.nodes)))
     classes = [getattr(node, "module_class", "") for node in graph.nodes]
     header["moduleClass"] = columns.texts("moduleClass", classes)
@@ -151,12 +136,12 @@ def view_payload(
     header["attributes"] = rows
     header["called"] = columns.texts("called", _operation_texts(graph.nodes, places))
     header["label"] = columns.texts(
-        "label", [_label(node) if node.label else "" for node in graph.nodes]
+        "label", [label(node) if node.label else "" for node in graph.nodes]
     )
     scopes = ["" if node.scope == node.module else node.scope for node in graph.nodes]
     header["scope"] = columns.texts("scope", scopes)
-    _add_nodes(graph, columns, header, metas)
-    _add_gradients(graph, columns, header, metas)
+    add_nodes(graph, columns, header, metas)
+    add_gradients(graph, columns, header, metas)
     moved = [host - node for node, host in enumerate(hosts)]
     shown = [boxes.inner.shown.get(node, node) - node for node in range(len(hosts))]
     items = graph.nodes[len(base.nodes) :]
@@ -208,7 +193,7 @@ def _add_influences(lanes: Mapping[str, Graph], count: int, columns: Columns) ->
         if any(value is not None for value in values):
             known[name] = values + [None] * (count - len(values))
     for at, values in enumerate(known.values()):
-        columns.floats(f"influence{at}", values, _COARSE)
+        columns.floats(f"influence{at}", values, COARSE)
     return [*known]
 
 
@@ -283,11 +268,6 @@ def _operation_texts(nodes: Sequence[Node], places: Sequence[int]) -> list[str]:
     return list(map(texts.__getitem__, keys))
 
 
-def _finite(number: float | None) -> float | None:
-    """Return a number, or None if it is not finite, because JSON has no infinity."""
-    return number if number is not None and math.isfinite(number) else None
-
-
 def _with_failed(graph: Graph) -> Graph:
     """Return the graph with a node for the operation that raised, if its operands are known."""
     failure = graph.failure
@@ -302,112 +282,6 @@ def _with_failed(graph: Graph) -> Graph:
     node = Node(new, failure.operation, (), operation=failure.operation, where=failure.where)
     edges = [Edge(source, new, 0, at) for at, source in operands]
     return replace(graph, nodes=(*graph.nodes, node), edges=(*graph.edges, *edges))
-
-
-def _add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Table) -> None:
-    nodes = graph.nodes
-    columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
-    header["ordered"] = any(node.order is not None for node in nodes)
-    columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
-    columns.floats("seconds", [node.seconds for node in nodes], _TIME)
-
-    shapes, keeps = Table(), Table()
-    shapes.position(())
-    keeps.position(())
-    outputs = [node.outputs for node in nodes]
-    # Most nodes share their tuple of outputs with others, so each tuple is read once.
-    distinct = dict(zip(map(id, outputs), outputs, strict=True))
-    known = {key: _metas(each, metas) for key, each in distinct.items()}
-    columns.numbers("shapes", shapes.positions([known[id(each)] for each in outputs]))
-    saved = [_saved_rows(node, metas) if node.saved else () for node in nodes]
-    columns.numbers("saved", keeps.positions(saved))
-    header["shapes"], header["saved"] = shapes.rows, keeps.rows
-
-    inputs = graph.inputs()
-    columns.numbers("inputs", [len(edges) for edges in inputs])
-    entries = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
-    distances = [edge.target - edge.source for edge, _ in entries]
-    write = columns.signed_numbers if min(distances, default=0) < 0 else columns.numbers
-    write("edgeSource", distances)
-    columns.numbers("edgeOutput", [edge.output_nr for edge, _ in entries])
-    columns.signed_numbers("edgeInput", [edge.input_nr - at for edge, at in entries])
-
-    states = [0] * len(nodes)
-    for parameter in graph.parameters:
-        if parameter.node is not None:
-            flags = (parameter.module_called, parameter.has_grad, parameter.stepped)
-            state = sum((0 if flag is None else 1 + flag) << 2 * i for i, flag in enumerate(flags))
-            states[parameter.node] = state
-    columns.numbers("parameter", states)
-
-
-def _label(node: Node) -> str | tuple[str]:
-    """Return a node's label.
-
-    If the label begins with the path of the node's module, return only the rest, in a tuple.
-    """
-    label, before = node.label, f"{node.module}."
-    return (label[len(before) :],) if label.startswith(before) else label
-
-
-def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:
-    return tuple([-1 if meta is None else metas.position(meta) for meta in outputs])
-
-
-def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
-    # If the storage is counted at another node, the distance to this node is stored. Distances are
-    # equal in identical blocks, whose rows are therefore stored once.
-    return tuple(
-        [
-            (
-                saved.name,
-                metas.position(saved.tensor),
-                saved.nbytes,
-                saved.kind,
-                None if saved.shared_with is None else node.id - saved.shared_with,
-            )
-            for saved in node.saved
-        ]
-    )
-
-
-def _add_gradients(
-    graph: Graph,
-    columns: Columns,
-    header: dict[str, Any],
-    metas: Table,
-) -> None:
-    nodes, outputs = graph.nodes, {node for node, _ in graph.outputs}
-    columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
-    rows = [_UNKNOWN if stats is None else stats for node in nodes for stats in node.grad_outputs]
-    fraction = _FINE if len(nodes) <= _MAX_NODES_FINE else _COARSE
-    for name, field in _MEASURED.items():
-        columns.floats(name, list(map(attrgetter(field), rows)), fraction)
-    columns.numbers("nan", list(map(attrgetter("nan"), rows)))
-    columns.numbers("inf", list(map(attrgetter("inf"), rows)))
-    tensors = [stats.tensor for stats in rows]
-    columns.numbers("gradTensor", [0 if t is None else metas.position(t) + 1 for t in tensors])
-    most = _MAX_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _MAX_VALUES_LARGE
-    header["values"] = {
-        at: _values(stats.values)
-        for at, stats in enumerate(rows)
-        if stats.values and len(stats.values) <= most
-    }
-    header["results"] = {
-        node.id: [values if values is None else _values(values) for values in node.values]
-        for node in nodes
-        if node.values and (len(nodes) <= _MAX_NODES_FINE or node.id in outputs)
-    }
-    header["extents"] = {at: one.extent for at, one in enumerate(rows) if one.extent}
-
-
-def _values(values: Iterable[Any]) -> list[float | str]:
-    return [
-        float(f"{value:.6g}")
-        if isinstance(value, float) and isfinite(value)
-        else elements_text((value,))
-        for value in values
-    ]
 
 
 def _single_boxes(boxes: Drawing) -> set[int]:

@@ -1,0 +1,143 @@
+"""The columns of the nodes in a view, with their tensors and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from math import isfinite
+from operator import attrgetter
+from typing import Any
+
+from ...graph import (
+    GradientStats,
+    Graph,
+    Node,
+    TensorMeta,
+)
+from ...graph.tensors import elements_text
+from .data_nodes import DATA, UNTRACKED
+from .tables import Columns, Table
+
+_FINE, COARSE, _TIME = 20, 13, 9  # mantissa bits of measured numbers
+# maximum number of elements of a gradient that are included: in a small graph, in a large graph
+_MAX_VALUES, _MAX_VALUES_LARGE = 64, 4
+_LEAVES = ("", "parameter", "buffer", "tensor", DATA, UNTRACKED)
+_MAX_NODES_ALL_VALUES = 50  # in a larger graph, only elements of small gradients are included
+_MAX_NODES_FINE = 500  # in a larger graph, numbers have COARSE instead of _FINE mantissa bits
+_MEASURED = {"norm": "norm", "maxAbs": "max_abs", "mean": "mean", "zeros": "zero_fraction"}
+# The statistics of a gradient without statistics.
+_UNKNOWN = GradientStats(math.nan, math.nan, math.nan, math.nan)
+TEXTS = ("name", "operation", "module", "where", "note")
+
+
+def finite(number: float | None) -> float | None:
+    """Return a number, or None if it is not finite, because JSON has no infinity."""
+    return number if number is not None and math.isfinite(number) else None
+
+
+def add_nodes(graph: Graph, columns: Columns, header: dict[str, Any], metas: Table) -> None:
+    """Add the columns of nodes and edges, and the saved tensors, to a payload."""
+    nodes = graph.nodes
+    columns.numbers("leaf", [_LEAVES.index(node.leaf) for node in nodes])
+    header["ordered"] = any(node.order is not None for node in nodes)
+    columns.steps("order", [-1 if node.order is None else node.order for node in nodes])
+    columns.floats("seconds", [node.seconds for node in nodes], _TIME)
+
+    shapes, keeps = Table(), Table()
+    shapes.position(())
+    keeps.position(())
+    outputs = [node.outputs for node in nodes]
+    # Most nodes share their tuple of outputs with others, so each tuple is read once.
+    distinct = dict(zip(map(id, outputs), outputs, strict=True))
+    known = {key: _metas(each, metas) for key, each in distinct.items()}
+    columns.numbers("shapes", shapes.positions([known[id(each)] for each in outputs]))
+    saved = [_saved_rows(node, metas) if node.saved else () for node in nodes]
+    columns.numbers("saved", keeps.positions(saved))
+    header["shapes"], header["saved"] = shapes.rows, keeps.rows
+
+    inputs = graph.inputs()
+    columns.numbers("inputs", [len(edges) for edges in inputs])
+    entries = [(edge, at) for edges in inputs for at, edge in enumerate(edges)]
+    distances = [edge.target - edge.source for edge, _ in entries]
+    write = columns.signed_numbers if min(distances, default=0) < 0 else columns.numbers
+    write("edgeSource", distances)
+    columns.numbers("edgeOutput", [edge.output_nr for edge, _ in entries])
+    columns.signed_numbers("edgeInput", [edge.input_nr - at for edge, at in entries])
+
+    states = [0] * len(nodes)
+    for parameter in graph.parameters:
+        if parameter.node is not None:
+            flags = (parameter.module_called, parameter.has_grad, parameter.stepped)
+            state = sum((0 if flag is None else 1 + flag) << 2 * i for i, flag in enumerate(flags))
+            states[parameter.node] = state
+    columns.numbers("parameter", states)
+
+
+def label(node: Node) -> str | tuple[str]:
+    """Return a node's label.
+
+    If the label begins with the path of the node's module, return only the rest, in a tuple.
+    """
+    label, before = node.label, f"{node.module}."
+    return (label[len(before) :],) if label.startswith(before) else label
+
+
+def _metas(outputs: Iterable[TensorMeta | None], metas: Table) -> tuple[int, ...]:
+    return tuple([-1 if meta is None else metas.position(meta) for meta in outputs])
+
+
+def _saved_rows(node: Node, metas: Table) -> tuple[tuple[Any, ...], ...]:
+    # If the storage is counted at another node, the distance to this node is stored. Distances are
+    # equal in identical blocks, whose rows are therefore stored once.
+    return tuple(
+        [
+            (
+                saved.name,
+                metas.position(saved.tensor),
+                saved.nbytes,
+                saved.kind,
+                None if saved.shared_with is None else node.id - saved.shared_with,
+            )
+            for saved in node.saved
+        ]
+    )
+
+
+def add_gradients(
+    graph: Graph,
+    columns: Columns,
+    header: dict[str, Any],
+    metas: Table,
+) -> None:
+    """Add the statistics and elements of each gradient to a payload."""
+    nodes, outputs = graph.nodes, {node for node, _ in graph.outputs}
+    columns.numbers("gradients", [len(node.grad_outputs) for node in nodes])
+    rows = [_UNKNOWN if stats is None else stats for node in nodes for stats in node.grad_outputs]
+    fraction = _FINE if len(nodes) <= _MAX_NODES_FINE else COARSE
+    for name, field in _MEASURED.items():
+        columns.floats(name, list(map(attrgetter(field), rows)), fraction)
+    columns.numbers("nan", list(map(attrgetter("nan"), rows)))
+    columns.numbers("inf", list(map(attrgetter("inf"), rows)))
+    tensors = [stats.tensor for stats in rows]
+    columns.numbers("gradTensor", [0 if t is None else metas.position(t) + 1 for t in tensors])
+    most = _MAX_VALUES if len(nodes) <= _MAX_NODES_ALL_VALUES else _MAX_VALUES_LARGE
+    header["values"] = {
+        at: _values(stats.values)
+        for at, stats in enumerate(rows)
+        if stats.values and len(stats.values) <= most
+    }
+    header["results"] = {
+        node.id: [values if values is None else _values(values) for values in node.values]
+        for node in nodes
+        if node.values and (len(nodes) <= _MAX_NODES_FINE or node.id in outputs)
+    }
+    header["extents"] = {at: one.extent for at, one in enumerate(rows) if one.extent}
+
+
+def _values(values: Iterable[Any]) -> list[float | str]:
+    return [
+        float(f"{value:.6g}")
+        if isinstance(value, float) and isfinite(value)
+        else elements_text((value,))
+        for value in values
+    ]
