@@ -637,3 +637,19 @@ def test_other_shells_are_told_every_command(
     assert main(["completion", shell]) == 0
     told = capsys.readouterr().out
     assert all(re.search(rf"\b{name}\b", told) for name in COMMANDS)
+
+
+def test_options_after_the_script_are_the_scripts_and_a_note_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import sys\nsteps = sys.argv\n")
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    script = str(path)
+    assert main(["rehearse", script, "--ranks", "8", "--steps=1", "--lr=1"]) == 0
+    note = f"graphviz-torch: {script} gets --ranks; options of this command come before SCRIPT\n"
+    assert capsys.readouterr().err.startswith(note)
+    assert main(["rehearse", "--ranks", "8", script, "--steps", "1"]) == 0
+    assert "come before SCRIPT" not in capsys.readouterr().err

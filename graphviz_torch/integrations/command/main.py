@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from ... import __version__
 from ...graph.terminal import in_shell
-from ...graph.text import printable
+from ...graph.text import listing, printable
 from .formats import FORMATS
 
 _DONE, _FAILED = 0, 2
@@ -57,7 +57,7 @@ TASKS = {
     "NaN, nothing learns": "graphviz-torch run train.py  (--steps 0: all steps)",
     "memory, FLOPs, time": "graphviz-torch run --notes -o run.json.gz train.py",
     "copies, without a GPU": "graphviz-torch run --simulate 2 train.py",
-    "does it fit on 64 ranks": "graphviz-torch rehearse train.py --ranks 64",
+    "does it fit on 64 ranks": "graphviz-torch rehearse --ranks 64 train.py",
     "DDP, FSDP: who waits": "torchrun --no-python graphviz-torch run train.py",
     "fail a build (CI)": "graphviz-torch run --fail-on warning train.py",
     "silence a rule": "--ignore RULE, or `# gt: ignore[RULE]` at the line",
@@ -86,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             next((word for word in given if word in COMMANDS), ""), arguments=given
         ).parse_args(given)
         run: Callable[[argparse.Namespace], int] = parsed.run
+        if hasattr(parsed, "options"):
+            _note_late_options(parsed)
         if given[:1] == ["run"]:  # the script calls Python functions, not the command
             return run(parsed)
         with in_shell():
@@ -96,6 +98,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, TypeError, ImportError, RuntimeError) as error:
         print(f"graphviz-torch: {printable(sentence(error), lines=True)}", file=sys.stderr)
         return _FAILED
+
+
+def _note_late_options(parsed: argparse.Namespace) -> None:
+    """Print a note about options of the command that follow the script, which gets them."""
+    from .script import late_options
+
+    if late := late_options(parsed):
+        text = f"{parsed.script} gets {listing(late)}; options of this command come before SCRIPT"
+        print(f"graphviz-torch: {printable(text)}", file=sys.stderr)
 
 
 # Word that a user may type -> command that the error message suggests instead.

@@ -27,7 +27,7 @@ from ...graph.text import listing
 from .findings.reports import add_report
 from .formats import SUFFIXES
 from .outputs import Outputs
-from .script import Children, Script, exit_status, show_error
+from .script import Children, Script, add_script, exit_status, show_error
 
 _LAST = listing(SUFFIXES, len(SUFFIXES), " or ")
 
@@ -56,11 +56,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hint", action=how, default=True, help=argparse.SUPPRESS)
     # `graphviz-torch app` passes this option to record fewer and fewer steps in a long run.
     parser.add_argument("--thinned", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("script", metavar="SCRIPT", help="the script to run")
-    text = "arguments of the script"
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    # If this were True, the error of Python < 3.12 would also say that ARGS is missing.
-    arguments.required = False
+    add_script(parser, "the script to run")
     parser.set_defaults(run=_run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import mmap
 import os
@@ -14,6 +15,39 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+
+def add_script(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add the arguments SCRIPT and ARGS, after all options of the command.
+
+    Args:
+        parser: the parser of the command.
+        text: the help text of SCRIPT.
+    """
+    parser.add_argument("script", metavar="SCRIPT", help=text)
+    text = "arguments of the script"
+    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
+    # If this were True, the error of Python < 3.12 would also say that ARGS is missing.
+    arguments.required = False
+    options = [option for action in parser._actions for option in action.option_strings]
+    parser.set_defaults(options=frozenset(options))
+
+
+def late_options(parsed: argparse.Namespace) -> list[str]:
+    """Return the options of the command that follow SCRIPT although the script does not name them.
+
+    They are arguments of the script, but were probably meant for the command.
+    """
+    given = [word.partition("=")[0] for word in getattr(parsed, "args", ())]
+    late = [word for word in given if word in getattr(parsed, "options", ())]
+    if not late or parsed.module:
+        return []
+    try:
+        source = Path(parsed.script).read_bytes()
+    except OSError:  # reported when the script is run
+        return []
+    source = source.replace(b"-", b"_")  # a field `batch_size` may be the option --batch-size
+    return [word for word in late if word.lstrip("-").replace("-", "_").encode() not in source]
 
 
 class Script:

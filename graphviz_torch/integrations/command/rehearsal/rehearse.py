@@ -18,7 +18,7 @@ from pathlib import Path
 from .... import save, to_html
 from ....rehearsal import draw_memory, plans, rehearse
 from ..files import say
-from ..script import Script, show_error
+from ..script import Script, add_script, show_error
 from .fit import fit
 from .processes import compare_ranks, rehearse_ranks
 
@@ -65,11 +65,7 @@ def add_rehearse(parser: argparse.ArgumentParser) -> None:
         "--fit: of the plans); repeatable"
     )
     parser.add_argument("-o", "--out", type=Path, action="append", default=[], help=text)
-    parser.add_argument("script", metavar="SCRIPT", help="the script to rehearse")
-    text = "arguments of the script"
-    arguments = parser.add_argument("args", metavar="ARGS", nargs=argparse.REMAINDER, help=text)
-    # If this were True, the error of Python < 3.12 would also say that ARGS is missing.
-    arguments.required = False
+    add_script(parser, "the script to rehearse")
     parser.set_defaults(run=_run)
 
 
