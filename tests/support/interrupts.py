@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection
 from dis import opname
 from functools import cache
 from linecache import getline
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 # First words of lines at which Python handles no signal. Signals are handled only after calls and
 # jumps. The line of a `with` is also traced at the end of its block.
@@ -51,24 +52,39 @@ class Interrupt:
         return False
 
 
+class Pass(NamedTuple):
+    """A place at which Python handles signals, at one of the times that a program passes it."""
+
+    code: CodeType
+    offset: int  # of the instruction
+    number: int  # counted from 1
+
+
 class Signal:
-    """A tracing function that raises KeyboardInterrupt where Python handles the nth signal.
+    """A tracing function that raises KeyboardInterrupt where Python handles a signal.
 
     Python handles signals where a function begins, after a call, and after a backward jump. Code
     outside of the folders, code that runs while `counts()` is false, and the beginnings of
     `unguarded` functions are not counted.
+
+    Args:
+        folder: beginning of the paths of the code that counts, or several.
+        counts: whether a place counts now.
+        unguarded: the functions whose beginnings do not count.
+        at: where the exception is raised. No other code is traced, which takes most of the time.
     """
 
     def __init__(
         self,
-        at: int,
         folder: str | tuple[str, ...],
         counts: Callable[[], bool],
         unguarded: Collection[CodeType] = (),
+        at: Pass | None = None,
     ) -> None:
         self.at, self.folder, self.counts = at, folder, counts
         self.unguarded = unguarded
-        self.places: list[tuple[CodeType, int]] = []  # code and offset of each place, in order
+        self.passes: list[Pass] = []  # in order
+        self._numbers = Counter[tuple[CodeType, int]]()
         self._ends: dict[FrameType, bytes] = {}  # frame -> `_signal_points` of the frame's code
         # Frame -> 1 if Python handles signals before the frame's next instruction, else 0.
         self._after: dict[FrameType, int] = {}
@@ -80,7 +96,7 @@ class Signal:
             self._after[frame] = self._ends[frame][at]
         elif event == "call":
             code = frame.f_code
-            if not code.co_filename.startswith(self.folder):
+            if not code.co_filename.startswith(self.folder) or (self.at and code != self.at.code):
                 return None
             frame.f_trace_opcodes = True
             self._ends[frame], self._after[frame] = _signal_points(code), 0
@@ -90,8 +106,10 @@ class Signal:
                 del self._ends[frame], self._after[frame]
             return self
         if looks and self.counts():
-            self.places.append((frame.f_code, frame.f_lasti))
-            if len(self.places) == self.at:
+            place = frame.f_code, frame.f_lasti
+            self._numbers[place] += 1
+            self.passes.append(Pass(*place, self._numbers[place]))
+            if self.passes[-1] == self.at:
                 raise KeyboardInterrupt
         return self
 

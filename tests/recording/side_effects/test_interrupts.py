@@ -103,11 +103,11 @@ def lost(program: Callable[[], None], folder: str, most: int) -> int:
         return not (torch.is_grad_enabled() and gc.isenabled())
 
     program()
-    interrupted(program, whole := Signal(-1, folder, off))
-    places, found = len(whole.places), 0
-    assert places > 0
-    for at in range(1, places + 1, max(1, places // most)):
-        interrupted(program, Signal(at, folder, off))
+    interrupted(program, whole := Signal(folder, off))
+    passes, found = whole.passes, 0
+    assert passes
+    for at in passes[:: max(1, len(passes) // most)]:
+        interrupted(program, Signal(folder, off, at=at))
         found += off()
         torch.set_grad_enabled(True)
         gc.enable()
@@ -172,16 +172,17 @@ def test_a_signal_wherever_python_lets_one_in_leaves_all_keys_and_modes(
 ) -> None:
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     program()
-    interrupted(program, whole := Signal(-1, folder, lambda: True, LEAVES))
-    passed = random.Random(0).sample([*enumerate(whole.places, 1)], len(whole.places))
-    chosen = [at for at, _ in passed[:100]]
+    interrupted(program, whole := Signal(folder, lambda: True, LEAVES))
+    chosen = random.Random(0).sample(whole.passes, len(whole.passes))
     if folder == SWITCHES:  # each place once, at any of the times that the program passes it
-        chosen = [*{place: at for at, place in passed}.values()]
+        chosen = [*{(at.code, at.offset): at for at in chosen}.values()]
+    else:
+        chosen = chosen[:100]
     assert len(chosen) >= 100
     gc.collect()  # what other tests have interrupted is freed now, not in between
     keys, *modes = keys_and_modes()
     for at in chosen:
-        interrupted(program, Signal(at, folder, lambda: True, LEAVES))
+        interrupted(program, Signal(folder, lambda: True, LEAVES, at))
         torch.set_grad_enabled(True)  # as the next test says, `no_grad` may leave them off
         now, *others = keys_and_modes()
         assert {*now} ^ {*keys} == set(), at
@@ -237,7 +238,7 @@ def test_a_signal_in_a_backward_leaves_gradients_and_the_collector_on() -> None:
 def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_next(
     sim: torch.device,
 ) -> None:
-    lines: list[int] = []
+    lines: list[tuple[str, int]] = []
     files = (dispatch.__file__, watch.__file__)
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -247,24 +248,32 @@ def test_an_interrupt_while_copies_begin_or_cease_to_be_seen_leaves_them_to_the_
             return None
         line = getline(code.co_filename, frame.f_lineno).split()
         if event == "line" and line[0] not in QUIET:
-            lines.append(frame.f_lineno)
+            lines.append((code.co_filename, frame.f_lineno))
             if len(lines) == at:
                 raise KeyboardInterrupt
         return trace
 
-    at, ended = 0, False
-    while not ended:
-        at += 1
+    def interrupt_empty() -> None:
         lines.clear()
         sys.settrace(trace)
         with suppress(KeyboardInterrupt):
             empty()
         sys.settrace(None)
-        ended = len(lines) < at
-        with record() as recording:
-            torch.ones(2, requires_grad=True).to(sim).sum().backward()
-        assert [copy.kind for copy in recording.graph.transfers] == ["HtoD", "DtoH"], at
-    assert at > 40
+
+    empty()
+    at = 0
+    interrupt_empty()
+    passes: dict[tuple[str, int], list[int]] = {}
+    for number, line in enumerate(lines, 1):
+        passes.setdefault(line, []).append(number)
+    assert len(passes) > 40
+    chance = random.Random(0)
+    for numbers in passes.values():  # the first and the last time, and up to two between
+        for at in {numbers[0], numbers[-1], *chance.sample(numbers, min(2, len(numbers)))}:
+            interrupt_empty()
+            with record() as recording:
+                torch.ones(2, requires_grad=True).to(sim).sum().backward()
+            assert [copy.kind for copy in recording.graph.transfers] == ["HtoD", "DtoH"], at
 
 
 def test_an_interrupt_while_a_copy_is_watched_leaves_no_watch_behind(sim: torch.device) -> None:
