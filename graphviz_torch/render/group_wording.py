@@ -8,8 +8,9 @@ from ..graph import Untracked
 from ..graph.text import listing
 from ..graph.units import bytes_text, seconds_text
 from . import labels
-from .drawing.drawing import Contents, Drawing, FusedNode
+from .drawing.drawing import Drawing
 from .drawing.fused import fused_text
+from .drawing.values import Contents, FusedNode
 from .wording import (
     MAX_NAMES,
     collective_lines,

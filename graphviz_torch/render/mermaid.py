@@ -11,12 +11,13 @@ from ..graph.shown_text import Text
 from ..graph.text import first_items
 from . import group_wording, labels, picture_notes, wording
 from .cuts import CutLine, cut_lines
-from .drawing.drawing import Drawing, FusedNode
+from .drawing.drawing import Drawing
 from .drawing.level import LIMITS
 from .drawing.mark import SEVERITY_SIGNS
 from .drawing.steps import draw
 from .drawing.stubs import End, Stub
 from .drawing.tree import Box, Leaf, Open
+from .drawing.values import FusedNode
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_marks
 from .style import NODE_SHAPES, Role, palette, pick, role

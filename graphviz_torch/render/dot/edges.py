@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from .. import wording
-from ..drawing.drawing import Drawing, MergedEdge
+from ..drawing.drawing import Drawing
+from ..drawing.values import MergedEdge
 from ..style import palette
 from . import markup
 from .edge_lengths import min_lengths

@@ -10,8 +10,9 @@ from unicodedata import east_asian_width
 
 from ...graph.text import first_items
 from .. import labels
-from ..drawing.drawing import Drawing, Shading
+from ..drawing.drawing import Drawing
 from ..drawing.mark import SEVERITY_SIGNS
+from ..drawing.values import Shading
 from ..style import MEANINGS, NODE_SHAPES, Role, Theme, palette, pick
 from . import markup
 

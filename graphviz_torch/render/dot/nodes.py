@@ -9,7 +9,8 @@ from operator import attrgetter
 from ...graph import Node
 from ...graph.column import details, is_recorded
 from .. import group_wording, labels, wording
-from ..drawing.drawing import Drawing, FusedNode
+from ..drawing.drawing import Drawing
+from ..drawing.values import FusedNode
 from ..style import NODE_SHAPES, Role, Theme, palette, pick, role
 from . import markup
 

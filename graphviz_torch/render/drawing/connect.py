@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from ...graph import Edge, TensorMeta
 from ..groups.keys import Keys
-from .drawing import Drawing, MergedEdge
+from .drawing import Drawing
 from .tree import Leaf, Open, Path
+from .values import MergedEdge
 
 _Ends = tuple[int, int]
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 from ...graph import Collective
 from ...graph.collective import by_node
-from .drawing import Contents, Drawing
+from .drawing import Drawing
 from .tree import Leaf
+from .values import Contents
 
 
 def count_contents(drawing: Drawing) -> Drawing:

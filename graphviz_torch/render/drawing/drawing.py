@@ -8,168 +8,23 @@ drawn element has a key, an integer: the id of a node (>= 0), or `~id` of a clos
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
-from ...graph import Collective, Edge, Finding, Graph, Node, TensorMeta
+from ...graph import Collective, Edge, Finding, Graph, TensorMeta
 from .. import labels
 from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
 from ..options import DrawingSettings, complete
-from ..style import Pair
 from .stubs import NO_STUBS, Stubs
 from .tree import Leaf, Open
+from .values import Contents, FusedNode, Highlights, InlinedNodes, Interest, MergedEdge, Shading
 
 Fold = bool | Literal["loops"]
 _MAX_TITLE_NAMES = 3  # maximum number of modules or operations named in the title of a loop
-
-
-class MergedEdge(NamedTuple):
-    """A drawn edge that represents several edges, or that begins or ends at a closed group."""
-
-    source: int  # key of the source
-    target: int  # key of the target
-    edge: Edge  # the first of the represented edges
-    times: int = 1  # number of distinct tensors that the represented edges pass
-    outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes of these tensors
-
-
-@dataclass(frozen=True, slots=True)
-class InlinedNodes:
-    """The nodes without a box of their own, because another node's box shows them.
-
-    These nodes are called folded. There are three kinds: leaves, such as a weight, which its
-    operation's box shows; carriers, which only pass on a leaf, such as the `t` of a weight; and
-    views.
-    """
-
-    folded: frozenset[int] = frozenset()  # ids of the leaves, carriers and views without a box
-    edges: tuple[Edge, ...] = ()  # edges that do not start at a folded node
-    # Operation -> edges to the operation from the folded nodes inside it.
-    inside: Mapping[int, list[Edge]] = field(default_factory=dict)
-    # Carrier -> the folded node that the carrier reads.
-    carried: Mapping[int, int] = field(default_factory=dict)
-    # Folded node -> the node whose box shows the folded node. This is the folded node's first user,
-    # but for a view in the same module as its source, it is the source.
-    user: Mapping[int, int] = field(default_factory=dict)
-    many: Mapping[int, int] = field(default_factory=dict)  # leaf with many users -> number of users
-    # Edge that replaces a chain of views -> the views, in order.
-    views: Mapping[Edge, tuple[int, ...]] = field(default_factory=dict)
-    # Node -> the view that the node's call or module returns. The node's box shows the view's
-    # shape.
-    shown: Mapping[int, int] = field(default_factory=dict)
-
-    def host(self, node: int) -> int:
-        """Return the node whose box shows `node`: `node` itself, unless it is folded."""
-        while node in self.folded:
-            node = self.user[node]
-        return node
-
-    def leaf(self, node: int) -> int:
-        """Return the leaf that a carrier (see inline.py) returns; return other nodes unchanged."""
-        while node in self.carried:
-            node = self.carried[node]
-        return node
-
-
-class FusedNode(NamedTuple):
-    """A group drawn as a single operation, such as a linear layer."""
-
-    node: int  # the node that computes the output of the group
-    nodes: tuple[int, ...]  # nodes of the group in topological order, without folded nodes
-
-
-class Totals(NamedTuple):
-    """Sums and ranges of the values of a group's nodes."""
-
-    elements: int  # total number of elements of the parameters
-    gradients: tuple[float, float] | None  # smallest and largest gradient norm
-    saved_bytes: int  # bytes saved for backward
-    seconds: float | None  # time in backward
-
-
-@dataclass(frozen=True)
-class Contents:
-    """The nodes that a drawn group represents.
-
-    A group that is drawn in place of several identical groups represents its own nodes, and the
-    corresponding nodes of the groups that are not drawn. So does each group inside such a group.
-    """
-
-    times: int  # number of groups that the drawn group represents, itself included
-    inside: tuple[Node, ...]  # nodes of all these groups, leaves included
-    own: tuple[int, ...]  # ids of the nodes of the drawn group alone
-    saved_bytes: int  # bytes that all these groups save for backward
-
-    @cached_property
-    def nodes(self) -> tuple[int, ...]:
-        """Ids of all nodes that the group represents."""
-        return tuple([node.id for node in self.inside])
-
-    @cached_property
-    def devices(self) -> list[str]:
-        """Distinct devices of the nodes, in the order of the nodes."""
-        # Many nodes share the same tuple of outputs, so each tuple is visited once.
-        distinct = {id(node.outputs): node for node in self.inside}.values()
-        return list(filter(None, dict.fromkeys([node.device for node in distinct])))
-
-    @cached_property
-    def totals(self) -> Totals:
-        """Sums and ranges of the values of all nodes."""
-        inside = self.inside
-        parameters = [node.outputs for node in inside if node.leaf == "parameter"]
-        elements = sum([math.prod(meta.shape) for made in parameters for meta in made if meta])
-        norms = [stats.norm for node in inside for stats in node.grad_outputs if stats is not None]
-        gradients = (min(norms), max(norms)) if norms else None
-        seconds = [node.seconds for node in inside if node.seconds is not None]
-        return Totals(elements, gradients, self.saved_bytes, sum(seconds) if seconds else None)
-
-
-class Interest(NamedTuple):
-    """The reasons to open a group: sums over the nodes inside."""
-
-    findings: int = 0
-    transfers: int = 0  # and collectives
-    learning: int = 0  # parameters that learn, if most parameters of the model are frozen
-    saved_bytes: int = 0  # bytes saved for backward
-
-    @property
-    def is_marked(self) -> bool:
-        """True if the group contains a finding, a transfer or a collective."""
-        return bool(self.findings or self.transfers)
-
-
-class Badge(NamedTuple):
-    """A line that a finding or a difference adds to a box."""
-
-    text: str
-    color: str  # name of the color in the palette
-    strong: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Highlights:
-    """The badges and outline colors that findings and differences add to boxes."""
-
-    badges: Mapping[int, list[Badge]] = field(default_factory=dict)
-    # Key -> name of the outline's color in the palette. The name also selects the line style.
-    outlines: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Shading:
-    """The fill color of each box for the option `color_by`, and the legend's color scale."""
-
-    # Key -> fill color. None means no fill and a dashed outline.
-    fills: Mapping[int, Pair | None] = field(default_factory=dict)
-    inks: Mapping[int, Pair] = field(default_factory=dict)  # key -> color of the text on the fill
-    values: Mapping[int, str] = field(default_factory=dict)  # key -> text of the value
-    title: str = ""
-    scale: tuple[tuple[Pair | None, str], ...] = ()  # (color, meaning) of each legend entry
 
 
 @dataclass(frozen=True)
@@ -221,8 +76,8 @@ class Drawing:
     # Key of a box or frame -> collectives written in it; None -> collectives that no element shows.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
     stubs: Stubs = NO_STUBS  # boxes of data and of calls without a node, with links
-    highlights: Highlights = Highlights()
-    shading: Shading = Shading()
+    highlights: Highlights = Highlights()  # noqa: RUF009 - it is frozen
+    shading: Shading = Shading()  # noqa: RUF009 - it is frozen
 
     def having(self, **changes: Any) -> Drawing:
         """Return a copy with some fields changed.

@@ -15,7 +15,8 @@ from ...graph.collective import by_node
 from .. import labels
 from ..groups.chains import RESHAPING
 from ..groups.groups import Group
-from .drawing import Drawing, FusedNode
+from .drawing import Drawing
+from .values import FusedNode
 
 _MAX_FUSED_OPERATIONS = 12
 _MIN_NODES_LARGE_GRAPH = 100

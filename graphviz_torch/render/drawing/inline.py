@@ -16,7 +16,8 @@ from ...graph import Edge, Graph, Node
 from ..groups.chains import RESHAPING
 from ..groups.order import by_target, has_modules
 from ..options import Parameters
-from .drawing import Drawing, InlinedNodes
+from .drawing import Drawing
+from .values import InlinedNodes
 
 # If there are more leaves than this, they get no boxes and are written inside operations. So many
 # boxes would form an unreadable staircase.

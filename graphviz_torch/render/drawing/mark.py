@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from ...graph import FAILURE_RULES, Finding, Graph
 from .. import labels
-from .drawing import Badge, Drawing, Highlights
+from .drawing import Drawing
+from .values import Badge, Highlights
 
 DIFFERENCE_SIGNS = {"added": "+", "removed": labels.MINUS, "changed": "≠"}
 SEVERITY_SIGNS = {"error": "✖", "warning": "⚠", "info": "\N{INFORMATION SOURCE}"}

@@ -12,11 +12,12 @@ from ...graph.collective import by_node
 from ..data_boxes import stubs_of
 from ..groups.keys import Keys
 from .connect import connect
-from .drawing import Drawing, Interest
+from .drawing import Drawing
 from .frames import frame
 from .page import PageEstimate
 from .picture_size import page_share
 from .tree import Box, Leaf, Open
+from .values import Interest
 
 _NOTHING = Interest()
 _MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little, to show more boxes

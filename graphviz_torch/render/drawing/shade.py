@@ -16,7 +16,8 @@ from ..style import (
     Pair,
     category,
 )
-from .drawing import Drawing, Shading
+from .drawing import Drawing
+from .values import Shading
 
 _MAX_LEGEND_NAMES = 12
 _Members = dict[int, tuple[int, ...]]  # key of a box -> nodes whose values determine its fill

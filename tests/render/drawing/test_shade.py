@@ -11,8 +11,8 @@ from torch import nn
 
 from graphviz_torch import Graph, record, trace
 from graphviz_torch.graph import Edge, Node, TensorMeta
-from graphviz_torch.render.drawing.drawing import Shading
 from graphviz_torch.render.drawing.steps import draw
+from graphviz_torch.render.drawing.values import Shading
 from graphviz_torch.render.style import CATEGORIES, COLORS, NONFINITE, ON_STRONG, SCALE
 
 F32 = (TensorMeta((3,), "float32", "cpu"),)
