@@ -258,6 +258,11 @@ def _storages_of(values: Sequence[Any]) -> Iterator[int]:
             yield from (storage_id(each) for _, each in flatten(value, ask=False))
 
 
+def saved_tensor_hooks() -> Any:
+    """Return the hooks that tensors saved now will have; None without such hooks (2.13)."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
 def variables_of(function: Any) -> list[Any]:
     """Return the global and enclosing variables of a function that are or contain tensors."""
     kinds = (Tensor, Module, list, tuple, dict)

@@ -25,7 +25,12 @@ from ...internals.hooks.functions import FunctionCalled, FunctionWatch
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.nodes import Hooks
 from ...internals.probes import Probe, fetch, probe, run_unobserved
-from ...internals.repeated_calls import ReplayedCalls, derivative, variables_of
+from ...internals.repeated_calls import (
+    ReplayedCalls,
+    derivative,
+    saved_tensor_hooks,
+    variables_of,
+)
 from ...internals.tensors.memory import PLAIN, may_be_read
 from ...internals.tensors.metadata import is_custom
 from ...tracing.nodes import grad_fn_of
@@ -194,6 +199,9 @@ def _copies(tensors: Sequence[Any]) -> list[Tensor | None]:
 
 
 def _saved_copies(node: Any) -> list[Tensor]:
+    """Return copies of the saved tensors; [] if a hook of the program would run."""
+    if saved_tensor_hooks() is not None:
+        return []
     saved = node.saved_tensors
     if any(each is None or type(each) not in PLAIN for each in saved):
         return []

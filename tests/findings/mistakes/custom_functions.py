@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
 
 from tests.findings.corpus.cases import Record, step
 from tests.findings.corpus.models import mlp
@@ -300,3 +301,13 @@ def power_without_its_exponent(record: Record) -> None:
     model = mlp()
     with record(model):
         Ahead.apply(model(torch.randn(8, 6)), 3).mean().backward()  # cause
+
+
+@silent("exception", "wrong-backward", "overwritten-saved-tensor")
+def a_function_in_a_checkpoint(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        x = torch.randn(8, 6, requires_grad=True)
+        # A checkpoint permits only one read of the tensors that a Function saved.
+        y = checkpoint(lambda x: Keep.apply(model(x)), x, use_reentrant=False)
+        y.square().mean().backward()
