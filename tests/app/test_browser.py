@@ -241,8 +241,8 @@ def test_the_replicas_of_data_parallel_stand_from_left_to_right(
 def test_every_page_fits_every_window_is_read_aloud_whole_and_warns_of_nothing(
     browser: Browser, address: str, window: Page, log: Path
 ) -> None:
-    light = [(width, "light") for width in SIZES]
-    windows = [*light, *((width, "dark") for width, _ in reversed(light))]
+    # A theme changes no size but that of a scroll bar: in the dark, one width is enough.
+    windows = [*((width, "light") for width in (390, 1920, 1280)), (1280, "dark")]
     visitor = Visitor(browser, address, windows[0][0], page=window)
     wrong = []
     for path in [*PAGES, *STATES, *TABLES]:

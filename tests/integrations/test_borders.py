@@ -8,7 +8,6 @@ import pytest
 
 from graphviz_torch import load
 from graphviz_torch.graph import Training
-from tests.integrations.scripts import python
 from tests.support.processes.forks import forked
 
 MODEL = """\
@@ -274,7 +273,7 @@ def test_a_loop_without_an_optimizer_is_counted_between_recorded_steps_and_may_b
 ) -> None:
     before = "import traceback\nfrom graphviz_torch import load\n"
     (tmp_path / "loop.py").write_text(before + MODEL + RECORDED)
-    done = python("loop.py", folder=tmp_path)
+    done = forked("loop.py", folder=tmp_path)
     counted, modes, line, left = done.stdout.splitlines()
     assert counted == "5 [0, 2, 4]"
     # One looks for the end of a step, one records; after the last step neither does.

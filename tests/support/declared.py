@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-IGNORED = shutil.ignore_patterns("node_modules", "__pycache__", "*.ts", "*.js", "*.map")
+# A file whose name goes on after ".pyc" is being written by another worker.
+IGNORED = shutil.ignore_patterns("node_modules", "*.ts", "*.js", "*.map", "*.pyc.*")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 

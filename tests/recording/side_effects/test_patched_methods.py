@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from torch.nn import functional
 
 from graphviz_torch import find, record
 from graphviz_torch.internals.hooks.calls import original_method
+from tests.support.processes.forks import forked
 
 NAMES = [
     "abs",
@@ -146,15 +146,20 @@ def test_a_method_that_is_patched_is_called_as_often_as_bare(
     assert counted(monkeypatch, [name], {}) == bare
 
 
-def test_indexing_that_is_patched_is_called_as_often_as_bare_in_a_process_of_its_own() -> None:
+def test_indexing_that_is_patched_is_called_as_often_as_bare_in_a_process_of_its_own(
+    tmp_path: Path,
+) -> None:
     text = f"""
+import warnings
 import pytest
+warnings.simplefilter("ignore")
 from {__name__} import LASTING, counted
 patch = pytest.MonkeyPatch()
 print(counted(patch, [LASTING], None)[LASTING], counted(patch, [LASTING], {{}})[LASTING])
 """
-    command = [sys.executable, "-W", "ignore", "-c", text]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    (tmp_path / "counts.py").write_text(text)
+    ran = forked("counts.py", folder=tmp_path)
+    assert ran.returncode == 0, ran.stderr
     bare, recorded = map(int, ran.stdout.split())
     assert recorded == bare > 0
 
