@@ -306,41 +306,34 @@ def _describe(
         kinds: kinds of storages, by storage id.
         labels: the program's names for data tensors, by the key of their view.
     """
+    nodes, names = [node for node, _, _ in kept], [name for _, name, _ in kept]
     given = [tensor for _, _, tensor in kept]
     parts = parts_of_each(given)
     keys = storage_ids([part for _, part in parts])
-    memories = {key: part for key, (_, part) in zip(keys, parts, strict=True)}
-    sizes = dict(zip(memories, storage_sizes(list(memories.values())), strict=True))
-    counted: dict[int, int] = {}  # storage id -> first node that saves a tensor in the storage
-    # For each saved tensor: nbytes, kind, the node at which its storage is counted, and label.
-    values: list[list[Any]] = [[0, "activation", None, ""] for _ in kept]
-    for (i, part), key in zip(parts, keys, strict=True):
-        value = values[i]
-        if (kind := kinds.get(key)) is not None:
-            value[1] = kind
-        if labels and part is given[i] and (value[1] == "input" or kept[i][1] == "target"):
-            value[3] = labels.get(_view_key(key, part), "")
-        if key in counted:
-            value[2] = counted[key]
-        else:
-            counted[key] = kept[i][0]
-            value[0] += sizes[key]
-    fields = [
-        (name, meta, nbytes, kind, None if nbytes else shared, label)
-        for (_, name, _), meta, (nbytes, kind, shared, label) in zip(
-            kept, tensor_metas(given), values, strict=True
-        )
-    ]
-    saved = tuple(map(_new, repeat(SavedTensor), fields))
-    first: dict[int, int] = {}  # node id -> index in `kept` of the node's first saved tensor
-    for i, (node, _, _) in enumerate(kept):
-        if node not in first:
-            first[node] = i
-    spans = pairwise([*first.values(), len(kept)])
-    rows = {node: saved[start:end] for node, (start, end) in zip(first, spans, strict=True)}
-    activations = [
-        tensor for tensor, value in zip(given, values, strict=True) if value[1] == "activation"
-    ]
+    # Storage id -> index in `parts` of the first part that is in the storage.
+    first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
+    sizes = storage_sizes([parts[at][1] for at in first.values()])
+    # Columns with a row for each saved tensor. `shared` is the node at which the storage of a tensor
+    # is counted, if an earlier part is in the same storage.
+    nbytes, known_as = [0] * len(kept), [""] * len(kept)
+    saved_as: list[SavedKind] = ["activation"] * len(kept)
+    shared: list[int | None] = [None] * len(kept)
+    for at, size in zip(first.values(), sizes, strict=True):
+        nbytes[parts[at][0]] += size
+    for at, ((i, part), key) in enumerate(zip(parts, keys, strict=True)):
+        if key in kinds:
+            saved_as[i] = kinds[key]
+        if first[key] != at:
+            shared[i] = nodes[parts[first[key]][0]]
+        if labels and part is given[i] and (saved_as[i] == "input" or names[i] == "target"):
+            known_as[i] = labels.get(_view_key(key, part), "")
+    shared = [None if size else node for size, node in zip(nbytes, shared, strict=True)]
+    columns = names, tensor_metas(given), nbytes, saved_as, shared, known_as
+    saved = tuple(map(_new, repeat(SavedTensor), zip(*columns, strict=True)))
+    starts = [i for i, node in enumerate(nodes) if not i or node != nodes[i - 1]]
+    spans = pairwise([*starts, len(nodes)])
+    rows = {nodes[start]: saved[start:end] for start, end in spans}
+    activations = list(compress(given, map("activation".__eq__, saved_as)))
     return rows, activations
 
 

@@ -181,7 +181,9 @@ class Session:
                 backward = live.plain(failed=error is not None)
                 self.backwards.append(backward)
                 self._reached |= backward.reached
-                self.tell("on_backward_end", BackwardEnded(live, backward, event.gradients, error))
+                ended = BackwardEnded(live, backward, event.gradients, error)
+                with self.program.table.read_once():
+                    self.tell("on_backward_end", ended)
             finally:
                 live.release()
                 self._live = None

@@ -109,7 +109,7 @@ class _ListenerCache(dict[Any, _Listening]):
     """
 
     def __init__(self, listeners: Sequence[Any]) -> None:
-        self._listeners = listeners
+        self._listeners = listeners  # those that handle calls
 
     def __missing__(self, kind: Any) -> _Listening:
         func, *keywords = kind if type(kind) is tuple else (kind,)
@@ -138,7 +138,7 @@ def selects(listener: object, func: Any, computes: bool, keywords: Sequence[str]
 
 
 def _is_named(names: Container[Any] | None, func: Any, keywords: Sequence[str]) -> bool:
-    return names is None or func in names or any(name in names for name in keywords)
+    return names is None or func in names or any(map(names.__contains__, keywords))
 
 
 class CallWatch(TorchFunctionMode):
@@ -160,10 +160,12 @@ class CallWatch(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._switches = switches
+        self._raised = listener_methods(listeners, "on_call_error")
+        handlers = ("on_call_start", "on_call_end")
+        listeners = [one for one in listeners if any(hasattr(one, name) for name in handlers)]
         self._by_kind = _ListenerCache(listeners)
         every = [one for one in listeners if selects(one, None, True)]
         self._every = listener_methods(every, "on_call_end")
-        self._raised = listener_methods(listeners, "on_call_error")
         # True if a listener needs each access of `zero_grad` to `.grad`.
         accesses = [one for one in listeners if any(selects(one, f, False) for f in _ACCESSES)]
         self.sees_zero_grad = any(getattr(one, "sees_zero_grad", True) for one in accesses)

@@ -5,13 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
-from operator import attrgetter, is_, itemgetter, methodcaller
+from operator import attrgetter, is_, itemgetter
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 
 from ...internals.wrappers import is_sharded, is_wrapped_child, unsharded_parameters, wrapped_module
 from ...tracing.names import classes_along
+
+
+def _members(rows: Iterable[tuple[Any, ...]], attribute: str) -> list[Tensor | None]:
+    """Return the values of a dict of each module, such as `_parameters`, in one list.
+
+    Args:
+        rows: tuples that begin with a module.
+        attribute: name of the attribute with the dict.
+    """
+    dicts = list(map(attrgetter(attribute), map(itemgetter(0), rows)))
+    try:
+        return list(chain.from_iterable(map(dict.values, dicts)))  # without a Python call for each
+    except TypeError:  # a scripted module has an object with the methods of a dict
+        return [value for each in dicts for value in each.values()]
 
 
 class _Block:
@@ -25,8 +40,7 @@ class _Block:
 
     def current_parameters(self) -> list[Tensor | None]:
         """Return the current parameters of the modules, without a Python loop for speed."""
-        members = map(attrgetter("_parameters"), map(itemgetter(0), self.modules))
-        return list(chain.from_iterable(map(methodcaller("values"), members)))
+        return _members(self.modules, "_parameters")
 
     def has_changed(self) -> bool:
         """Return True if a parameter was replaced since the parameters were named."""
@@ -106,17 +120,17 @@ class ParameterTable:
             key = id(module_)
             if key in self._modules:
                 continue
-            inner = self._modules.get(id(wrapped_module(module_))) if module_._modules else None
-            if inner is not None:
-                path = inner[1]
+            wrapped = wrapped_module(module_) if (children := module_._modules) else None
+            if wrapped is not None and id(wrapped) in self._modules:
+                path = self._modules[id(wrapped)][1]
             self._modules[key] = (module_, path, block)
             block.modules.append((module_, path))
             self._paths.add(path)
-            for name, child in reversed(module_._modules.items()):
+            for name, child in reversed(children.items()) if children else ():
                 if child is not None:
                     # A wrapper and the module that it wraps have the same path.
-                    below = "" if is_wrapped_child(module_, name) else name
-                    stack.append((f"{path}.{below}" if path and below else path or below, child))
+                    same = not name or (wrapped is not None and is_wrapped_child(module_, name))
+                    stack.append((path if same else f"{path}.{name}" if path else name, child))
         if self._blocks and not module._modules and not module._parameters:
             self._bare.append(block)
         else:
@@ -253,7 +267,8 @@ class ParameterTable:
 
     def every(self) -> set[int]:
         """Return the id() of each parameter of the model and of all other called modules."""
-        return {id(parameter) for _, parameter in self.parameters()}
+        self.parameters()
+        return set(self._names)
 
     def learns(self, module: Module) -> bool:
         """Return True if a parameter of a module, or of modules added with it, requires grad.
@@ -265,8 +280,7 @@ class ParameterTable:
 
     def buffers(self) -> list[Tensor]:
         """Return the buffers of the model and of all other called modules."""
-        members = map(attrgetter("_buffers"), map(itemgetter(0), self._modules.values()))
-        found = chain.from_iterable(map(methodcaller("values"), members))
+        found = _members(self._modules.values(), "_buffers")
         return [buffer for buffer in found if buffer is not None]
 
     def parameters(self) -> list[tuple[str, Tensor]]:
