@@ -313,8 +313,8 @@ def _describe(
     # Storage id -> index in `parts` of the first part that is in the storage.
     first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
     sizes = storage_sizes([parts[at][1] for at in first.values()])
-    # Columns with a row for each saved tensor. `shared` is the node at which the storage of a tensor
-    # is counted, if an earlier part is in the same storage.
+    # Columns with a row for each saved tensor. `shared` is the node at which a tensor's storage is
+    # counted, if an earlier part is in the same storage.
     nbytes, known_as = [0] * len(kept), [""] * len(kept)
     saved_as: list[SavedKind] = ["activation"] * len(kept)
     shared: list[int | None] = [None] * len(kept)

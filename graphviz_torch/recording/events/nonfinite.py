@@ -69,7 +69,7 @@ def take_snapshot(
         losses = [(tensor.grad_fn, one) for tensor in given for one in readable(tensor)]
         with no_autograd():
             values = [*all_readable(activations), *(one for _, one in losses)]
-            if all(is_on_cpu(one) for one in values) and each_finite(values):
+            if all(map(is_on_cpu, values)) and each_finite(values):
                 return None
             if any(one.is_cuda for one in values) and torch.cuda.is_current_stream_capturing():
                 return None  # the operators of a snapshot would become part of the CUDA graph

@@ -51,10 +51,8 @@ class Weights(Listener):
         for _, tensor in listed:
             self._since.setdefault(id(tensor), event.live.position)
         if not self.program.options.light and event.live.ran.nodes is not None:
-            live = event.live
-            leaves = set(live.parameters.values())
-            fns = {i: fn for fn, i in live.ids.items() if i in leaves}
-            self._norms[live.position] = Norms({i: fn.variable for i, fn in fns.items()})
+            fns, leaves = list(event.live.ids), sorted({*event.live.parameters.values()})
+            self._norms[event.live.position] = Norms({i: fns[i].variable for i in leaves})
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         """Read which parameters have gradients, before the program clears them."""

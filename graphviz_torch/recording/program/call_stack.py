@@ -46,17 +46,17 @@ _MAX_FRAMES = 20  # number of frames searched, from a call outwards
 class RunningModule:
     """A running module call."""
 
-    __slots__ = ("counts", "frame", "library", "module", "names", "place", "start", "wrapped")
+    __slots__ = ("counts", "frame", "library", "module", "names", "place", "prefix", "start")
 
     def __init__(self, module: Module, names: Names, frame: FrameType, start: int) -> None:
         self.start = start  # sequence number of the next node when the call began
         self.module = module
         self.names = names  # path of the module, and scope of this call
+        self.prefix = f"{names[0]}." if names[0] else ""  # of the paths of modules inside
         self.frame = frame  # frame that calls the forward
         self.place: CodePosition | None = None  # the user's line that led to the call, if cached
         self.library: CodePosition | None = None  # the innermost line in a library, if cached
         self.counts: dict[str, int] | None = None  # path below this module -> number of calls
-        self.wrapped = wrapped_module(module) if module._modules else None
 
 
 class CallStack:
@@ -139,10 +139,7 @@ class CallStack:
     def on_module_start(self, event: ModuleBegan) -> None:
         """Add a module call to the running ones, and name the module if it is unknown."""
         module, args, frame = event
-        running = self._running
-        if running and running[-1].wrapped is module:
-            return  # a compiled module and the module that it wraps are one call
-        table = self._table
+        running, table = self._running, self._table
         path = table.call(module)
         if path is None:
             if table.take_in(module) is None:
@@ -152,13 +149,15 @@ class CallStack:
         counts, scope, below = self._counts, "", path
         if running:
             outer = running[-1]
-            path = below = table.path_in(outer.module, outer.names[0], module, path)
+            if path == outer.names[0] and wrapped_module(outer.module) is module:
+                return  # a compiled module and the module that it wraps are one call
+            if not path.startswith(outer.prefix):
+                path = below = table.path_in(outer.module, outer.names[0], module, path)
             for call in reversed(running):
                 # The new scope extends the scope of the innermost running call whose path is a
                 # prefix of this module's path.
-                above, name = call.names
-                if not above or path.startswith(above + "."):
-                    scope, below = name, path[len(above) + 1 :] if above else path
+                if path.startswith(call.prefix):
+                    scope, below = call.names[1], path[len(call.prefix) :]
                     if (known := call.counts) is None:
                         known = call.counts = {}
                     counts = known

@@ -172,7 +172,7 @@ class ParameterTable:
         return self._classes[1]
 
     def path_in(self, outer: Module, above: str, module: Module, path: str) -> str:
-        """Return the path of a module that another module calls.
+        """Return the path of a module that another module calls and does not contain by its path.
 
         Several modules may share one activation, such as a default argument `nn.Tanh()`. It is then
         named after the module that calls it, because it has no parameters that belong elsewhere.
@@ -183,8 +183,6 @@ class ParameterTable:
             module: the called module.
             path: the first path of `module`.
         """
-        if not above or path.startswith(f"{above}."):
-            return path
         if module._parameters or module._buffers or module._modules:
             return path
         names = [name for name, child in outer._modules.items() if child is module]
