@@ -256,6 +256,22 @@ def test_the_model_itself_has_a_row_where_it_computes() -> None:
     assert [len(line) - len(line.lstrip()) for line in shown[2:5]] == [0, 2, 2]
 
 
+def test_a_layer_for_which_torch_has_no_formula_has_at_least_the_flops_of_the_others() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), SquaredBilinear(4, 4, 3))
+    with record(model) as recording:
+        model(torch.randn(5, 4)).sum().backward()
+    first, second = (str(summary(recording)).splitlines()[i] for i in (2, 3))
+    assert " 160 " in first  # 2 * 5 * 4 * 4
+    assert " ≥0 " in second
+
+
+class SquaredBilinear(nn.Bilinear):
+    """A bilinear layer of one input."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(x, x)
+
+
 def test_the_gradient_of_a_part_is_said_to_be_one_until_the_ranks_put_it_together() -> None:
     meta = TensorMeta((4, 4), "float32", "cpu")
     part = GradientStats(3.0, 1.0, 0.0, 0.0, extent="local part")

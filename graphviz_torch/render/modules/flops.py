@@ -6,8 +6,8 @@ nothing were masked, also on the CPU, where PyTorch's counter omits it. The back
 operations that a checkpoint recomputes.
 
 Operations whose results need no gradient are not counted, because they have no node. FLOPs are
-unknown inside a custom Function, a compiled region, a reentrant checkpoint, or a recurrent layer
-that is one node.
+unknown inside a custom Function, a compiled region, a reentrant checkpoint, a recurrent layer that
+is one node, and a bilinear layer.
 
 FLOPs are computed from operations and shapes alone, so a graph from a file gives the same numbers.
 """
@@ -29,8 +29,9 @@ _PRODUCTS = {
     "baddbmm": ((1, "batch1"), (2, "batch2")),
 }
 _ATTENTION = ("query", "key", "value")
-# Operations that are a whole recurrent layer, for which PyTorch has no formula.
-_RECURRENT = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
+# Operations that are a whole recurrent or bilinear layer, for which PyTorch has no formula.
+_LAYERS = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
+_LAYERS += ("trilinear",)
 
 
 class Flops(NamedTuple):
@@ -116,7 +117,7 @@ def _flops(node: Node, inputs: _Inputs) -> Flops:
         return _product(operation, output.shape, inputs)
     if operation == "convolution":
         return _convolution(node, output.shape, inputs)
-    if operation.endswith(_RECURRENT):
+    if operation.endswith(_LAYERS):
         return _UNKNOWN_FLOPS
     # The name of a custom Function ends in "Backward", the name of a built-in node in a digit.
     if node.name.endswith("Backward"):
