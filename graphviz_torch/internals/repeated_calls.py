@@ -151,7 +151,7 @@ class ReplayedCalls(TorchFunctionMode):
         Returns:
             None if the block cannot be replayed, or if the copies differ from the results.
         """
-        with no_functions():
+        with no_functions(), no_operators(), unseen():
             try:
                 return self._repeat(results) if self._is_unchanged() else None
             finally:
