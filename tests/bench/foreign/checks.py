@@ -367,8 +367,13 @@ def _account(model: nn.Module, graph: Graph) -> dict[str, str]:
         AssertionError: if a parameter is missing from the list, has a wrong entry, or no reason.
     """
     listed = {each.name: each for each in graph.parameters}
+    wrappers = [path for path, each in model.named_modules() if isinstance(each, nn.DataParallel)]
     reasons = {}
     for name, parameter in model.named_parameters():
+        for path in reversed(wrappers):  # a recording has the names of the model without wrappers
+            start = f"{path}." if path else ""
+            if name.startswith(f"{start}module."):
+                name = start + name.removeprefix(f"{start}module.")
         assert name in listed, f"{name} is not listed"
         if not parameter.requires_grad:
             continue
