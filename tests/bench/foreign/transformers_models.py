@@ -114,7 +114,7 @@ def build(kind: str, names: list[Any], scale: int = 1) -> tuple[nn.Module, Forwa
             config = attempt()
             with torch.device("meta"):
                 parameters = sum(each.numel() for each in model_type(config).parameters())
-            if parameters > _MOST_PARAMETERS:
+            if scale == 1 and parameters > _MOST_PARAMETERS:
                 raise ValueError(f"{parameters} parameters are too many")
             model = model_type(config).train()
             choices = list(examples(model, config))
