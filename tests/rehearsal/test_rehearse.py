@@ -17,6 +17,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.distributed as dist
+from safetensors.torch import save_file as save_alias
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
@@ -441,7 +442,7 @@ def test_a_checkpoint_that_the_script_saves_keeps_its_bytes(tmp_path: Path) -> N
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             torch.save(optimizer.state_dict(), tmp_path / "best.pt")
-            safetensors.torch.save_file(model.state_dict(), str(tmp_path / "best.safetensors"))
+            save_alias(model.state_dict(), str(tmp_path / "best.safetensors"))
             memory = io.BytesIO()
             torch.save({"epoch": 1}, memory)
             memory.seek(0)

@@ -53,15 +53,16 @@ class WeightFiles:
                 return _FakeWeightFile(real(filename, framework="numpy"), device, library._TYPES)
             return real(filename, framework=framework, device=device, **given)
 
-        self._replace("safe_open", real, safe_open)
-        self._replace("save_file", library.save_file, self._without_file(library.save_file))
+        self._replace(real, safe_open)
+        self._replace(library.save_file, self._without_file(library.save_file))
         return self
 
-    def _replace(self, name: str, real: Any, replacement: Any) -> None:
-        """Replace a function in each module that has it under its own name."""
+    def _replace(self, real: Any, replacement: Any) -> None:
+        """Replace a function in each module that has imported it, under any name."""
         for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(name) is real:
-                self._open.enter_context(patch.object(module, name, replacement))
+            for name, value in list(getattr(module, "__dict__", {}).items()):
+                if value is real:
+                    self._open.enter_context(patch.object(module, name, replacement))
 
     def _without_file(self, save: Callable[..., Any]) -> Callable[..., Any]:
         """Return a version of `torch.save` or `save_file` that writes only to memory."""
