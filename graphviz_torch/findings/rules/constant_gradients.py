@@ -21,7 +21,9 @@ def constant_gradients(graphs: Sequence[Graph]) -> Iterator[Finding]:
     last = graphs[-_STEPS:]
     losses = [event for event in last[-1].events if isinstance(event, ConstantLoss)]
     steps = all(any(isinstance(event, OptimizerStep) for event in graph.events) for graph in last)
-    norms = [_gradient_norms(graph) for graph in last] if losses and steps else []
+    if not losses or not steps or _rounds(last[-1]):
+        return
+    norms = [_gradient_norms(graph) for graph in last]
     if len(norms) == _STEPS and any(norms[0]) and all(each == norms[0] for each in norms):
         loss, made = losses[0], _derived_weights(last[-1])
         kept = (
@@ -51,6 +53,12 @@ def _derived_weights(graph: Graph) -> Node | None:
         if sources and node.operation in _DERIVING and all(s.leaf for s in sources):
             return node
     return None
+
+
+def _rounds(graph: Graph) -> bool:
+    """Return True if a node computes in half precision, to which small changes are rounded away."""
+    metas = [meta for node in graph.nodes for meta in node.outputs]
+    return any(meta is not None and meta.dtype in ("bfloat16", "float16") for meta in metas)
 
 
 def _gradient_norms(graph: Graph) -> list[float | None]:

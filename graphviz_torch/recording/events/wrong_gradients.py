@@ -106,7 +106,9 @@ class WrongGradients(Listener):
         leaves, copies = replayed
         if run_unobserved(_repeats_input, leaves, copies):
             return  # such as a gradient reversal: only the gradient is meant to change
+        labels = self.program.table.names(x for x in args if isinstance(x, Tensor))
         names = _names_of(function, args)
+        names = [own or name for own, name in zip(labels, names, strict=False)]
         call = _Call(
             function, names, leaves, copies, int(node._sequence_nr()), _saved_copies(node), []
         )
