@@ -73,21 +73,19 @@ def iter_node_ids(kind: Any, values: Sequence[Any], where: str) -> Iterator[tupl
     >>> list(iter_node_ids(Cut, cuts, "cuts"))
     [('cuts.before', [0]), ('cuts.after', [1, 2, 3])]
     """
-    if not values:  # fast path: most classes of events have no instance
+    if not values:
         return
     if _NODE in get_args(kind)[1:]:
         yield where, list(values)
     elif _has_fields(kind):
-        for name, hint in _hints(kind).items():
-            yield from iter_node_ids(hint, list(map(attrgetter(name), values)), f"{where}.{name}")
+        classes = dict.fromkeys(map(type, values))  # of events, the subclasses of `Event`
+        for cls in classes:
+            own = [each for each in values if type(each) is cls] if len(classes) > 1 else values
+            for name, hint in _hints(cls).items():
+                yield from iter_node_ids(hint, list(map(attrgetter(name), own)), f"{where}.{name}")
     elif get_origin(kind) in (Union, types.UnionType):
-        kinds = {type(each) for each in values}
-        for part in filter(_contains_ids, get_args(kind)):
-            if _has_fields(part):
-                own = [each for each in values if type(each) is part] if part in kinds else []
-            else:
-                own = [each for each in values if each is not None]
-            yield from iter_node_ids(part, own, where)
+        [part] = filter(_contains_ids, get_args(kind))
+        yield from iter_node_ids(part, [each for each in values if each is not None], where)
     elif get_args(kind)[1:] == (Ellipsis,):
         yield from iter_node_ids(get_args(kind)[0], list(chain.from_iterable(values)), where)
     else:
@@ -133,10 +131,7 @@ def _renumber_function(kind: Any) -> Move:
         return _inner
     parts = get_args(kind)
     if get_origin(kind) in (Union, types.UnionType):
-        inner = {part: _renumber_function(part) for part in parts if _contains_ids(part)}
-        if len(inner) > 1:  # a union of several classes
-            return _inner
-        [one] = inner.values()
+        [one] = map(_renumber_function, filter(_contains_ids, parts))
         return lambda value, to: None if value is None else one(value, to)
     if parts[-1] is Ellipsis:
         each = _renumber_function(parts[0])

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphviz_torch import load
+from graphviz_torch.findings.rules.terms import UnusedSum
 from graphviz_torch.graph import (
     Cause,
     Cut,
@@ -117,6 +118,12 @@ def test_a_loaded_graph_needs_no_torch(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["2", str(KINDS)]
+
+
+def test_a_node_that_only_the_event_of_a_rule_names_is_checked() -> None:
+    unused = UnusedSum(used=Operand("loss", META, "train.py:3", 7))
+    with pytest.raises(ValueError, match=r"graph\.events\.used\.node"):
+        from_json(to_json(Graph((Node(0, "F", (META,)),), events=(unused,))))
 
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
