@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ...graph import Finding, Graph, Node
@@ -79,7 +80,9 @@ def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
         if i < 0 or len(graphs) < 2:
             continue
         one, other = losses[i], losses[i - 1] if i == len(graphs) - 1 else losses[i + 1]
-        if one is None or not other or abs(one) < max(_MIN_LOSS, _MIN_RATIO * abs(other)):
+        if one is None or not math.isfinite(one):
+            continue  # a loss that is not finite is reported by another rule
+        if not other or abs(one) < max(_MIN_LOSS, _MIN_RATIO * abs(other)):
             continue
         node = _unbounded_node(graphs[i])
         where = graphs[i].nodes[graphs[i].outputs[0][0]].where if node is None else node.where
