@@ -18,14 +18,14 @@ _STEPS = 3  # number of steps whose gradients are compared
 @finds("constant-loss", reads="steps")
 def constant_gradients(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """Report a constant loss whose gradients are all constant, too: its inputs do not change."""
-    last = graphs[-_STEPS:]
-    losses = [event for event in last[-1].events if isinstance(event, ConstantLoss)]
-    steps = all(any(isinstance(event, OptimizerStep) for event in graph.events) for graph in last)
-    if not losses or not steps or _rounds(last[-1]):
+    recent = graphs[-_STEPS:]
+    losses = [event for event in recent[-1].events if isinstance(event, ConstantLoss)]
+    steps = all(any(isinstance(event, OptimizerStep) for event in graph.events) for graph in recent)
+    if not losses or not steps or _rounds(recent[-1]):
         return
-    norms = [_gradient_norms(graph) for graph in last]
+    norms = [_gradient_norms(graph) for graph in recent]
     if len(norms) == _STEPS and any(norms[0]) and all(each == norms[0] for each in norms):
-        loss, made = losses[0], _derived_weights(last[-1])
+        loss, made = losses[0], _derived_weights(recent[-1])
         kept = (
             f" The result of {made.operation}{at(made.where)} was probably computed only once."
             if made is not None

@@ -12,6 +12,7 @@ import linecache
 import re
 import symtable
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -89,12 +90,10 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefini
         variables: the global variables of the file.
     """
     source = "".join(linecache.getlines(file))
-    if len(source) > _MAX_SOURCE:
+    parsed = _parse(source, file) if len(source) <= _MAX_SOURCE else None
+    if parsed is None:
         return []
-    try:
-        tree, table = ast.parse(source), symtable.symtable(source, file, "exec")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    tree, table = parsed
     assigned = dict(_assignments(tree, {"": set(variables)}))
     found = []
     for event, line in _unused_functions(tree, variables):
@@ -106,6 +105,20 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefini
             _UnusedDefinition(UnusedName(kind="variable", name=name), place_of(file, line))
         )
     return found
+
+
+@lru_cache(maxsize=1)  # a program may record each of its steps in a block of its own
+def _parse(source: str, file: str) -> tuple[ast.Module, symtable.SymbolTable] | None:
+    """Return the syntax tree and the symbol table of a file; None if it cannot be parsed.
+
+    Args:
+        source: the text of the file.
+        file: name of the file.
+    """
+    try:
+        return ast.parse(source), symtable.symtable(source, file, "exec")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
 
 
 def _unused_functions(
