@@ -206,8 +206,9 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     The norm next to the input is the median norm in the quarter of the path that is farthest from
     the loss. If the norm at the end of the path is larger, it is used instead: in a branch beside a
     skip connection, the gradient may be small, although nodes before the branch get the larger
-    gradient of the skip connection. A path may also begin inside such a branch, so a shrinking
-    gradient has to be smaller than that of the last layer as well.
+    gradient of the skip connection. A path may also begin inside such a branch, or where the
+    gradient is far larger than in the last layer, so a shrinking gradient has to be smaller than
+    that of the last layer as well.
     """
     quarter = len(chain) // 4
     if len(chain) < MIN_CHAIN:
@@ -219,7 +220,8 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
         (n for i, n in reversed(chain) if nodes[i].operation not in SAME_VALUES), chain[-1][1]
     )
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
-    return max(deep, last, end / chain[0][1]) if deep < 1 else deep
+    start = min(chain[0][1], _from_last_layer(reading)[0][1])
+    return max(deep, last, end / start) if deep < 1 else deep
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:

@@ -199,6 +199,15 @@ def path_through_a_branch_of_a_branch(record: Record) -> None:
         head(h + reduced / 500 + key(reduced) * 1e-9).square().mean().backward()
 
 
+@silent("vanishing-gradient")
+def gradient_that_is_large_between_two_layers(record: Record) -> None:
+    """A factor of 1e10 that a factor of 1e-10 undoes, as a norm of almost zero does in D-FINE."""
+    stem, body, side, head = map(orthogonal, (8, 4, 2, 1))
+    with record(nn.ModuleList([stem, body, side, head])):
+        small = body(stem(torch.randn(8, 16)) * 1e-10)
+        head(small * 1e10 + side(small)).square().mean().backward()
+
+
 @says("vanishing-gradient", "hardly learn", severity="warning")
 def gradient_that_vanishes_before_large_inputs(record: Record) -> None:
     """The gradient of the first weight is large by its inputs alone."""
