@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from types import FrameType
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,9 +20,9 @@ from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import Stepping
-from ...internals.hooks.zero_grad import GradientsCleared, ZeroGradWatch
+from ...internals.hooks.zero_grad import GradientsCleared
 from ...internals.tensors.memory import storage_id
-from ..listener import BackwardEnded, Listener, Resumed, Watches
+from ..listener import BackwardEnded, Listener, Resumed
 from ..program import Program
 from ..program.rows import AverageRow, ClearRow, ClipRow, GradientReadRow, UnscaleRow
 
@@ -38,7 +37,6 @@ class GradientAccesses(Listener):
 
     needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
-    watches: ClassVar[Watches] = {"on_gradients_cleared": ZeroGradWatch}
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
