@@ -30,8 +30,8 @@ _PRODUCTS = {
 }
 _ATTENTION = ("query", "key", "value")
 # Operations that are a whole recurrent or bilinear layer, for which PyTorch has no formula.
-_LAYERS = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
-_LAYERS += ("trilinear",)
+_RECURRENT = ("_rnn_layer", "cudnn_rnn", "miopen_rnn", "fused_lstm_cell", "fused_gru_cell")
+_LAYERS = (*_RECURRENT, "trilinear")
 
 
 class Flops(NamedTuple):
