@@ -113,7 +113,7 @@ class ReplayedCalls(TorchFunctionMode):
                 return False
             if given[i] not in self._versions:
                 self._versions[given[i]] = given[i]._version
-                self._elements += given[i].numel()
+                self._elements += TensorBase.numel(given[i])
         rest = [None if i in known else x for i, x in enumerate(given)]  # keeps no result alive
         self._calls.append((func, rest, structure, known, [self._add_slot(x) for x in results]))
         self._elements += sum(map(TensorBase.numel, results))

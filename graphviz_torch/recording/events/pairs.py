@@ -142,7 +142,7 @@ class PairedTensors(Listener):
         loss, value = [*event.args[:2], None, None][:2]
         if event.func not in _ADDING_NUMBERS or type(value) is not float or not value:
             return
-        if type(loss) is not Tensor or loss.dim() or loss.grad_fn is None:
+        if type(loss) is not Tensor or TensorBase.dim(loss) or loss.grad_fn is None:
             return
         place, step = self.program.place(event.frame), self.program.steps.count
         if place not in self._numbers and len(self._numbers) >= _MAX_INTENDED:

@@ -61,7 +61,7 @@ class UnusedLosses(Listener):
 
     def on_call_end(self, event: Called) -> None:
         tensor = event.args[0]
-        fn = tensor.grad_fn if type(tensor) is Tensor and tensor.dim() == 0 else None
+        fn = tensor.grad_fn if type(tensor) is Tensor and TensorBase.dim(tensor) == 0 else None
         if fn is None or int(fn._sequence_nr()) in self._used or len(self._reads) >= _MAX_READS:
             return
         label = self.program.label(tensor, user_frame(event.frame))

@@ -151,7 +151,7 @@ def _name(tensor: Tensor, frame: FrameType) -> str:
 
 def _has_padding(tensor: Tensor) -> bool:
     """Return True if a row is zero, as that of the padding of an embedding, or cannot be read."""
-    if not tensor.is_cpu or not may_be_read(tensor) or tensor.numel() > _MAX_ROWS:
+    if not tensor.is_cpu or not may_be_read(tensor) or TensorBase.numel(tensor) > _MAX_ROWS:
         return True
     with unobserved():
         rows = TensorBase.detach(tensor).flatten(1)
