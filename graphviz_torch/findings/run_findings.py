@@ -13,7 +13,9 @@ from ..graph.units import count_text
 # Rules whose findings for one line are merged even if they name different tensors.
 _BY_LINE = ("target-not-detached", "undetached-advantage", "constant-term")
 _UNCALLED = re.compile(r": (\S+) was never called\.")
+_WITHOUT_GRADIENT = re.compile(r"(\S+) got no gradient: the loss does not depend on it\.")
 _LEFT_OUT = "Do nothing if forward leaves it out in some steps on purpose. Otherwise call it."
+_USED_IN_OTHER_STEPS = "Do nothing if only some steps are meant to use it, such as a first state."
 # Matches a number that may differ between steps, but no number in a name, source location or path.
 _NUMBER = re.compile(r"(?<![\w.:\[/-])\d[\d.,]*(e[-+]?\d+)?%?(?![\w:]|\.[^\W\d])")
 # Matches the noun after a number and captures its stem: "zero" of "zeros".
@@ -52,6 +54,7 @@ class RunFindings:
     def __init__(self) -> None:
         self._found: dict[_Key, tuple[Finding, dict[int, None]]] = {}
         self._called: set[str] = set()  # paths of modules that any step called
+        self._reached: set[str] = set()  # names of parameters that the loss of any step depends on
 
     def add(
         self, step: int, found: Iterable[Finding], graphs: Iterable[Graph] = ()
@@ -64,7 +67,8 @@ class RunFindings:
             graphs: the graphs of the step, which show the modules that were called.
         """
         new = []
-        parameters = (p for graph in graphs for p in graph.parameters)
+        parameters = [p for graph in graphs for p in graph.parameters]
+        self._reached.update(p.name for p in parameters if p.node is not None)
         used = (p.name for p in parameters if p.module_called or p.node is not None)
         self._called.update(name.rpartition(".")[0] for name in used)
         for finding in found:
@@ -105,14 +109,19 @@ class RunFindings:
         ]
 
     def _with_severity(self, finding: Finding) -> Finding:
-        """Return a `never-called` finding with severity info if another step called the module."""
+        """Return a finding with severity info if another step does not have its fault.
+
+        The fault is a module that was never called, or a parameter that the loss does not use.
+        """
         uncalled = _UNCALLED.search(finding.message)
-        if finding.rule != "never-called" or uncalled is None:
-            return finding
-        module = uncalled[1]
-        if not any(f"{path}.".startswith(f"{module}.") for path in self._called):
-            return finding
-        return replace(finding, severity="info", advice=_LEFT_OUT)
+        if finding.rule == "never-called" and uncalled is not None:
+            module = uncalled[1]
+            if any(f"{path}.".startswith(f"{module}.") for path in self._called):
+                return replace(finding, severity="info", advice=_LEFT_OUT)
+        unused = _WITHOUT_GRADIENT.fullmatch(finding.message)
+        if finding.rule == "output-not-in-loss" and unused and unused[1] in self._reached:
+            return replace(finding, severity="info", advice=_USED_IN_OTHER_STEPS)
+        return finding
 
 
 def counts_text(findings: Iterable[Finding]) -> str:

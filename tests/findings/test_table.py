@@ -13,7 +13,7 @@ from graphviz_torch import Finding, Graph, find, record
 from graphviz_torch.findings.findings import CheckedCounts, Findings
 from graphviz_torch.findings.run_findings import RunFindings
 from graphviz_torch.findings.table import rules_called
-from graphviz_torch.graph import Parameter, TensorMeta
+from graphviz_torch.graph import Node, Parameter, TensorMeta
 
 LOST = Finding(
     "never-called",
@@ -105,6 +105,26 @@ def test_a_layer_that_another_step_calls_is_no_mistake(other: str, severity: str
     found.add(1, [more], [Graph((), parameters=(called,))])
     severities = {each.rule: each.severity for each in found.merge(2)}
     assert severities == {"never-called": severity, "dead-relu": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("other", "severity"), [("first", "info"), ("first.0", "warning"), ("", "warning")]
+)
+def test_a_parameter_that_only_some_steps_use_is_no_mistake(other: str, severity: str) -> None:
+    """The first state of truncated backpropagation is used by the first window alone."""
+    model = nn.Linear(2, 2)
+    model.first = nn.Parameter(torch.zeros(2))
+    with record(model) as recording:
+        model(torch.ones(3, 2)).square().sum().backward()
+    unused = find(recording)
+    assert [each.severity for each in unused if each.rule == "output-not-in-loss"] == ["warning"]
+    found = RunFindings()
+    if other:
+        used = Parameter(other, TensorMeta((2,), "float32", "cpu"), True, node=0)
+        found.add(0, [], [Graph((Node(0, "AccumulateGrad", ()),), parameters=(used,))])
+    found.add(1, unused)
+    severities = {each.rule: each.severity for each in found.merge(2)}
+    assert severities["output-not-in-loss"] == severity
 
 
 def test_a_cause_that_holds_in_each_of_several_steps_is_told_once() -> None:

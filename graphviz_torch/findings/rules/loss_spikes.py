@@ -21,10 +21,11 @@ def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Why it matters
 
-    One such step moves the parameters, or the optimizer's moments, further than all others. The
-    cause is often a denominator that comes close to 0, as in a Dice loss of logits whose sum may be
-    negative, or a power or exponential of a value that has no bound. Gradient clipping only hides
-    it: the step then follows this term alone.
+    One such step moves the parameters, or the optimizer's moments, further than all others.
+    Gradient clipping only hides it: the step then follows this term alone.
+
+    The cause is often a denominator that comes close to 0, as in a Dice loss of logits whose sum
+    may be negative, or a power or exponential of a value that has no bound.
 
     ## Example
 

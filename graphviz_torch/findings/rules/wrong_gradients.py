@@ -98,8 +98,9 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     Only the first call of each Function is checked, and only in the first step in which it runs.
-    The forward is not run again: its calls into PyTorch are repeated on copies of its inputs. A
-    forward that uses NumPy, numbers (`item`), random numbers, rounding, or kernels that are not
+    The forward is not run again: its calls into PyTorch are repeated on copies of its inputs.
+
+    A forward that uses NumPy, numbers (`item`), random numbers, rounding, or kernels that are not
     called through PyTorch is not checked. Neither are inputs of more than a million elements, and
     Functions inside `torch.func` transforms. `torch.autograd.gradcheck` checks any Function.
 

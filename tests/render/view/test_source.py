@@ -54,5 +54,6 @@ def test_what_is_read_of_a_graph_knows_nothing_of_how_it_is_shown() -> None:
 def test_every_column_that_the_page_reads_is_written() -> None:
     typescript = "".join(path.read_text() for path in SOURCE.rglob("*.ts"))
     read = set(re.findall(r'payload\.column\("(\w+)"', typescript))
-    written = set(re.findall(r'"(\w+)"', (SOURCE.parent / "payload.py").read_text()))
+    python = "".join(path.read_text() for path in SOURCE.parent.glob("*.py"))
+    written = set(re.findall(r'"(\w+)"', python))
     assert {"groupKind", "edgeSource"} <= read <= written
