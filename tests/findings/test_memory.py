@@ -126,3 +126,23 @@ def test_blocks_alike_are_summed_up_and_advised_on_together() -> None:
     assert f"most of it in 0.layers.*.{part} of 6 blocks (" in found.message
     assert f"{most / sum(saved.values()):.0%}" in found.message
     assert "run each of 0.layers.* under torch.utils.checkpoint: about" in found.advice
+
+
+def test_a_graph_behind_detached_data_is_not_kept_by_the_steps() -> None:
+    """The energy of the true weights lives on: only `detach` connects it with the steps."""
+    true, weight = (torch.full((2,), value, requires_grad=True) for value in (1.0, 2.0))
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    with record() as recording:
+        points = torch.ones(3, 2, requires_grad=True)
+        energy = (true * points).square().sum(1)
+        (forces,) = torch.autograd.grad(energy.sum(), points)
+        for _ in range(4):
+            x = points.detach().clone().requires_grad_(True)
+            found = (weight * x).square().sum(1)
+            (force,) = torch.autograd.grad(found.sum(), x, create_graph=True)
+            loss = (found - energy.detach()).square().sum() + (force - forces).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert [graph.step.retained for graph in recording.graphs] == [None] * 9
+    assert energy.grad_fn is not None

@@ -110,6 +110,7 @@ class GraphHistory(Listener):
         super().__init__(program)
         self._lines: dict[tuple[CodePosition | None, str], _BackwardsOfLine] = {}
         self._begins = sequence_number()
+        self._first = 0  # nodes from this sequence number on are newer than the last backward
         self._found: dict[int, Retention | None] = {}  # by index of the graph
         self._going_on: set[int] = set()  # indices of graphs that contain nodes of earlier steps
 
@@ -156,12 +157,14 @@ class GraphHistory(Listener):
         if min(nodes.values(), default=begins) < begins:
             self._going_on.add(live.position)
         retention = self._retention(line, before, nodes, live.own)
-        new = [fn for fn, number in nodes.items() if number >= line.first]
+        # Older nodes upstream of a cut, which this backward does not run, belong to another graph.
+        first, own = max(line.first, self._first), live.own
+        new = [fn for fn, n in nodes.items() if n >= (line.first if fn in own else first)]
         some = new[:: -(-len(new) // _MAX_MARKS) or 1]
         found = zip(some, hook_dictionaries(some), strict=True)
         marks = [_Mark(hooks, nodes[fn], step) for fn, hooks in found]
         line.graphs.append(_Alive(step, marks, live.reached))
-        line.first = sequence_number()
+        line.first = self._first = sequence_number()
         return retention
 
     def _retention(
