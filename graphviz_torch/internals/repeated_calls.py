@@ -224,9 +224,12 @@ def derivative(
 
 @contextmanager
 def _isolated_gradients() -> Iterator[None]:
-    """Run tensor operations with gradients, hidden from modes, watches, hooks and autocast."""
-    same: Callable[[Tensor], Tensor] = lambda tensor: tensor  # noqa: E731
-    hooks = torch.autograd.graph.saved_tensors_hooks(same, same)
+    """Run tensor operations with gradients, hidden from modes, watches, hooks and autocast.
+
+    Saved tensors are copies, because a custom forward may change them in place afterwards.
+    """
+    copy: Callable[[Tensor], Tensor] = lambda tensor: TensorBase.clone(TensorBase.detach(tensor))  # noqa: E731
+    hooks = torch.autograd.graph.saved_tensors_hooks(copy, lambda tensor: tensor)
     with no_functions(), no_operators(), unseen(), no_autocast(), torch.enable_grad(), hooks:
         yield
 

@@ -43,6 +43,10 @@ _MAX_ELEMENTS = 1 << 20  # number of elements of the inputs, and of the saved te
 _MAX_CLASSES = 256
 _MAX_ERROR = {torch.float64: 0.02, torch.float32: 0.02}  # relative error of a gradient, by dtype
 _MAX_ERROR_OF_HALF = 0.2
+_MIN_DERIVATIVE = (
+    1e-5  # a derivative below this fraction of the gradient is rounding, and counts as 0
+)
+_MAX_SKEW = 1e-5  # a matrix is symmetric up to this fraction of its largest element
 
 
 class _Call(NamedTuple):
@@ -135,9 +139,10 @@ class WrongGradients(Listener):
             given, found = call.gradients[0]
             right = derivative(call.leaves, call.results, given)
             errors = []
-            for name, own, other in zip(call.names, found, right, strict=False):
+            rows = zip(call.names, call.leaves, found, right, strict=False)
+            for name, leaf, own, other in rows:
                 if own is not None and other is not None and own.shape == other.shape:
-                    error = probe(_error, own, other)
+                    error = probe(_error, own, other, leaf)
                     errors += [] if error is None else [(name, error)]
             self._errors.append((call, errors, None))
 
@@ -219,17 +224,30 @@ def _differ(*tensors: Tensor) -> Tensor:
     return torch.stack([torch.any(torch.ne(a, b) & (a == a)) for a, b in pairs])
 
 
-def _error(own: Tensor, right: Tensor) -> Tensor:
+def _error(own: Tensor, right: Tensor, leaf: Tensor) -> Tensor:
     """Return the relative error, the worst value and the right one, and the permitted error.
 
-    Elements whose derivative is 0 are left out: a surrogate gradient is meant there.
+    Elements whose derivative is 0 are left out: a surrogate gradient is meant there. Only the
+    symmetric part of the gradient is compared for a symmetric matrix, such as a covariance, since
+    the program changes the matrix only in this direction.
+
+    Args:
+        own: the gradient that the backward of the Function returned.
+        right: the derivative of the forward.
+        leaf: the input.
     """
     limit = _MAX_ERROR.get(own.dtype, _MAX_ERROR_OF_HALF)
-    own, right = own.double().flatten(), right.double().flatten()
+    own, right = own.double(), right.double()
+    if leaf.dim() > 1 and leaf.shape[-1] == leaf.shape[-2]:
+        skew = (leaf - leaf.mT).abs().amax() > _MAX_SKEW * leaf.abs().amax()
+        own = torch.where(skew, own, (own + own.mT) / 2)
+        right = torch.where(skew, right, (right + right.mT) / 2)
+    meant = right.norm() < _MIN_DERIVATIVE * own.norm()
+    own, right = own.flatten(), right.flatten()
     difference = torch.where(right != 0, own - right, 0)
     size = torch.maximum(torch.linalg.norm(right), torch.linalg.norm(own * (right != 0)))
     error = torch.linalg.norm(difference) / size.clamp(min=1e-30)
-    finite = torch.isfinite(error) & own.any()
+    finite = torch.isfinite(error) & own.any() & ~meant
     worst = difference.abs().argmax()
     error = torch.where(finite, error, 0)
     return torch.stack([error, own[worst], right[worst], torch.full_like(error, limit)])

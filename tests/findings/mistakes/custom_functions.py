@@ -311,3 +311,59 @@ def a_function_in_a_checkpoint(record: Record) -> None:
         # A checkpoint permits only one read of the tensors that a Function saved.
         y = checkpoint(lambda x: Keep.apply(model(x)), x, use_reentrant=False)
         y.square().mean().backward()
+
+
+class Scan(Function):
+    """A recurrence h[t] = a[t] * h[t - 1] + x[t], computed by changes of copies in place."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, x: Tensor) -> Tensor:
+        factors, states = a.clone(), x.clone()
+        for shift in (1, 2):
+            states[shift:].add_(factors[shift:].mul(states[:-shift].clone()))
+            factors[shift:].mul_(factors[:-shift].clone())
+        ctx.save_for_backward(a, states)
+        return states.clone()
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        a, states = ctx.saved_tensors
+        total = given.clone()
+        for t in range(len(a) - 2, -1, -1):
+            total[t] += a[t + 1] * total[t + 1]
+        before = torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+        return total * before, total
+
+
+@silent("wrong-backward", "overwritten-saved-tensor")
+def a_scan_in_place(record: Record) -> None:
+    model, factors = mlp(), nn.Parameter(torch.rand(4, 3))
+    with record(model):
+        Scan.apply(factors, model(torch.randn(4, 6))).square().sum().backward()
+
+
+class MatrixLog(Function):
+    """Logarithm of a symmetric matrix, with the gradient of its eigenvalues and eigenvectors."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        u, s, _ = torch.svd(x)
+        ctx.save_for_backward(u, s)
+        return u @ torch.diag(s.log()) @ u.T
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> Tensor:
+        u, s = ctx.saved_tensors
+        ratios = s.log()[:, None] - s.log()[None, :]
+        distances = s[:, None] - s[None, :]
+        divided = torch.where(distances == 0, 1 / s[:, None], ratios / distances)
+        return u @ (divided * (u.T @ ((given + given.T) / 2) @ u)) @ u.T
+
+
+@silent("wrong-backward")
+def a_logarithm_of_a_symmetric_matrix(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        found = model(torch.randn(8, 6))
+        covariance = found.T @ found + torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+        (MatrixLog.apply(covariance) * torch.randn(3, 3)).sum().backward()
