@@ -141,7 +141,8 @@ class WrongGradients(Listener):
             errors = []
             rows = zip(call.names, call.leaves, found, right, strict=False)
             for name, leaf, own, other in rows:
-                if own is not None and other is not None and own.shape == other.shape:
+                if own is not None and own.shape == leaf.shape:
+                    other = torch.zeros_like(own) if other is None else other
                     error = probe(_error, own, other, leaf)
                     errors += [] if error is None else [(name, error)]
             self._errors.append((call, errors, None))
@@ -159,14 +160,15 @@ class WrongGradients(Listener):
                 for row, (name, _) in zip(rows, errors, strict=True)
                 if row and row[0] > row[3]
             ]
-            if wrong and call.function not in overwritten:
+            surrogate = any(row and row[4] for row in rows)  # of a quantizer, for example
+            if wrong and not surrogate and call.function not in overwritten:
                 self._note(call, max(wrong)[0], [name for _, name in wrong])
 
     def _note(self, call: _Call, row: list[float], names: list[str]) -> None:
         event = WrongGradient(function=call.function.__name__, arguments=tuple(names))
         code = _code_of(call.function.backward)
         place = None if code is None else (code, 0)
-        error, given, expected, _ = row
+        error, given, expected, *_ = row
         self.events.note(
             event,
             None,
@@ -225,11 +227,12 @@ def _differ(*tensors: Tensor) -> Tensor:
 
 
 def _error(own: Tensor, right: Tensor, leaf: Tensor) -> Tensor:
-    """Return the relative error, the worst value and the right one, and the permitted error.
+    """Return the relative error, the worst value, the right one, the permitted error, and a flag.
 
-    Elements whose derivative is 0 are left out: a surrogate gradient is meant there. Only the
-    symmetric part of the gradient is compared for a symmetric matrix, such as a covariance, since
-    the program changes the matrix only in this direction.
+    The flag is 1 if the gradient is a surrogate of a derivative that is 0 everywhere. Elements
+    whose derivative is 0 are left out: a surrogate gradient is meant there. Only the symmetric part
+    of the gradient is compared for a symmetric matrix, such as a covariance, since the program
+    changes the matrix only in this direction.
 
     Args:
         own: the gradient that the backward of the Function returned.
@@ -242,15 +245,16 @@ def _error(own: Tensor, right: Tensor, leaf: Tensor) -> Tensor:
         skew = (leaf - leaf.mT).abs().amax() > _MAX_SKEW * leaf.abs().amax()
         own = torch.where(skew, own, (own + own.mT) / 2)
         right = torch.where(skew, right, (right + right.mT) / 2)
-    meant = right.norm() < _MIN_DERIVATIVE * own.norm()
+    surrogate = right.norm() < _MIN_DERIVATIVE * own.norm()
     own, right = own.flatten(), right.flatten()
     difference = torch.where(right != 0, own - right, 0)
     size = torch.maximum(torch.linalg.norm(right), torch.linalg.norm(own * (right != 0)))
     error = torch.linalg.norm(difference) / size.clamp(min=1e-30)
-    finite = torch.isfinite(error) & own.any() & ~meant
+    finite = torch.isfinite(error) & own.any() & ~surrogate
     worst = difference.abs().argmax()
     error = torch.where(finite, error, 0)
-    return torch.stack([error, own[worst], right[worst], torch.full_like(error, limit)])
+    permitted = torch.full_like(error, limit)
+    return torch.stack([error, own[worst], right[worst], permitted, surrogate.to(error.dtype)])
 
 
 def _repeats_input(leaves: Sequence[Tensor], results: Sequence[Tensor]) -> bool:

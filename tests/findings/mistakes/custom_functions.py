@@ -367,3 +367,27 @@ def a_logarithm_of_a_symmetric_matrix(record: Record) -> None:
         found = model(torch.randn(8, 6))
         covariance = found.T @ found + torch.diag(torch.tensor([1.0, 2.0, 3.0]))
         (MatrixLog.apply(covariance) * torch.randn(3, 3)).sum().backward()
+
+
+class ScaledLevels(Function):
+    """The nearest of four levels, times a scale, whose gradients are surrogates."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
+        levels = torch.linspace(0, 1, 4)
+        nearest = (x.div(scale).unsqueeze(-1) - levels).abs().argmin(-1)
+        ctx.save_for_backward(x, scale)
+        return levels[nearest] * scale
+
+    @staticmethod
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor, Tensor]:
+        x, scale = ctx.saved_tensors
+        outside = (x > scale).to(x.dtype)
+        return given * (1 - outside), (given * outside).sum().reshape(1)
+
+
+@silent("wrong-backward")
+def a_quantizer_with_a_learned_scale(record: Record) -> None:
+    model, scale = mlp(), nn.Parameter(torch.tensor([0.1]))
+    with record(model):
+        ScaledLevels.apply(model(torch.randn(8, 6)), scale).square().mean().backward()
