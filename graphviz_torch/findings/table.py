@@ -88,7 +88,7 @@ class Rules(tuple[Rule, ...]):
 
         >>> rules().by_id("cut-gradent")
         Traceback (most recent call last):
-        ValueError: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?
+        ValueError: Unknown rule 'cut-gradent'. Did you mean 'cut-gradient'?
         """
         for rule in self:
             if rule.id == id:
@@ -97,7 +97,7 @@ class Rules(tuple[Rule, ...]):
 
         near = get_close_matches(id, [rule.id for rule in self], 1)
         hint = f"Did you mean {near[0]!r}?" if near else "`graphviz-torch rule` lists all rules."
-        raise ValueError(f"There is no rule {id!r}. {hint}")
+        raise ValueError(f"Unknown rule {id!r}. {hint}")
 
     def __str__(self) -> str:
         width = max((len(rule.id) for rule in self), default=0)

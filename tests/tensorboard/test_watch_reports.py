@@ -307,7 +307,7 @@ def test_a_loss_in_a_function_transform_is_not_read_and_causes_no_log(
 
 
 class Unreadable:
-    """An object of the program, of which each attribute raises an exception."""
+    """An object of the program that raises an exception at each read of an attribute."""
 
     def __getattribute__(self, name: str) -> object:
         raise RuntimeError(name)

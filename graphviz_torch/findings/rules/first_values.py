@@ -57,7 +57,7 @@ class IgnoredKeys(IneffectiveCall):
 
     ## When it is intended
 
-    A new layer may have the shape and a part of the name of a saved layer that is no longer used.
+    A saved layer that the new model does not have may resemble a new layer in shape and name.
 
     ## Not detected
 

@@ -8,6 +8,7 @@ test is a list of rows with the expected events.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,15 +30,15 @@ class Found(NamedTuple):
     latest: Mapping[str, Any] = {}  # fields of the event that differ between occurrences
 
 
-class Query:
+class Query(ABC):
     """A question about the run, which is answered from the rows of the log."""
 
     # True if the query is also asked with gradients="finite".
     light: ClassVar[bool] = False
 
+    @abstractmethod
     def read(self, row: Row) -> Iterable[Found]:
         """Read the next row, and return the events that are found with it."""
-        raise NotImplementedError
 
     def events_of_run(self) -> Iterable[Found]:
         """Return the events that describe the run so far. Called when a graph is built."""

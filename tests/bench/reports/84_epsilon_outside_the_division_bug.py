@@ -43,7 +43,7 @@ for iteration in range(150):
     env_ids = torch.arange(GAMES).repeat_interleave(10)
     observations = torch.randn(len(env_ids), 3)
     with torch.no_grad():
-        # a policy that is no distribution any more plays at random
+        # once the policy has no valid distribution, the agent plays at random
         logits = torch.nan_to_num(policy.body(torch.cat([policy.game(env_ids), observations], 1)))
         actions = torch.distributions.Categorical(logits=logits).sample()
     rewards = play(env_ids, observations, actions)

@@ -77,7 +77,7 @@ def test_a_comment_silences_the_rules_that_it_names_at_its_line(
     assert report(capsys, comment="  # gt: ignore[frozen]") == (["cut-gradient"], "")
     found, said = report(capsys, comment="  # gt: ignore[cut-gradent]")
     assert found == ["cut-gradient"]
-    assert "train.py:5: There is no rule 'cut-gradent'. Did you mean 'cut-gradient'?" in said
+    assert "train.py:5: Unknown rule 'cut-gradent'. Did you mean 'cut-gradient'?" in said
 
 
 def test_the_nearest_configuration_with_a_table_is_taken(
