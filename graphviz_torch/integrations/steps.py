@@ -189,9 +189,9 @@ class StepRecorder:
             self._done(step, found)
 
     def finish(self) -> None:
-        """Stop recording steps, and observe only optimizer steps and batches until `end_program`.
+        """Stop recording steps, and observe only losses, optimizer steps and batches from now on.
 
-        Learning rates, schedulers and batches of a whole run are then known.
+        Losses, learning rates, schedulers and batches of a whole run are then known.
         """
         if self._watches_steps:
             return
@@ -201,11 +201,18 @@ class StepRecorder:
         else:
             self.drop()
 
-    def end_program(self) -> None:
-        """Report the calls without effect that are known once the program has ended."""
-        if self._watches_steps and self._recording is not None:
+    def end_program(self, error: BaseException | None = None) -> None:
+        """Report the calls without effect that are known once the program has ended.
+
+        Args:
+            error: the exception that ended the program, or None. What the program did not do, such
+                as stepping a scheduler, is not reported after an exception.
+        """
+        recording = self._recording
+        if self._watches_steps and recording is not None:
             self._watches_steps = False
-            self._report_late(self._recording.end_program())
+            late = recording.end_program() if error is None else recording.ineffective_calls()
+            self._report_late(late)
 
     def drop(self) -> None:
         """Close the recording, if there is one, without a report."""
@@ -275,8 +282,7 @@ class LoopSteps(StepRecorder):
         self._step_ends.close()
         if os.getpid() == self._process:
             self.end(error)
-            if error is None:
-                self.end_program()
+            self.end_program(error)
         self.drop()
 
     @property

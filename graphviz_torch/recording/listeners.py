@@ -57,6 +57,7 @@ from .steps.batches import Batches
 from .steps.gradient_accesses import GradientAccesses
 from .steps.gradients import ClipBounds, StaleGradients
 from .steps.history import GraphHistory
+from .steps.later_losses import LaterLosses
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.progress import Progress
 from .steps.steps import Steps
@@ -112,6 +113,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Modes,
     GraphHistory,
     Progress,
+    LaterLosses,
     Forwards,
     Copies,
     Collectives,

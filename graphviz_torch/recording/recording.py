@@ -308,7 +308,7 @@ class Recording:
             self._install_hooks(session)
 
     def observe_steps_only(self) -> None:
-        """Observe only steps, batches, loaded states and initializations from now on.
+        """Observe only losses, steps, batches, loaded states and initializations from now on.
 
         Raises:
             RuntimeError: outside of the block.
@@ -389,11 +389,12 @@ class Recording:
 
 
 def _step_hooks_of(session: Session) -> list[Any]:
-    """Return the hooks that notify a session of optimizer steps and batches only."""
+    """Return the hooks that notify a session after the recorded steps."""
     callback = session.callback
     return [
         SwapSafeRefs(session.release),
         session.program,
+        EngineWatch(callback("on_later_backward"), lambda event: None),
         StepWatch(callback("on_optimizer_step_start"), callback("on_optimizer_step_end")),
         BatchWatch(callback("on_batch")),
         InitializationWatch(callback("on_initialize")),

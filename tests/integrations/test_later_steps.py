@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from graphviz_torch import Finding
 from graphviz_torch.graph import TrainingStep
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
+from graphviz_torch.recording.steps.later_losses import NEVER, since_on_device
 from tests.integrations.scripts import recorded
 
 
@@ -35,9 +37,12 @@ def found_in(program: Callable[[], Any], recorded: int = 3) -> list[Finding]:
     def done(step: TrainingStep, findings: list[Finding]) -> None:
         found.extend(each for each in findings if each not in found)
 
-    steps = LoopSteps(due_steps(every=1, most=recorded), done)
-    program()
-    steps.close()
+    steps, error = LoopSteps(due_steps(every=1, most=recorded), done), None
+    try:
+        program()
+    except KeyboardInterrupt as interrupt:
+        error = interrupt
+    steps.close(error)
     return found
 
 
@@ -80,6 +85,30 @@ def optimizer_of_each_epoch() -> None:
         train(model, Adam(model.parameters()), steps=2)
 
 
+def loss_that_overflows() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        optimizer.zero_grad()
+        (model(torch.ones(8, 6)) * (1e30 if step > 4 else 1)).square().mean().backward()
+        if step < 5:
+            optimizer.step()
+
+
+def gradient_that_is_nan_once() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(9):
+        optimizer.zero_grad()
+        (model(torch.ones(8, 6)) * (step != 5)).square().sum().sqrt().backward()
+        optimizer.step()
+
+
+def loss_that_is_nan_at_the_interrupt() -> None:
+    gradient_that_is_nan_once()
+    raise KeyboardInterrupt
+
+
 class Numbered(Dataset[torch.Tensor]):
     """A dataset whose samples depend on the epoch."""
 
@@ -114,6 +143,9 @@ def epochs_of_workers(persistent: bool) -> None:
         (scheduler_that_never_steps, "scheduler-out-of-step", "never stepped, while optimizer"),
         (optimizer_of_each_epoch, "recreated-optimizer", "in 4 of 8 steps"),
         (lambda: epochs_of_workers(True), "repeated-batch", "changed the attribute epoch"),
+        (loss_that_overflows, "nonfinite-loss", "infinite from step 6 of 6 on, although all"),
+        (gradient_that_is_nan_once, "nonfinite-loss", "NaN from step 7 of 9 on, because step 6"),
+        (loss_that_is_nan_at_the_interrupt, "nonfinite-loss", "because step 6 had made"),
     ],
 )
 def test_a_fact_of_a_later_step_is_reported(
@@ -173,9 +205,22 @@ def a_new_model_for_each_fold() -> None:
         train(model, Adam(model.parameters()), steps=2)
 
 
+def losses_that_are_skipped_once() -> None:
+    """Clear the gradients of a loss that is not finite, as a GradScaler skips its step."""
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for step in range(8):
+        optimizer.zero_grad()
+        loss = (model(torch.ones(8, 6)) * (1e30 if step == 5 else 1)).square().mean()
+        loss.backward()
+        if loss.isfinite():
+            optimizer.step()
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        losses_that_are_skipped_once,
         scheduler_of_a_single_epoch,
         schedulers_that_take_turns,
         scheduler_that_is_loaded,
@@ -187,6 +232,13 @@ def test_nothing_is_reported_about_a_healthy_run(program: Callable[[], None]) ->
     assert [each for each in found_in(program) if each.severity != "info"] == []
     rules = {each.rule for each in found_in(program)}
     assert rules.isdisjoint({"recreated-optimizer", "scheduler-out-of-step", "repeated-batch"})
+
+
+def test_a_loss_on_a_device_is_checked_there() -> None:
+    known: list[torch.Tensor | None] = [None]
+    for step, value in enumerate([1.0, math.inf, 2.0, math.nan, -math.inf]):
+        known.append(since_on_device(known[-1], torch.tensor([value]), step))
+    assert [None if each is None else each.item() for each in known[1:]] == [NEVER, 1, NEVER, 3, 3]
 
 
 def test_the_observation_of_later_steps_keeps_nothing_alive() -> None:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from ..rule import external_rule
+from ...graph import Finding
+from ...graph.events import IneffectiveCall
+from ...graph.immutable import immutable
+from ..rule import external_rule, finding, rule
+from ..run_findings import SPOILT
+from ..words import at
 
 
-@external_rule("error", "watch")
-def nonfinite_loss() -> None:
+@rule("error", reads="end", also=("watch",))
+@immutable
+class NonfiniteLoss(IneffectiveCall):
     """The loss is NaN or Inf, and an optimizer is about to step with the gradients of this loss.
 
     ## Why it matters
 
     A step with the gradients of such a loss makes all parameters NaN, and the model cannot learn
     any more. `watch` runs the model again on the same batch, and names the first operation whose
-    result is not finite, or the row of the data that is not finite.
+    result is not finite, or the row of the data that is not finite. `graphviz-torch run` names the
+    step from which on the loss is not finite, if it comes after the recorded steps.
 
     ## Example
 
@@ -60,12 +67,42 @@ def nonfinite_loss() -> None:
 
     ## Not detected
 
-    A loss from which no backward runs is not checked.
+    A loss from which no backward runs is not checked. `run` does not report a loss that is finite
+    again later.
 
     ## See also
 
     - [torch.autograd.detect_anomaly](https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection)
     """
+
+    # `where` is the line of backward. The event is about a loss after the recorded steps.
+    is_nan: bool = True  # False if the first of the values is infinite
+    # True if a parameter was NaN or infinite before the step; None if unknown
+    spoilt: bool | None = None
+    step: int = 0  # number of the first step from which on the loss is not finite
+    steps: int = 0  # number of steps
+    recorded: int = 0  # number of the steps up to the last recorded step
+
+    def report(self) -> Finding:
+        value = (
+            "infinite" if not self.is_nan else "NaN" if self.spoilt is not None else "NaN or Inf"
+        )
+        if self.spoilt:
+            why = f", because step {self.step} had made parameters NaN or infinite"
+        else:
+            why = "" if self.spoilt is None else ", although all parameters were finite"
+        first = self.step - bool(self.spoilt)  # the step to record
+        return finding(
+            "error",
+            f"The loss of backward{at(self.where)} is {value} from step {self.step + 1} of "
+            f"{self.steps} on{why}. It was finite in the recorded steps, up to step "
+            f"{self.recorded}.",
+            # The gradient that made parameters NaN may be in a recorded step, which has a finding.
+            cause=SPOILT if first < self.recorded else "a loss that becomes NaN later",
+            advice=f"Record step {first + 1} to see the first operation or gradient that is not "
+            f"finite: graphviz-torch run --every {max(1, first)} --steps 2.",
+            where=self.where,
+        )
 
 
 @external_rule("warning", "watch")

@@ -4,8 +4,8 @@ The output, arguments and tracebacks of the script are the same as without this 
 code is also the same, with two exceptions: 0 becomes 1 if there is a finding that `--fail-on`
 names, and 2 if nothing was recorded or a file could not be written.
 
-`StepEnds` detects where steps end. After the last recorded step, only learning rates, schedulers
-and batches are observed, and the script runs at full speed.
+`StepEnds` detects where steps end. After the last recorded step, only losses, learning rates,
+schedulers and batches are observed, and the script runs at full speed.
 
 Only the main thread of this process is recorded. The report counts other threads and child
 processes that train. Under torchrun every rank is recorded, and rank 0 writes one file and one

@@ -21,6 +21,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     ZeroLearningRate,
 )
 from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
+from graphviz_torch.findings.rules.watched import NonfiniteLoss
 from graphviz_torch.graph import Graph
 from tests.findings.by_hand.graphs import Case, event, told
 
@@ -105,6 +106,20 @@ CASES: dict[str, Case] = {
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
         [idle(ZeroLearningRate, optimizer="o")],
+    ),
+    "nonfinite-loss": Case(
+        idle(NonfiniteLoss, spoilt=True, step=8, steps=20, recorded=3),
+        "error",
+        "The loss of backward at train.py:7 is NaN from step 9 of 20 on, because step 8 had made "
+        "parameters NaN or infinite. It was finite in the recorded steps, up to step 3.",
+        [idle(CallPerSample, module="Net")],
+    ),
+    "nonfinite-loss (on a device)": Case(
+        idle(NonfiniteLoss, step=8, steps=20, recorded=3),
+        "error",
+        "The loss of backward at train.py:7 is NaN or Inf from step 9 of 20 on. It was finite in "
+        "the recorded steps, up to step 3.",
+        [idle(CallPerSample, module="Net")],
     ),
     "scheduler-out-of-step (no steps)": Case(
         idle(UnusedScheduler, scheduler="s", count=4),
