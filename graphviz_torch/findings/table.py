@@ -32,6 +32,7 @@ FILES = (
     "overwritten",
     "modes",
     "signs",
+    "divergences",
     "unchanging",
     "initial_loss",
     "loss_spikes",
