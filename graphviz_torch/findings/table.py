@@ -47,6 +47,7 @@ FILES = (
     "meaning.batch_as_time",
     "meaning.weights",
     "meaning.targets",
+    "meaning.overlaps",
     "meaning.arguments",
     "meaning.computations",
     "meaning.calls",

@@ -16,9 +16,9 @@ from ..words import at
 
 # Operations that move or select values without computing.
 _MOVES_VALUES = SAME_VALUES | {"slice", "select", "index", "expand"}
-_SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
+SCORES = ("addmm", "mm", "linear", "baddbmm", "convolution", "mkldnn_linear")
 _PROBABILITIES = dict.fromkeys(("softmax", "sigmoid"), "probabilities")
-_LOG = {"softmax": "probabilities", **dict.fromkeys(_SCORES, "raw scores")}
+_LOG = {"softmax": "probabilities", **dict.fromkeys(SCORES, "raw scores")}
 
 
 class _ExpectedInput(NamedTuple):
@@ -136,7 +136,7 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
         first = _first(reading, node)
         if first is None:
             continue
-        loss, maker = _LOSSES[node.operation], _maker(reading, first)
+        loss, maker = _LOSSES[node.operation], maker_of(reading, first)
         name = node.operation
         if name == "log_softmax":
             if not is_of_cross_entropy(reading, node):
@@ -384,7 +384,7 @@ def _first(reading: Reading, node: Node) -> int | None:
     return next((e.source for e in reading.inputs[node.id] if e.input_nr == 0), None)
 
 
-def _maker(reading: Reading, node: int) -> Node:
+def maker_of(reading: Reading, node: int) -> Node:
     """Return the node that computed the values of a node, skipping views and copies."""
     maker = reading.graph.nodes[node]
     while maker.operation in _MOVES_VALUES and (before := _first(reading, maker)) is not None:
@@ -398,7 +398,7 @@ def maker_of_first_input(reading: Reading, node: Node) -> Node | None:
     Return None if that node is not in the graph.
     """
     first = _first(reading, node)
-    return None if first is None else _maker(reading, first)
+    return None if first is None else maker_of(reading, first)
 
 
 def _over_samples(reading: Reading) -> Iterator[Finding]:
@@ -467,8 +467,11 @@ def _is_layer(reading: Reading, maker: Node, last: int) -> bool:
         if len(users) != 1:
             return False
         node = users[0].target
-    nodes = reading.graph.nodes
-    sources = [edge.source for edge in reading.inputs[maker.id]]
+    return len(reading.users[last]) == 1 and has_weights(reading, maker)
+
+
+def has_weights(reading: Reading, node: Node) -> bool:
+    """Return True if a leaf, such as a parameter, is an input of a node, possibly transposed."""
+    sources = [edge.source for edge in reading.inputs[node.id]]
     before = [edge.source for i in sources for edge in reading.inputs[i]]
-    weights = [i for i in (*sources, *before) if nodes[i].leaf]
-    return len(reading.users[last]) == 1 and bool(weights)
+    return any(reading.graph.nodes[i].leaf for i in (*sources, *before))
