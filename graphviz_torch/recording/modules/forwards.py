@@ -314,6 +314,8 @@ def _norm(result: Tensor) -> Tensor:
     flat = TensorBase.reshape(result, (-1,))
     step = 1 + TensorBase.numel(flat) // _MAX_NORM
     part = TensorBase.__getitem__(flat, slice(None, None, step))
+    if TensorBase.is_complex(part):
+        part = torch.abs(part)  # a conversion to a real dtype would warn
     found: Tensor = torch.linalg.vector_norm(TensorBase.double(part))
     return found
 

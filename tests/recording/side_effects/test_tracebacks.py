@@ -61,6 +61,18 @@ def test_a_warning_is_shown_once_for_each_line_as_without_us(run: Callable[[], N
     assert shown(run, 1, times=3) == shown(run, 0, times=3)
 
 
+def test_a_complex_result_of_a_module_causes_no_warning() -> None:
+    model = nn.Linear(3, 2, dtype=torch.cfloat)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        with warnings.catch_warnings(record=True) as found, record(model):
+            model(torch.ones(4, 3, dtype=torch.cfloat)).abs().sum().backward()
+    finally:
+        torch.set_warn_always(always)
+    assert not found
+
+
 @pytest.mark.parametrize("action", ["error", "ignore"])
 def test_a_filter_by_module_takes_a_warning_as_without_us(action: Any) -> None:
     with warnings.catch_warnings(record=True) as found:
