@@ -1,4 +1,4 @@
-"""Rules about functions and variables of a script that nothing uses."""
+"""Rules about functions, variables and arguments in a script that nothing uses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at
 
-NameKind = Literal["variable", "function", "method"]
+NameKind = Literal["variable", "argument", "function", "method"]
 
 
 @rule("info", reads="end")
 @immutable
 class UnusedName(Event):
-    """The script computes a mask, a loss or the end of an episode that it never reads, or defines
-    a function of the training, such as `update`, that it never calls.
+    """The script computes a mask, a loss or the end of an episode that it never reads, passes one
+    to a function that never reads it, or never calls a function of the training, such as `update`.
 
     ## Why it matters
 
@@ -68,26 +68,31 @@ class UnusedName(Event):
     ## Not detected
 
     Only the file of the script is searched, for names that usually belong to a training: functions
-    with words such as `loss`, `update` or `reset`, and variables with words such as `mask`, `done`
-    or `kl`. Methods of classes with bases other than `nn.Module` are not reported, because a base
-    class may call them.
+    with words such as `loss`, `update` or `reset`, and variables and arguments with words such as
+    `mask`, `done` or `scheduler`. Methods of classes with bases other than `nn.Module` are not
+    reported, because a base class may call them, and neither are arguments of methods.
 
     ## See also
 
     - [torch.where](https://docs.pytorch.org/docs/stable/generated/torch.where.html)
     """
 
-    # `where` is the line of the definition, or of the assignment.
+    # `where` is the line of the definition, of the assignment, or of the call with the argument.
     kind: NameKind = "variable"
     name: str = ""
-    owner: str = ""  # variable with an instance of the method's class, or the class's name
-    assigned: str = ""  # line that assigns this variable
+    # Variable with an instance of the method's class, or the class's name; function of an argument
+    owner: str = ""
+    assigned: str = ""  # line that assigns this variable, or that defines this function
 
     def report(self) -> Finding:
         name, where = self.name, self.where
         if self.kind == "variable":
             text = f"{name}, assigned{at(where)}, is never read: it has no effect on the training."
             advice = f"Use {name} where it is meant to act, or name it _ if it is not needed."
+        elif self.kind == "argument":
+            text = f"{self.owner}(){at(self.assigned)} never reads its argument {name}, which "
+            text += f"is passed{at(where)}: it has no effect on the training."
+            advice = f"Use {name} in {self.owner}(), or do not pass it."
         else:
             text = f"{name}(), defined{at(where)}, is never called"
             used = f": {self.owner}{at(self.assigned)} is used without it" if self.owner else ""

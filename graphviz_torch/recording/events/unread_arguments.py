@@ -1,7 +1,8 @@
 """Find arguments that a function of the program never reads, by inspecting its bytecode.
 
 Two kinds of arguments are checked: tensors that the program passes to the forward of an outermost
-module, and gradients that autograd passes to the backward of a custom Function.
+module, and gradients that autograd passes to the backward of a custom Function. If forward never
+reads its `**kwargs`, numbers in them are checked, too.
 """
 
 from __future__ import annotations
@@ -48,13 +49,16 @@ class UnreadArguments(Listener):
         if not unread:
             return
         args, kwargs = frame_variables(event.frame, "args", "kwargs")
-        args = event.args if args is None else args
-        names = kind.forward.__code__.co_varnames[1:]
+        args, code = event.args if args is None else args, kind.forward.__code__
+        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
         given = dict(zip(names, args, strict=False)) | (kwargs or {})
-        for name in unread:
-            if isinstance(given.get(name), Tensor):
-                found = UnreadArgument(owner=kind.__name__, argument=name)
-                self.events.note(found, self.program.place(user_frame(event.frame)))
+        named = [name for name in unread if isinstance(given.get(name), Tensor)]
+        if _rest_name(code) in unread:
+            rest = {name: value for name, value in given.items() if name not in names}
+            named += [name for name, value in rest.items() if _is_number(value)]
+        for name in named:
+            found = UnreadArgument(owner=kind.__name__, argument=name)
+            self.events.note(found, self.program.place(user_frame(event.frame)))
 
     def on_graph_read(self, live: LiveGraph) -> None:
         for kind in {type(fn) for fn in live.own}:
@@ -84,6 +88,10 @@ class UnreadArguments(Listener):
         return found
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, Tensor) or type(value) in (int, float)
+
+
 def _codes(kind: Any) -> list[CodeType]:
     function = kind._forward_cls.backward if is_custom(kind) else kind.forward
     code = _code_of(function)
@@ -102,8 +110,17 @@ def _forward_arguments(kind: Any) -> tuple[str, ...]:
     if code is None or code is not _code_of(kind.forward):
         return ()
     names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    names += (_rest_name(code),)
     read = _read_names(code)
-    return tuple(n for n in names if n not in read and not n.startswith("_")) if read else ()
+    return tuple(n for n in names if n not in read and n.strip("_") == n != "") if read else ()
+
+
+def _rest_name(code: CodeType) -> str:
+    """Return the name of the argument `**kwargs` of a function; "" if there is none."""
+    if not code.co_flags & inspect.CO_VARKEYWORDS:
+        return ""
+    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & inspect.CO_VARARGS)
+    return code.co_varnames[count]
 
 
 def _gradients(kind: Any) -> tuple[str, ...]:

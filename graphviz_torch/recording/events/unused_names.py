@@ -1,4 +1,4 @@
-"""Find functions that a script never calls, and variables that it never reads.
+"""Find functions that a script never calls, and variables and arguments that it never reads.
 
 The source of the script is parsed once; nothing is evaluated. Only names that usually belong to a
 training are reported, such as `update`, `mask` or `aux_loss`, because a script may well contain
@@ -38,15 +38,19 @@ _VARIABLES = re.compile(
     r"(^|_)(loss|losses|mask|masks|padding|weights?|lengths?|valid|dones?|terminated|truncated|kl|"
     r"penalty|advantages?|entropy)(_|$)"
 )
+# Words in the names of further arguments of functions that change a training.
+_ARGUMENTS = re.compile(
+    r"(^|_)(schedulers?|ema|scaler|teacher|reference|negatives|temperature)(_|$)"
+)
 _SCRIPT = "__main__"
 
 
 class _UnusedDefinition(NamedTuple):
-    """An unused name, with the position of its definition."""
+    """An unused name, with the position of its definition; for an argument, of the call."""
 
     event: UnusedName
     place: CodePosition
-    assigned: CodePosition | None = None  # position of the assignment to `event.owner`
+    assigned: CodePosition | None = None  # position of the assignment to or of `event.owner`
 
 
 class UnusedNames(Listener):
@@ -104,6 +108,8 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefini
         found.append(
             _UnusedDefinition(UnusedName(kind="variable", name=name), place_of(file, line))
         )
+    for event, line, function in _unread_arguments(tree, table):
+        found.append(_UnusedDefinition(event, place_of(file, line), place_of(file, function)))
     return found
 
 
@@ -203,6 +209,62 @@ def _unread_names(table: symtable.SymbolTable) -> dict[str, set[str]]:
             if _VARIABLES.search(name) and not name.startswith("_"):
                 found.setdefault("" if is_module else each.get_name(), set()).add(name)
     return found
+
+
+def _unread_arguments(
+    tree: ast.Module, table: symtable.SymbolTable
+) -> Iterator[tuple[UnusedName, int, int]]:
+    """Yield the arguments that a function never reads, although the file passes a value for them.
+
+    The lines of the call and of the function follow.
+
+    Only functions that the file calls by name, and does nothing else with, are searched: the
+    arguments of a function that is passed on, or that a base class calls, are given by its caller.
+
+    Args:
+        tree: the parsed file.
+        table: the symbol table of the file.
+    """
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    scopes = {each.get_name(): each for each in table.get_children()}
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    for function in functions:
+        own = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id == function.name]
+        other = names.count(function.name) > len(own) or function.decorator_list
+        scope = scopes.get(function.name)
+        computes = any(
+            isinstance(node, ast.Call) for part in function.body for node in ast.walk(part)
+        )
+        if not own or other or scope is None or not computes:
+            continue
+        arguments = [each.arg for each in function.args.args]
+        for name in arguments:
+            given = [(_argument(call, name, arguments.index(name)), call.lineno) for call in own]
+            lines = [line for value, line in given if isinstance(value, (ast.Name, ast.Attribute))]
+            unread = not scope.lookup(name).is_referenced() and not _reads_inside(scope, name)
+            if lines and unread and (_VARIABLES.search(name) or _ARGUMENTS.search(name)):
+                event = UnusedName(kind="argument", name=name, owner=function.name)
+                yield event, lines[0], function.lineno
+
+
+def _argument(call: ast.Call, name: str, index: int) -> ast.expr | None:
+    """Return the value that a call passes for an argument; None if it passes none.
+
+    Args:
+        call: the call.
+        name: name of the argument.
+        index: position of the argument.
+    """
+    if index < len(call.args):
+        return call.args[index]
+    return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def _reads_inside(scope: symtable.SymbolTable, name: str) -> bool:
+    """Return True if a function inside a function has a variable of this name."""
+    inside = scope.get_children()
+    return any(name in each.get_identifiers() or _reads_inside(each, name) for each in inside)
 
 
 def _assignments(tree: ast.Module, unread: Mapping[str, set[str]]) -> Iterator[tuple[str, int]]:

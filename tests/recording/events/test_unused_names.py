@@ -47,6 +47,13 @@ class OwnTrainer(Trainer):
         ("x, mask = get()\nfor _ in range(3):\n    train(x)", [("mask", 1)]),
         ("def reset_state(): pass\ngetattr(module, 'reset_state')()", []),
         ("def plot_curves(): pass\nfigure = plot()", []),
+        ("def fit(x, scheduler):\n    x = get()\n    return x\nfit(1, plan)", [("scheduler", 4)]),
+        ("def fit(x, mask):\n    x = get()\n    return x\nfit(1, mask=plan)", [("mask", 4)]),
+        ("def fit(x, mask=None):\n    x = get()\n    return x\nfit(1, None)", []),
+        ("def fit(x, mask):\n    x = get()\n    return x * mask\nfit(1, plan)", []),
+        ("def fit(x, mask):\n    x = get()\n    return lambda: mask\nfit(1, plan)", []),
+        ("def fit(x, mask):\n    x = get()\n    return x\nfit(1, plan)\nrun(fit)", []),
+        ("def fit(x, mask):\n    return x\nfit(1, plan)", []),
         ("def broken(:", []),
     ],
 )
