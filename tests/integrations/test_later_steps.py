@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import weakref
@@ -21,6 +22,8 @@ from graphviz_torch.graph import TrainingStep
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from graphviz_torch.recording.steps.later_losses import NEVER, since_on_device
 from tests.integrations.scripts import recorded
+
+_LINES = Path(__file__).read_text("utf-8").split("\n")
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
@@ -109,6 +112,83 @@ def loss_that_is_nan_at_the_interrupt() -> None:
     raise KeyboardInterrupt
 
 
+class Average:
+    """An average of a model's parameters, which can be swapped with them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.average = [each.detach().clone() for each in model.parameters()]
+        self.stored: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def update(self) -> None:
+        for mine, theirs in zip(self.average, self.model.parameters(), strict=True):
+            mine.lerp_(theirs, 0.1)
+
+    def swap_in(self) -> None:
+        self.stored = [each.detach().clone() for each in self.model.parameters()]
+        for mine, theirs in zip(self.average, self.model.parameters(), strict=True):
+            theirs.data.copy_(mine)
+
+    def restore(self) -> None:
+        for mine, theirs in zip(self.stored, self.model.parameters(), strict=True):
+            theirs.data.copy_(mine)
+
+
+def average_for_an_evaluation(*, restores: bool) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    average = Average(model)
+    for step in range(8):
+        train(model, optimizer)
+        average.update()
+        if step == 5:
+            average.swap_in()
+            model(torch.randn(8, 6)).mean().item()
+            if restores:
+                average.restore()
+
+
+def average_that_is_left_in_the_model() -> None:
+    average_for_an_evaluation(restores=False)
+
+
+def average_that_is_taken_out_of_the_model() -> None:
+    average_for_an_evaluation(restores=True)
+
+
+def return_to_the_best_weights() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    best = copy.deepcopy(model.state_dict())
+    for step in range(8):
+        train(model, optimizer)
+        if step == 5:
+            model.load_state_dict(best)
+
+
+def lookahead() -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    average = Average(model)
+    for step in range(8):
+        train(model, optimizer)
+        if step % 5 == 4:
+            average.update()
+            for slow, fast in zip(average.average, model.parameters(), strict=True):
+                fast.data.copy_(slow)
+
+
+def clients_that_start_from_shared_weights() -> None:
+    model = nn.Linear(6, 3)
+    shared, trained = copy.deepcopy(model.state_dict()), []
+    for _ in range(4):
+        model.load_state_dict(shared)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        train(model, optimizer, steps=2)
+        trained.append(copy.deepcopy(model.state_dict()))
+
+
 class Numbered(Dataset[torch.Tensor]):
     """A dataset whose samples depend on the epoch."""
 
@@ -145,6 +225,12 @@ def epochs_of_workers(persistent: bool) -> None:
         (lambda: epochs_of_workers(True), "repeated-batch", "changed the attribute epoch"),
         (loss_that_overflows, "nonfinite-loss", "infinite from step 6 of 6 on, although all"),
         (gradient_that_is_nan_once, "nonfinite-loss", "NaN from step 7 of 9 on, because step 6"),
+        (
+            average_that_is_left_in_the_model,
+            "overwritten-weights",
+            "average.average replace the trained weights at test_later_steps.py:{swap_in}, and "
+            "step 7 continues from them: average.stored, which has the trained weights, was not",
+        ),
         (loss_that_is_nan_at_the_interrupt, "nonfinite-loss", "because step 6 had made"),
     ],
 )
@@ -153,7 +239,8 @@ def test_a_fact_of_a_later_step_is_reported(
 ) -> None:
     found = found_in(program)
     assert [each.rule for each in found if each.severity != "info" or each.rule == rule] == [rule]
-    assert text in found[-1].message
+    lines = {"swap_in": _LINES.index("            average.swap_in()") + 1}
+    assert text.format(**lines) in found[-1].message
 
 
 def test_a_scheduler_that_starts_again_is_reported_by_run(tmp_path: Path) -> None:
@@ -221,6 +308,10 @@ def losses_that_are_skipped_once() -> None:
     "program",
     [
         losses_that_are_skipped_once,
+        average_that_is_taken_out_of_the_model,
+        return_to_the_best_weights,
+        lookahead,
+        clients_that_start_from_shared_weights,
         scheduler_of_a_single_epoch,
         schedulers_that_take_turns,
         scheduler_that_is_loaded,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...graph import Finding
-from ...graph.events import Event
+from ...graph.events import Event, IneffectiveCall
 from ...graph.immutable import immutable
-from ..rule import finding, rule
+from ..rule import finding, finds, rule
 from ..words import at, times
 
 
-@rule("info", reads="end")
+@rule("warning", reads="end")
 @immutable
 class OverwrittenWeights(Event):
     """Trained parameters are overwritten with other values between two optimizer steps, so the
@@ -58,12 +58,13 @@ class OverwrittenWeights(Event):
     ## When it is intended
 
     Lookahead and Reptile set the weights back to slow weights, and a program may return to the best
-    weights so far.
+    weights so far. The finding is a warning only if a variable still has the trained weights.
 
     ## Not detected
 
     Results of operations that are copied into a parameter, such as a projection of its own values,
-    are not reported. Neither are weights that the program restores before the next step.
+    are not reported. Neither are weights that the program restores before the next step. After the
+    recorded steps, only parameters on a CPU are compared.
 
     ## See also
 
@@ -81,6 +82,31 @@ class OverwrittenWeights(Event):
             cause="trained weights overwritten",
             advice="Copy into another model, such as copy.deepcopy(model), or restore the weights "
             "before the next step.",
+            where=self.where,
+        )
+
+
+@finds("overwritten-weights", reads="end")
+@immutable
+class UnrestoredWeights(IneffectiveCall):
+    """Trained parameters that were replaced, and not restored before the next optimizer step.
+
+    `where` is the line that replaces them, or that of the step.
+    """
+
+    kept: str = ""  # variable that still has the trained values
+    source: str = ""  # variable that has the values of the parameters now
+    step: int = 0  # number of optimizer steps so far, including the next one
+
+    def report(self) -> Finding:
+        return finding(
+            "warning",
+            f"The values of {self.source} replace the trained weights{at(self.where)}, and step "
+            f"{self.step} continues from them: {self.kept}, which has the trained weights, was not "
+            "copied back.",
+            cause="trained weights not restored",
+            advice=f"Copy {self.kept} back into the model before the next step, or evaluate a "
+            "second model, such as copy.deepcopy(model).",
             where=self.where,
         )
 

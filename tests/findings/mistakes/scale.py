@@ -180,9 +180,20 @@ def swap(record: Record, restored: bool) -> None:
                 model.load_state_dict(own)
 
 
-@says("overwritten-weights", "copy_ at", "are lost")
+@says("overwritten-weights", "The values of other", "own, which has the", severity="warning")
 def weights_of_another_model(record: Record) -> None:
     swap(record, restored=False)
+
+
+@says("overwritten-weights", "load_state_dict at", "are lost", severity="info")
+def return_to_the_best_weights(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        best = copy.deepcopy(model.state_dict())
+        for _ in range(3):
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+            model.load_state_dict(best)
 
 
 @silent("overwritten-weights")

@@ -21,6 +21,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     ZeroLearningRate,
 )
 from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
+from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
 from graphviz_torch.findings.rules.watched import NonfiniteLoss
 from graphviz_torch.graph import Graph
 from tests.findings.by_hand.graphs import Case, event, told
@@ -106,6 +107,13 @@ CASES: dict[str, Case] = {
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
         [idle(ZeroLearningRate, optimizer="o")],
+    ),
+    "overwritten-weights (after the recorded steps)": Case(
+        idle(UnrestoredWeights, kept="ema.stored", source="ema.shadow", step=9),
+        "warning",
+        "The values of ema.shadow replace the trained weights at train.py:7, and step 9 continues "
+        "from them: ema.stored, which has the trained weights, was not copied back.",
+        [idle(CallPerSample, module="Net")],
     ),
     "nonfinite-loss": Case(
         idle(NonfiniteLoss, spoilt=True, step=8, steps=20, recorded=3),
