@@ -41,6 +41,14 @@ def constant(node: Node, name: str = "other") -> float | None:
         return None
 
 
+def number_by(node: Node) -> float | None:
+    """Return the Python number that a node multiplies its input by; None for any other node."""
+    by = constant(node)
+    if by is None or node.operation not in ("mul", "div"):
+        return None
+    return by if node.operation == "mul" else 1 / by if by else math.inf
+
+
 def linear_terms(
     reading: Reading, result: Result, *, reduces: bool = True
 ) -> list[tuple[float, Result]]:
@@ -70,8 +78,7 @@ def _terms(
             stack.append((factor, given[0]))
         elif node.operation == "neg" and edges:
             stack.append((-factor, given[0]))
-        elif node.operation in ("mul", "div") and other and len(edges) == 1:
-            by = other if node.operation == "mul" else 1 / other
+        elif (by := number_by(node)) and edges:
             stack.append((factor * by, given[0]))
         elif node.operation in _ADDING and (len(edges) == 2 or (edges and other is not None)):
             alpha = constant(node, "alpha")

@@ -33,6 +33,7 @@ FILES = (
     "modes",
     "signs",
     "divergences",
+    "scores",
     "unchanging",
     "initial_loss",
     "loss_spikes",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
 from ..axes import attribute
-from ..directions import NUMBER, Result, constant, direction, linear_terms
+from ..directions import NUMBER, Result, constant, direction, linear_terms, number_by
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -330,9 +330,7 @@ def _sums_above(reading: Reading, node: int) -> list[int]:
             if user.operation in _SUMS and user.id not in found:
                 found.append(user.id)
                 waiting.append(user.id)
-            elif user.operation == "neg" or (
-                user.operation in ("mul", "div") and constant(user) is not None
-            ):
+            elif user.operation == "neg" or number_by(user) is not None:
                 waiting.append(user.id)
     return found
 
