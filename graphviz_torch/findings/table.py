@@ -57,6 +57,7 @@ FILES = (
     "meaning.results",
     "meaning.schedulers",
     "meaning.optimizers",
+    "meaning.optimizer_lines",
     "meaning.compiled",
     "meaning.arithmetic",
     "silence",

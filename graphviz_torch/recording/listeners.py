@@ -59,6 +59,7 @@ from .steps.gradients import ClipBounds, StaleGradients
 from .steps.history import GraphHistory
 from .steps.later_losses import LaterLosses
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
+from .steps.optimizer_lines import OptimizerLines
 from .steps.progress import Progress
 from .steps.steps import Steps
 from .transfers.copies import Copies
@@ -81,6 +82,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     PairedTensors,
     DropoutAndRetainedGraphs,
     OptimizerCalls,
+    OptimizerLines,
     Steps,  # after the listener that appends the row of a new optimizer
     GradientAccesses,
     Targets,

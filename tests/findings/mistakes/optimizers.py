@@ -439,3 +439,51 @@ def heads_that_are_made_anew(record: Record) -> None:
             F.cross_entropy(head(body(torch.randn(8, 6))), CLASSES).backward()
             outer.step()
             del head, inner
+
+
+class OwnDescent(SGD):
+    """Gradient descent that decays parameters after the loop over them.
+
+    Args:
+        model: the model.
+        spared: the number of dimensions of parameters that a second loop leaves out.
+    """
+
+    def __init__(self, model: nn.Module, spared: int | None = None) -> None:
+        super().__init__(model.parameters(), lr=0.1)
+        self.spared = spared
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            p.sub_(0.1 * p.grad)
+        if self.spared is None:
+            p.mul_(0.99)
+            return
+        for p in self.param_groups[0]["params"]:
+            if p.dim() != self.spared:
+                p.mul_(0.99)
+
+
+def by_own_descent(record: Record, model: nn.Module, spared: int | None = None) -> None:
+    optimizer = OwnDescent(model, spared)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, model(torch.randn(8, 6)).square().mean())
+
+
+@says("update-outside-loop", "The step of optimizer changes 2.bias alone", "changes all 4")
+def decay_after_the_loop(record: Record) -> None:
+    by_own_descent(record, nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+
+
+@silent("update-outside-loop")
+def decay_of_all_weights(record: Record) -> None:
+    by_own_descent(record, nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), spared=1)
+
+
+@silent("update-outside-loop")
+def decay_of_the_only_weight(record: Record) -> None:
+    by_own_descent(
+        record, nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.LayerNorm(8)), spared=1
+    )

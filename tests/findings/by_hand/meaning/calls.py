@@ -11,6 +11,7 @@ from graphviz_torch.findings.rules.meaning.calls import (
     RepeatedBatch,
     UnneededRetainGraph,
 )
+from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.optimizers import (
     DecayedNorms,
     EmptyParameterGroup,
@@ -107,6 +108,13 @@ CASES: dict[str, Case] = {
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
         [idle(ZeroLearningRate, optimizer="o")],
+    ),
+    "update-outside-loop": Case(
+        idle(LineOfOneParameter, optimizer="o", parameters=6, other="train.py:9", nodes=(0,)),
+        "warning",
+        "The step of o changes body.weight alone at train.py:7, in each step, while it changes all "
+        "6 parameters at train.py:9.",
+        [idle(CallPerSample, module="Net")],
     ),
     "overwritten-weights (after the recorded steps)": Case(
         idle(UnrestoredWeights, kept="ema.stored", source="ema.shadow", step=9),
