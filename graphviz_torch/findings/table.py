@@ -45,6 +45,7 @@ FILES = (
     "cut_derivatives",
     "meaning.views",
     "meaning.normalization",
+    "meaning.masks",
     "meaning.batch_as_time",
     "meaning.weights",
     "meaning.targets",

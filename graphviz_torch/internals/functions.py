@@ -64,3 +64,18 @@ METADATA_CALLS = _metadata_calls()
 
 # The code that copies the values of a state dict into a module's parameters (2.13).
 LOAD_STATE_CODE = torch.nn.Module._load_from_state_dict.__code__
+
+
+def functions_named(names: str, *spaces: Any) -> set[Any]:
+    """Return the functions with these names, separated by spaces.
+
+    Args:
+        names: the names, such as "add __add__".
+        spaces: the classes and modules that have the functions, by default tensors and torch.
+    """
+    return {
+        getattr(space, name)
+        for space in spaces or (Tensor, TensorBase, torch)
+        for name in names.split()
+        if hasattr(space, name)
+    }

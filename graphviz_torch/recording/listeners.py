@@ -18,6 +18,7 @@ from .events.context import ContextTensors
 from .events.func_gradients import FuncGradients
 from .events.ignored_results import IgnoredResults
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
+from .events.masks import AttentionMasks
 from .events.means import MaskedMeans
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
@@ -88,6 +89,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Targets,
     MaskedMeans,
     TokenUses,
+    AttentionMasks,
     Overwrites,
     UnreadArguments,
     UnusedNames,

@@ -20,7 +20,7 @@ from ...findings.rules.unchanging import UnchangingTerm
 from ...graph import Graph
 from ...graph.events import LossCall
 from ...internals.frames import CodePosition, user_frame
-from ...internals.functions import TensorBase
+from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modes import unseen_operators
 from ...internals.probes import Probe, fetch, probe, unobserved
@@ -413,31 +413,21 @@ def _is_plain(tensor: Tensor) -> bool:
     return all(type(size) is int for size in tensor.shape)
 
 
-def _functions_named(names: str, *spaces: Any) -> set[Any]:
-    return {
-        getattr(space, name) for space in spaces for name in names.split() if hasattr(space, name)
-    }
-
-
-_SPACES = (Tensor, TensorBase, torch)
-UNSQUEEZE = _functions_named("unsqueeze", *_SPACES)
-KEEPING = _functions_named(
-    "sum mean max min amax amin norm logsumexp prod std var any all", *_SPACES
-)
-ARITHMETIC = _functions_named(
+UNSQUEEZE = functions_named("unsqueeze")
+KEEPING = functions_named("sum mean max min amax amin norm logsumexp prod std var any all")
+ARITHMETIC = functions_named(
     "sub add mul div eq ne gt lt ge le minimum maximum __sub__ __rsub__ __add__ __radd__ __mul__"
     " __rmul__ __truediv__ __rtruediv__ __eq__ __ne__ __gt__ __lt__ __ge__ __le__",
-    *_SPACES,
 )
 # Operations that always return 0 or 1 for a tensor and its detached copy.
-_RATIOS = _functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__", *_SPACES)
-_ADDING = _functions_named("add __add__ __radd__", *_SPACES)
-_IN_PLACE = _functions_named("__iadd__ __isub__ add_ sub_", Tensor, TensorBase)
-_ADDING_NUMBERS = _ADDING | _IN_PLACE | _functions_named("sub __sub__ __rsub__", *_SPACES)
+_RATIOS = functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__")
+_ADDING = functions_named("add __add__ __radd__")
+_IN_PLACE = functions_named("__iadd__ __isub__ add_ sub_", Tensor, TensorBase)
+_ADDING_NUMBERS = _ADDING | _IN_PLACE | functions_named("sub __sub__ __rsub__")
 # Elementwise losses, which broadcast their inputs.
-PAIRED = _functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
+PAIRED = functions_named("mse_loss l1_loss smooth_l1_loss huber_loss", functional)
 # Losses whose inputs are recorded. Rules check which operations computed these inputs.
-JUDGED = _functions_named(
+JUDGED = functions_named(
     "kl_div cross_entropy binary_cross_entropy binary_cross_entropy_with_logits", functional
 )
 # Function -> the method that checks calls of this function.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....graph import Finding
+from ....graph import Edge, Finding
 from ....graph.operations import SAME_VALUES
 from ...axes import (
     LAYERS,
@@ -19,9 +19,9 @@ from ...samples import axis_reading, counts_of_samples, sample_axes, shape_of
 from ...words import at
 
 # Operations that may be between attention scores, their softmax, and the product with the values.
-_BETWEEN_PRODUCTS = SAME_VALUES | {"div", "mul", "add", "sub", "masked_fill", "where", "expand"}
-_BETWEEN_PRODUCTS |= {"dropout", "native_dropout"}
-_WEIGHTS = _BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
+BETWEEN_PRODUCTS = SAME_VALUES | {"div", "mul", "add", "sub", "masked_fill", "where", "expand"}
+BETWEEN_PRODUCTS |= {"dropout", "native_dropout"}
+_WEIGHTS = BETWEEN_PRODUCTS - {"div", "sub", "where", "add"}
 _OF_NORMS = ("clamp_min", "clamp", "expand", "add")  # between a norm and the division by it
 
 
@@ -108,7 +108,7 @@ def normalization_axis(reading: Reading) -> Iterator[Finding]:
     yield from _weights_over_samples(reading)
     axes: list[Axes] | None = None
     for node in reading.of_operations(("softmax",)):
-        if not _is_of_scores(reading, node.id):
+        if not is_of_scores(reading, node.id):
             continue
         axes = axis_reading(reading).axes if axes is None else axes
         dim, own = number(node, "dim"), axes[node.id]
@@ -141,7 +141,7 @@ def _weights_over_samples(reading: Reading) -> Iterator[Finding]:
         dim, shape = number(node, "dim"), shape_of(reading, node.id)
         if dim is None or len(shape) < 2:
             continue
-        if shape[dim] not in many or shape[dim] == 1 or _is_of_scores(reading, node.id):
+        if shape[dim] not in many or shape[dim] == 1 or is_of_scores(reading, node.id):
             continue
         axes = axis_reading(reading).axes
         over = axes[node.id][dim]
@@ -226,7 +226,7 @@ def norm_axis(reading: Reading) -> Iterator[Finding]:
                 break
 
 
-def _is_of_scores(reading: Reading, node: int) -> bool:
+def is_of_scores(reading: Reading, node: int) -> bool:
     """Return True if a softmax gets attention scores: a matrix product without parameters."""
     nodes, stack, seen = reading.graph.nodes, [node], set[int]()
     while stack:
@@ -234,7 +234,7 @@ def _is_of_scores(reading: Reading, node: int) -> bool:
             before = nodes[edge.source]
             if before.operation in ("bmm", "mm"):
                 return len(reading.inputs[before.id]) == 2 and not _has_weight(reading, before.id)
-            if before.operation in _BETWEEN_PRODUCTS and before.id not in seen:
+            if before.operation in BETWEEN_PRODUCTS and before.id not in seen:
                 seen.add(before.id)
                 stack.append(before.id)
     return False
@@ -264,15 +264,21 @@ def _products(reading: Reading, axes: list[Axes], node: int) -> Iterator[tuple[i
         axes: for each node, the axes of its result.
         node: the node of the result.
     """
+    for edge in next_products(reading, node):
+        own = axes[edge.source]
+        if len(own) > 1:
+            yield edge.target, own[-1] if edge.input_nr == 0 else own[-2]
+
+
+def next_products(reading: Reading, node: int) -> Iterator[Edge]:
+    """Yield the edges into the next products that use a result, other than those of weights."""
     nodes, stack, seen = reading.graph.nodes, [node], {node}
     while stack:
         source = stack.pop()
         for edge in reading.users[source]:
             user = nodes[edge.target]
             if user.operation in ("bmm", "mm") and not _has_weight(reading, user.id):
-                own = axes[source]
-                if len(own) > 1:
-                    yield user.id, own[-1] if edge.input_nr == 0 else own[-2]
+                yield edge
             elif user.operation in _WEIGHTS and user.id not in seen:
                 seen.add(user.id)
                 stack.append(user.id)
