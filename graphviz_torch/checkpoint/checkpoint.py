@@ -12,7 +12,6 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,6 +22,7 @@ from ..devices.moving import to_device
 from ..devices.simulated.device_names import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.text import printable, type_text
 from ..internals.tensors.metadata import tensor_meta
@@ -40,7 +40,7 @@ _MAX_UNPACKED_RATIO, _ALLOWED_UNPACKED, _ALLOWED_NAMES = 16, 64 << 20, 1 << 20
 Into = torch.nn.Module | Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CheckpointDiff:
     """The differences between a checkpoint and the module into which it would be loaded.
 

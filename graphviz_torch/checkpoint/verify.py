@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..devices.moving import to_device
 from ..graph import Graph, Node
+from ..graph.immutable import immutable, mutable
 from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..internals.tensors.pytree import flatten
@@ -49,7 +49,7 @@ class NodeDifference(NamedTuple):
         return self.text
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Verification:
     """The result of `compare_models`: true if outputs, gradients and the values at all nodes agree.
 
@@ -134,7 +134,7 @@ def compare_models(
     )
 
 
-@dataclass
+@mutable(slots=False)
 class _ModuleRun:
     graph: Graph
     outputs: list[torch.Tensor]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from ..graph import GradientStats, Graph, ModuleRow, Node
 from ..graph.column import Column, columns_of, is_recorded
+from ..graph.immutable import immutable
 from ..graph.units import bytes_text, number_text, seconds_text
 
 # A gradient is changed if its relative difference is larger than this. Float32 sums that are
@@ -20,7 +20,7 @@ Row = TypeVar("Row", Node, ModuleRow)
 _MIN_SECONDS = 1e-4  # shorter times are not compared, because they vary too much
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Change:
     """A field that differs between two matched nodes."""
 
@@ -33,7 +33,7 @@ class Change:
     after: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ModuleChange:
     """A field that differs between two matched modules."""
 
@@ -46,7 +46,7 @@ class ModuleChange:
         return f"{self.path or '(the model)'}: {self.what} {self.before} -> {self.after}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CollectiveChange:
     """A change in the number or bytes of a module's collectives of one kind and group."""
 

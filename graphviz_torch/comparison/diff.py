@@ -12,11 +12,11 @@ import html
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.immutable import immutable
 from ..graph.terminal import cut, line_width, option
 from ..graph.text import first_items, printable
 from ..graph.units import count_text
@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?<=[a-z_]\.)\d+(?=[.: ])", re.I)  # the number of a bloc
 _COLORS = {"+": "#1a7f37", "-": "#c22a1e", "~": "#9a6700"}
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class GraphDiff:
     """The differences between two graphs; False in a boolean context if there are none.
 

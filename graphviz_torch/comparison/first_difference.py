@@ -7,10 +7,11 @@ after a change, or of two programs that should compute the same results.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..graph.units import count_text, number_text
@@ -30,7 +31,7 @@ _UNRELATED_DISTANCE = 0.5
 _JUMP = 8
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class FirstDifference:
     """The first result of the second graph that differs from the first graph.
 

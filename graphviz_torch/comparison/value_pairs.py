@@ -14,10 +14,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from ..graph import Edge, Fingerprint, Graph, Node
+from ..graph.immutable import mutable
 from .closeness import distance, is_identifying, rounding_of
 
 State = Literal["equal", "moved", "other", "unknown"]
@@ -32,7 +33,7 @@ _MOVED_FACTOR = 100
 _MAX_SUMMARY_ELEMENTS = 64  # smaller results may summarize a batch, such as a loss
 
 
-@dataclass
+@mutable(slots=False)
 class ValuePairs:
     """The nodes of one graph, matched by value with the nodes of another graph.
 

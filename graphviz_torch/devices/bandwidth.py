@@ -8,13 +8,13 @@ time is the cost of the call.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
 
 from ..graph import TransferKind
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
@@ -39,7 +39,7 @@ class Rate(NamedTuple):
         return self.nbytes / self.seconds / 1e9
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Bandwidth:
     """Measured bandwidth of copies between the CPU and a GPU, for several sizes.
 

@@ -11,11 +11,11 @@ There are three times: `to_device` to copy the inputs from pageable memory, `wor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
@@ -43,7 +43,7 @@ class Timing(NamedTuple):
         return self.to_device + self.work + self.to_cpu
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DeviceComparison:
     """Times of the same work for several sizes and devices.
 

@@ -8,12 +8,12 @@ the autograd graph, so that gradients flow back through the copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from ..graph import TensorMeta
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.text import printable
 from ..internals.tensors.memory import elements
@@ -23,7 +23,7 @@ from .containers import children, join, rebuild, tensors_in, unmovable_reason, w
 _ALIGNMENT = 16  # bytes; size of the largest element, complex128
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Move:
     """One tensor that was moved.
 
@@ -48,7 +48,7 @@ class Move:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Moves:
     """The report of `to_device`: the tensors that moved, the objects that stayed, and why.
 

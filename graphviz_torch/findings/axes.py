@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import count
 
 from ..graph import Node, TensorMeta
+from ..graph.immutable import mutable
 from ..graph.operations import VIEWS
 from .graph_reading import Reading
 
@@ -79,7 +80,7 @@ def _blocks(
         yield tuple(left[start:i]), tuple(right[other:j])
 
 
-@dataclass(slots=True)
+@mutable
 class BrokenView:
     """A view that puts a part of one axis and another axis into the same dimension."""
 
@@ -88,7 +89,7 @@ class BrokenView:
     after: tuple[int, ...]  # shape of the result
 
 
-@dataclass
+@mutable(slots=False)
 class AxisReading:
     """The axes of each node's first result, and the views that break axes."""
 

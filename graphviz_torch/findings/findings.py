@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 
 from ..graph import Finding, Graph
+from ..graph.immutable import immutable
 from ..graph.nodes import INSIDE, REGION
 from ..graph.terminal import line_width, option
 from ..graph.text import printable, with_short_names
@@ -19,7 +19,7 @@ _INDENT = " " * 8
 _NOT_RECORDED = "not recorded: "
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CheckedCounts:
     """The numbers of rules, nodes and parameters that `find` checked."""
 

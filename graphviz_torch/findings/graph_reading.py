@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from operator import attrgetter
 from typing import TypeVar
@@ -24,6 +23,7 @@ from ..graph import (
     Transfer,
 )
 from ..graph.events import Event, LeafBackward, NewLeaves, OptimizerStep
+from ..graph.immutable import immutable
 from ..graph.nodes import CHANGED, INSIDE
 from ..graph.text import shorten_middle
 from .words import operation_text
@@ -56,7 +56,7 @@ def largest_unnamed_average(graph: Graph) -> int:
     )
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Reading:
     """A graph with cached values that several rules need."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from ..graph import Graph, Replica
+from ..graph.immutable import immutable
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class DivergedReplica:
     """A parameter or buffer that differs between ranks when the last step ends."""
 

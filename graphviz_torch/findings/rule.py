@@ -11,11 +11,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from ..graph import Finding, Severity
+from ..graph.immutable import immutable
 from ..graph.text import listing, users_line, users_line_first
 from .graph_reading import Reading
 
@@ -54,7 +54,7 @@ _SECTION = r"(?m)^## (.+)\n+"
 _PROGRAM = r"(?ms)^```python\n(.*?)^```$"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Rule:
     """A kind of fault, which has the same id in all functions and commands that report it."""
 

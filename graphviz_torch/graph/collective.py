@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Literal, NamedTuple
 
 from .ids import NodeId
+from .immutable import immutable
 from .text import short_repr
 from .units import bytes_text
 
@@ -43,7 +44,7 @@ class RankTime(NamedTuple):
     standing: float | None = None  # time within `seconds` in which the rank was blocked
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Collective:
     """A collective operation as one rank recorded it: it moves data between ranks.
 
@@ -227,7 +228,7 @@ def _end(time: RankTime) -> float:
     return time.begin + (time.seconds or 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CollectiveCalls:
     """A collective of one kind, group and source line, and how often a rank has started it.
 
@@ -248,7 +249,7 @@ class CollectiveCalls:
         return f"{said} at {self.where}" if self.where else said
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RankPosition:
     """The last collective that a rank started, and whether the rank is still in that collective.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .ids import NodeId
-from .immutable import Immutable, immutable
+from .immutable import immutable
 from .registry import load_events
 from .text import short_repr
 from .values import Operand
@@ -33,7 +33,7 @@ ClipMoment = Literal[
 
 
 @immutable
-class Event(Immutable):
+class Event:
     """The base of all events: line, nodes and count."""
 
     where: str = ""  # source line in the user's code

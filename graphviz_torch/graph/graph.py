@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from .collective import Collective
 from .events import Event
 from .files.file import write
 from .ids import NodeId, iter_node_ids
+from .immutable import immutable
 from .module_paths import check_paths
 from .nodes import Edge, ModuleRow, Node
 from .registry import mime_bundle
@@ -25,7 +26,7 @@ _MAX_BYTES = 1 << 63  # upper bound of a sum of bytes
 _MAX_SEGMENTS = 1_000
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Graph:
     """An autograd graph. The id of a node is its position in `nodes`, in topological order.
 
@@ -50,7 +51,7 @@ class Graph:
     parameters: tuple[Parameter, ...] = ()
     cuts: tuple[Cut, ...] = ()
     failure: Failure | None = None
-    step: Step = Step()  # noqa: RUF009 - it is frozen
+    step: Step = Step()
     events: tuple[Event, ...] = ()  # facts about the program that no node shows
     # If the graphs of several backward passes were joined into this graph: (id of the first node,
     # title) of each. Nodes before the first id belong to none of them.

@@ -1,69 +1,150 @@
-"""Frozen dataclasses that share their methods, for the many classes of events.
+"""Dataclasses whose `__init__` is compiled when the first instance is created.
 
-`dataclass(frozen=True)` compiles five functions for each class from source text. For the classes of
-events, this took a fifth of the time from the import to the first drawn graph.
+`dataclasses.dataclass` compiles up to eight functions for each class from source text, when the
+module is imported. A recording imports more than a hundred such classes and creates instances of a
+few: their compilation took a fifth of the time from the import to the first drawn graph.
 """
 
 from __future__ import annotations
 
-from dataclasses import MISSING, FrozenInstanceError, dataclass
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from functools import cache
+from operator import attrgetter
+from reprlib import recursive_repr
 from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["Immutable", "immutable"]
+__all__ = ["immutable", "mutable"]
+
+
+class _Factory:
+    """The default of a field with a `default_factory`, as signatures show it."""
+
+    def __repr__(self) -> str:
+        return "<factory>"
+
+
+_FACTORY = _Factory()
+
+
+def _compile_init(kind: type[Any]) -> Callable[..., None]:
+    """Return the `__init__` of a class, with one argument for each field."""
+    frozen = any("__setattr__" in vars(base) for base in kind.__mro__[:-1])
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_from_factory": _FACTORY}
+    arguments, lines = ["self"], []
+    for field in fields(kind):
+        name, argument, value = field.name, field.name, field.name
+        if field.default is not MISSING:
+            scope[f"_{name}_default"] = field.default
+            argument = f"{name}=_{name}_default"
+        elif field.default_factory is not MISSING:
+            scope[f"_{name}_factory"] = field.default_factory
+            argument = f"{name}=_from_factory"
+            value = f"_{name}_factory() if {name} is _from_factory else {name}"
+        arguments.append(argument)
+        lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    body = "\n  ".join(lines or ["pass"])
+    exec(f"def __init__({', '.join(arguments)}):\n  {body}", scope)
+    made: Callable[..., None] = scope["__init__"]
+    made.__annotations__ = {field.name: field.type for field in fields(kind)} | {"return": None}
+    made.__qualname__ = f"{kind.__qualname__}.__init__"
+    return made
+
+
+def _init(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Compile the `__init__` of the class, and call it. Later instances call it directly."""
+    kind = type(self)
+    kind.__init__ = _compile_init(kind)
+    kind.__init__(self, *args, **kwargs)
+
+
+class _Signature:
+    """The signature of a class, for `help` and documentation."""
+
+    def __get__(self, instance: object, kind: type[Any]) -> inspect.Signature:
+        of_init = inspect.signature(_compile_init(kind))
+        return of_init.replace(parameters=list(of_init.parameters.values())[1:])
+
+
+@cache
+def _reader(kind: Any, compared: bool) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that reads all fields of an instance, or those that `==` compares."""
+    names = [field.name for field in fields(kind) if field.compare or not compared]
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda made: tuple([getattr(made, name) for name in names])
+
+
+def _values(instance: Any, compared: bool = True) -> tuple[Any, ...]:
+    kind: Any = type(instance)
+    return _reader(kind, compared)(instance)
+
+
+def _eq(self: Any, other: object) -> bool:
+    if type(other) is not type(self):
+        return NotImplemented
+    return bool(_values(self) == _values(other))
+
+
+def _hash(self: Any) -> int:
+    return hash(_values(self))
+
+
+@recursive_repr()
+def _repr(self: Any) -> str:
+    shown = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr]
+    return f"{type(self).__qualname__}({', '.join(shown)})"
+
+
+def _setattr(self: Any, name: str, value: object) -> NoReturn:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _delattr(self: Any, name: str) -> NoReturn:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _reduce(self: Any) -> tuple[Any, ...]:
+    return type(self), _values(self, compared=False)
+
+
+_FROZEN = {"__setattr__": _setattr, "__delattr__": _delattr, "__reduce__": _reduce}
+
+
+def _decorator(frozen: bool) -> Callable[..., Any]:
+    """Return a decorator with the arguments `slots` and `eq` of `dataclasses.dataclass`.
+
+    >>> @_decorator(frozen=True)
+    ... class Point:
+    ...     x: int
+    ...     y: int = 0
+    >>> Point(1), Point(1) == Point(x=1, y=0), Point(1) == Point(2)
+    (Point(x=1, y=0), True, False)
+    """
+
+    def decorate(kind: type[Any] | None = None, /, *, slots: bool = True, eq: bool = True) -> Any:
+        if kind is None:
+            return lambda kind: decorate(kind, slots=slots, eq=eq)
+        methods = {"__init__": _init, "__repr__": _repr, "__signature__": _Signature()}
+        if frozen:
+            methods |= _FROZEN
+        if eq:
+            methods |= {"__eq__": _eq, "__hash__": _hash if frozen else None}
+        defined = {name for base in kind.__mro__[:-1] for name in vars(base)}
+        if "__repr__" in defined:  # as one of the bases prints it
+            del methods["__repr__"]
+        for name, method in methods.items():
+            if name not in vars(kind):
+                setattr(kind, name, method)
+        return dataclass(init=False, repr=False, eq=False, slots=slots)(kind)
+
+    return decorate
+
 
 if TYPE_CHECKING:  # type checkers know the arguments of a dataclass
     from dataclasses import dataclass as immutable
+    from dataclasses import dataclass as mutable
 else:
-    immutable = dataclass(init=False, repr=False, eq=False, slots=True)
-
-
-class Immutable:
-    """The methods of a frozen dataclass. The decorator `immutable` adds the fields of a subclass.
-
-    >>> @immutable
-    ... class Point(Immutable):
-    ...     x: int
-    ...     y: int = 0
-    >>> Point(1) == Point(x=1, y=0), Point(1) == Point(2)
-    (True, False)
-    """
-
-    __slots__ = ()
-    if TYPE_CHECKING:  # at run time, the annotation would declare a field
-        __match_args__: tuple[str, ...]  # names of the fields, which `dataclass` sets
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        names = self.__match_args__
-        declared = type(self).__dict__["__dataclass_fields__"]
-        if len(args) > len(names):
-            raise TypeError(f"{type(self).__name__} has {len(names)} fields, not {len(args)}")
-        positional = names[: len(args)]
-        for name in kwargs:
-            if name in positional or name not in names:
-                raise TypeError(f"{type(self).__name__} got an unexpected argument {name!r}")
-        kwargs.update(zip(positional, args, strict=True))
-        for name in names:
-            value = kwargs.get(name, declared[name].default)
-            if value is MISSING:
-                raise TypeError(f"{type(self).__name__} needs a value for {name!r}")
-            object.__setattr__(self, name, value)
-
-    def _as_tuple(self) -> tuple[Any, ...]:
-        return tuple([getattr(self, name) for name in self.__match_args__])
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return self._as_tuple() == other._as_tuple()
-
-    def __hash__(self) -> int:
-        return hash(self._as_tuple())
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._as_tuple()
+    immutable = _decorator(frozen=True)
+    mutable = _decorator(frozen=False)

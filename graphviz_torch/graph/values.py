@@ -6,10 +6,10 @@ on a machine without torch. `None`, `""` and `()` mean "not recorded".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .ids import NodeId
+from .immutable import immutable
 from .tensors import Extent, GradientStats, TensorMeta
 from .text import printable, short_repr
 
@@ -19,7 +19,7 @@ Severity = Literal["error", "warning", "info"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("error", "warning", "info")  # worst first
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Transfer:
     """A copy of a tensor between two devices.
 
@@ -69,7 +69,7 @@ class Transfer:
         return self.tensor.nbytes
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Untracked:
     """Data, or a call without an autograd node, from which nodes of a graph were computed.
 
@@ -109,7 +109,7 @@ class Untracked:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Parameter:
     """A parameter of the recorded model, whether or not it is in the graph.
 
@@ -151,7 +151,7 @@ class Parameter:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Cut:
     """A detachment from the graph: a result requires no gradient although an operand does.
 
@@ -177,7 +177,7 @@ class Cut:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Replica:
     """A parameter or buffer that should be equal on several ranks.
 
@@ -197,7 +197,7 @@ class Replica:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RetainedGraphs:
     """Graphs of earlier steps, computed at the same line, that were still alive at this backward.
 
@@ -213,7 +213,7 @@ class RetainedGraphs:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Step:
     """Records of a training step as a whole."""
 
@@ -240,7 +240,7 @@ class Step:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Operand:
     """A tensor that an operation used: one that failed, or one that an event describes."""
 
@@ -252,7 +252,7 @@ class Operand:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Cause:
     """The reason for a failure: an earlier in-place change or backward, or a surrounding vmap."""
 
@@ -271,7 +271,7 @@ class Cause:
     __repr__ = short_repr
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Failure:
     """The exception that ended a recording.
 
@@ -310,7 +310,7 @@ FAILURE_RULES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Finding:
     """A problem, or an observation of severity "info", that a rule reports about a graph.
 
@@ -341,7 +341,7 @@ class Finding:
         return SEVERITIES.index(self.severity) <= SEVERITIES.index(severity)
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@immutable
 class Experiment:
     """The result of one experiment: the change that was made, and its effect.
 

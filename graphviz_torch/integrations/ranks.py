@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +22,7 @@ from ..findings.check import find
 from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, TrainingStep
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
+from ..graph.immutable import immutable
 from ..graph.text import ranks_text
 from ..graph.training.join import join_graphs
 
@@ -29,7 +30,7 @@ WAIT = 60.0  # seconds that rank 0 waits for the other ranks at the end of a run
 _POLL_SECONDS = 0.05
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class RankReport:
     """The findings and the last recorded step of one rank.
 
@@ -43,7 +44,7 @@ class RankReport:
     rank: int
     steps: int
     findings: tuple[Finding, ...]
-    step: TrainingStep = TrainingStep(0, (Graph(()),))  # noqa: RUF009 - TrainingStep is frozen
+    step: TrainingStep = TrainingStep(0, (Graph(()),))
 
     @property
     def graph(self) -> Graph:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from ..graph.immutable import immutable
 from ..internals.frames import CodePosition
 from ..internals.probes import Probe
 from ..tracing.nodes import NodeData
@@ -24,7 +24,7 @@ class BackwardCall(NamedTuple):
     loss_scale: Probe | None  # factor by which a GradScaler multiplied the loss
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Backward:
     """The graph of one backward, or of a forward if no backward ran."""
 

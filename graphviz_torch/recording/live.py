@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from operator import methodcaller
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..graph.immutable import immutable
 from ..internals.dynamo import compiles_backward
 from ..tracing.nodes import GradFn, GradientEdge, NodeData, is_stale
 from ..tracing.tracer import collect_nodes
@@ -129,7 +130,7 @@ class ExecutionOrder:
         return None if self._rows is None else [node for node in self._rows[::3] if node >= 0]
 
 
-@dataclass(frozen=True, eq=False)
+@immutable(slots=False, eq=False)
 class LiveGraph:
     """A graph whose nodes are alive. While its backward runs, hooks on the nodes fill `ran`."""
 

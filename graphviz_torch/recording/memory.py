@@ -24,7 +24,7 @@ policy it is unknown which operations run again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import compress, pairwise, repeat
 from operator import itemgetter
@@ -35,6 +35,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..graph import SavedKind, SavedTensor
+from ..graph.immutable import immutable
 from ..graph.nodes import CHECKPOINTED
 from ..internals.frames import CodePosition
 from ..internals.hooks.checkpoints import (
@@ -54,7 +55,7 @@ from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 _ATTENTION = "ScaledDotProduct"  # prefix of node types that save results after their operands
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Checkpoint:
     """A segment of `torch.utils.checkpoint`, and how often backward recomputed it."""
 
@@ -76,7 +77,7 @@ class Checkpoint:
         return sum(count == self.saved for count in self.saved_again.values()) - self.before
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Checkpoints:
     """The `torch.utils.checkpoint` segments of a graph, and the tensors that they keep."""
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.text import first_items, printable
 from ..graph.units import bytes_text, operations_text
@@ -37,7 +37,7 @@ class FigureChange(NamedTuple):
     after: int
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class RehearsalDiff:
     """The differences between two rehearsals. Each list begins with the largest difference.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ..graph import Graph
+from ..graph.immutable import immutable
 from ..graph.shown_text import print_text
 from ..graph.text import listing, printable
 from ..graph.units import bytes_text, operations_text, seconds_text
@@ -39,7 +40,7 @@ class NamedBytes(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CollectiveStats:
     """All collectives of a step that have the same kind, dtype, group, phase, module and line."""
 
@@ -67,7 +68,7 @@ class Moment(NamedTuple):
     shares: tuple[NamedBytes, ...]  # bytes of each role
 
 
-@dataclass(frozen=True, repr=False)
+@immutable(slots=False)
 class Rehearsal:
     """Memory, traffic and operations of one rank in the last rehearsed step.
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 
 from ..graph import Graph, Node
+from ..graph.immutable import immutable, mutable
 from ..graph.text import printable
 from ..render.groups.groups import Group, Groups, group
 
@@ -100,7 +101,7 @@ def device(label: str) -> str:
     return f"/device:{kind}:{index if index.isdigit() else 0}"
 
 
-@dataclass
+@mutable(slots=False)
 class Scope:
     """A scope of the Graphs tab, with the names that are already in use there."""
 
@@ -120,7 +121,7 @@ class Scope:
         return self.path + name
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Names:
     """The paths that nodes, outputs and the scope "backward" have in the Graphs tab."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import Any
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from ..graph import Edge, Graph, LeafKind, Node
 from ..graph.gc import with_gc_disabled
+from ..graph.immutable import immutable
 from ..graph.nodes import REGION
 from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
@@ -79,7 +79,7 @@ def _name_cpp(fns: list[GradFn], names: list[str], operations: list[str]) -> Non
             operations[i] = operation(names[i])
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeData:
     """Data read from autograd nodes, without references to these nodes."""
 

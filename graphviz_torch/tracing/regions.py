@@ -7,13 +7,14 @@ the whole region.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
 from ..graph.events import GraphBreak
 from ..graph.ids import renumber_ids
+from ..graph.immutable import immutable
 from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
 
@@ -72,7 +73,7 @@ class RegionEvent(NamedTuple):
     origin: Origin
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Region:
     """The operations that one compiled region runs, as the nodes and edges of a small graph.
 
@@ -180,7 +181,7 @@ def _orders(graph: Graph, regions: Mapping[int, Region]) -> list[int | None]:
     ]
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class _Origins:
     """A formatter of the source lines and module paths of nodes inside a compiled region.
 

@@ -1,9 +1,10 @@
-"""Events behave as frozen dataclasses with the same fields do."""
+"""`immutable` and `mutable` make classes that behave as dataclasses with the same fields do."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 import graphviz_torch.findings.table  # noqa: F401 (it imports the events of rules)
 from graphviz_torch.graph.events import CLASSES, Event
-from graphviz_torch.graph.immutable import Immutable, immutable
+from graphviz_torch.graph.immutable import immutable, mutable
 
 
 def made(kind: Any) -> Any:
@@ -58,8 +59,68 @@ def test_wrong_arguments_of_an_event_are_refused(call: Callable[[Any], Any]) -> 
 
 def test_a_missing_argument_is_named() -> None:
     @immutable
-    class Fault(Immutable):
+    class Fault:
         owner: str
 
     with pytest.raises(TypeError, match="owner"):
         Fault()  # type: ignore[call-arg]
+
+
+def classes(decorator: Any, **options: Any) -> tuple[Any, Any]:
+    """Return a class and one that inherits from it, with defaults of each kind."""
+
+    @decorator(**options)
+    class Box:
+        width: int
+        tags: list[str] = dataclasses.field(default_factory=list)
+        note: str = dataclasses.field(default="none", compare=False, repr=False)
+
+    @decorator(**options)
+    class Lid(Box):
+        loose: bool = False
+
+    return Box, Lid
+
+
+PAIRS = [
+    (classes(immutable), classes(dataclasses.dataclass, frozen=True, slots=True)),
+    (classes(mutable), classes(dataclasses.dataclass, slots=True)),
+    (classes(immutable, slots=False), classes(dataclasses.dataclass, frozen=True)),
+    (classes(mutable, eq=False), classes(dataclasses.dataclass, slots=True, eq=False)),
+]
+
+
+def outcome(call: Callable[[], Any]) -> Any:
+    """Return the text of a result, or the class of the exception."""
+    try:
+        return repr(call()).split(" at 0x")[0]
+    except Exception as error:
+        return type(error)
+
+
+@pytest.mark.parametrize(("ours", "dataclass"), PAIRS)
+def test_a_class_behaves_as_the_dataclass_does(ours: Any, dataclass: Any) -> None:
+    for mine, theirs in zip(ours, dataclass, strict=True):
+
+        def same(call: Callable[[Any], Any], mine: Any = mine, theirs: Any = theirs) -> None:
+            assert outcome(lambda: call(mine)) == outcome(lambda: call(theirs))
+
+        for _ in range(2):  # the first instance compiles `__init__`
+            same(lambda kind: kind(3))
+            same(lambda kind: kind(3, ["a"], note="b"))
+            same(lambda kind: kind())
+            same(lambda kind: kind(3, width=3))
+            same(lambda kind: kind(3, unknown=1))
+            same(lambda kind: kind(*range(9)))
+        same(lambda kind: kind(3).tags is kind(3).tags)
+        same(lambda kind: kind(3) == kind(3, note="other"))
+        same(lambda kind: kind(3) == kind(4))
+        same(lambda kind: len({kind(3, ()), kind(3, (), "other"), kind(4, ())}))
+        same(lambda kind: setattr(kind(3), "width", 4))
+        same(lambda kind: delattr(kind(3), "width"))
+        same(lambda kind: dataclasses.replace(kind(3), width=4))
+        same(lambda kind: dataclasses.asdict(kind(3)))
+        same(lambda kind: hasattr(kind(3), "__dict__"))
+        same(lambda kind: copy.deepcopy(kind(3)))
+        same(lambda kind: copy.copy(kind(3)).tags is kind(3).tags)
+        same(lambda kind: str(inspect.signature(kind)))

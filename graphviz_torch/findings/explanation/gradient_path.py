@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ...graph import Edge, Finding, Graph
+from ...graph.immutable import immutable
 from ...graph.text import printable
 from ...graph.units import number_text
 
@@ -14,7 +15,7 @@ _HEAD = ("node", "operation", "module", "norm", "factor")
 _MAX_PATHS_SHOWN = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Waypoint:
     """A node on the path of a gradient."""
 
@@ -43,7 +44,7 @@ class Waypoint:
         return number_text(self.norm) + (f" and {self.nonfinite} NaN or Inf" * bool(self.nonfinite))
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class GradientPath:
     """The path of a gradient from the loss to one node; `print` shows a table.
 

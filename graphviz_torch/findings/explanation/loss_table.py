@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from ...graph import Graph
+from ...graph.immutable import immutable
 from ...graph.shown_text import print_text
 from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table
 from ...graph.text import printable
@@ -17,7 +17,7 @@ from ..words import at
 _MAX_NETWORKS = 8  # a model with more children is shown as one network
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LossRow:
     """The loss of one backward, and the gradients that this backward computed."""
 
@@ -28,7 +28,7 @@ class LossRow:
     terms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class LossTable:
     """The norms of each network's gradient by backward; `print` shows a table.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from ..collective import Collective
 from ..graph import Graph
+from ..immutable import immutable
 from ..registry import mime_bundle
 from ..units import count_text
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class TrainingStep:
     """One recorded step of a training run. Functions that take a recording also take a step.
 

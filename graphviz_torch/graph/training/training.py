@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..graph import Graph
+from ..immutable import immutable
 from ..registry import mime_bundle
 from ..units import count_text
 from .alternating import AlternatingOptimizers
@@ -14,7 +15,7 @@ from .file import TrainingFile
 from .step import TrainingStep
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Training:
     """The recorded steps of a training run. Functions that need one graph use the last step.
 

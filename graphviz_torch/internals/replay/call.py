@@ -14,13 +14,13 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...graph.immutable import immutable
 from ..functions import TensorBase
 from ..hooks.modes import unseen_calls
 from ..tensors.memory import has_memory, is_dense, parts
@@ -79,7 +79,7 @@ class PythonDraws:
         return differ or random.getstate() != of_python
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class RandomState:
     """The random state of PyTorch on every device, of `random`, and of numpy if it is imported."""
 
@@ -109,7 +109,7 @@ class RandomState:
             sys.modules["numpy"].random.set_state(self.of_numpy)
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class ModuleCall:
     """One call of a module."""
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.hooks.calls import running_function
 from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIssued, RankGroup
@@ -34,7 +34,7 @@ from ..resolver import Resolver
 from .owners import CollectivePayload, MessageContent, PayloadResolver
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Record:
     """The record of a collective (such as all_reduce) that has started."""
 

@@ -12,7 +12,7 @@ code, and then once among all live objects.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
 
 import torch
@@ -20,6 +20,7 @@ from torch.nn import Module, Parameter
 from torch.nn.parallel import DistributedDataParallel
 
 from ...findings.rules.ranks.averages import DdpUnusedParameter, WrapperBypass
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
@@ -31,7 +32,7 @@ from ..program.variables import modules_of
 _MAX_METHODS = 4  # frames of the user that are searched for a wrapper, innermost first
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Wrapper:
     """A DistributedDataParallel wrapper, and its forwards since the last step."""
 

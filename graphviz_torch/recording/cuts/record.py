@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...tracing.nodes import GradFn, grad_fn_of
 from .names import DETACHING_CALLS
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class CutRecord:
     """One cut (a call that passes no gradient), without references to tensors or nodes."""
 

@@ -11,7 +11,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn import Module, functional
 from ...findings.rules.freezing import EvalMode
 from ...findings.rules.meaning.calls import DropoutInEvalMode, RetainedBy, UnneededRetainGraph
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.calls import Called
@@ -34,7 +35,7 @@ _MAX_LINES = 64  # maximum number of observed lines that call backward
 _MAX_GRAPHS = 4  # maximum number of retained graphs per line to compare with later backwards
 
 
-@dataclass(slots=True)
+@mutable
 class _RetainedGraphs:
     """The graphs that backward calls at one source line retained (`retain_graph=True`)."""
 

@@ -7,13 +7,13 @@ mask's device and read at the end of the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.means import MeanOverMaskedValues
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -29,7 +29,7 @@ _PASSES = ("NegBackward0", "ViewBackward0", "SqueezeBackward1", "UnsqueezeBackwa
 _MAX_NODES = 4  # maximum number of nodes between the mask and the mean
 
 
-@dataclass(slots=True)
+@mutable
 class _CheckedMean:
     """A mean of masked values, and counts of the mask's values, which are still on a device."""
 

@@ -13,7 +13,6 @@ show whether it kept the trained values, and with which ones it replaced them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...findings.rules.overwritten import CopyOntoItself, OverwrittenWeights, UnrestoredWeights
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.functions import LOAD_STATE_CODE, TensorBase
 from ...internals.hooks.calls import Called, Calling
@@ -43,7 +43,7 @@ _MAX_SEARCHES = 4  # maximum number of searches through the variables of the pro
 _WRITES = {"copy_", "load_state_dict", "set_"}
 
 
-@dataclass(slots=True)
+@mutable
 class _Overwritten:
     """A trained parameter that a copy has overwritten since the last optimizer step."""
 

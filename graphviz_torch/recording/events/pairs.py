@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FrameType
 from typing import Any
 
@@ -19,6 +19,7 @@ from ...findings.rules.terms import ConstantTerm, NumberTerm, UnusedSum
 from ...findings.rules.unchanging import UnchangingTerm
 from ...graph import Graph
 from ...graph.events import LossCall
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called
@@ -38,7 +39,7 @@ _MIN_EQUAL = 3  # a term with the same value in fewer steps is not reported
 _ROUNDING = 1e-6  # relative difference of values that count as the same
 
 
-@dataclass(slots=True)
+@mutable
 class _Sum:
     """A sum of two scalars that require a gradient."""
 
@@ -48,7 +49,7 @@ class _Sum:
     ran: list[bool] = field(default_factory=lambda: [False] * 3)
 
 
-@dataclass(slots=True)
+@mutable
 class _TermValues:
     """The values of one addend of a sum of loss terms, in different training steps."""
 

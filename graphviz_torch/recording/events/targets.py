@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from torch.nn import functional as F
 from ...findings.rules.meaning.targets import LossTarget, TargetKind
 from ...findings.rules.means import MeanOfUnequalMeans
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
@@ -112,7 +113,7 @@ _ROUNDED = 1e-3  # largest log-probability that is explained by rounding errors
 _SUMS_TO = 1.05  # largest sum of probabilities that is explained by rounding errors of bfloat16
 
 
-@dataclass(slots=True)
+@mutable
 class _TargetCheck:
     """The check of one loss call's target, whose result is still on the target's device."""
 

@@ -11,7 +11,6 @@ tokens' device, and their results are read at the end of the step.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 
 from ...findings.rules.meaning.tokens import UsedPadding
 from ...graph.events import TokenShift
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -37,7 +37,7 @@ _LAGS = (0, 1, 2)
 _MIN_COMPARED = 8  # minimum number of targets from which a shift is inferred
 
 
-@dataclass(slots=True)
+@mutable
 class _EmbeddedTokens:
     """A batch of tokens that an embedding got, with its padding."""
 
@@ -51,7 +51,7 @@ class _EmbeddedTokens:
         return self.tokens.shape[0], self.tokens.shape[1]
 
 
-@dataclass(slots=True)
+@mutable
 class _PaddingUse:
     """A call that may use padding."""
 
@@ -63,7 +63,7 @@ class _PaddingUse:
     allowed: int = 0  # number of uses that are not reported
 
 
-@dataclass(slots=True)
+@mutable
 class _Attention:
     """An attention call that has no mask and is not causal."""
 
@@ -72,7 +72,7 @@ class _Attention:
     length: int  # number of keys
 
 
-@dataclass(slots=True)
+@mutable
 class _Shift:
     """A comparison of targets with tokens."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ...graph import TensorMeta
+from ...graph.immutable import mutable
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn
@@ -26,7 +27,7 @@ _REFUSED = re.compile(
 _ENGINE = torch.autograd.graph.__file__  # file of the function that calls the engine
 
 
-@dataclass(slots=True)
+@mutable
 class FailingNode:
     """The node at which a backward failed."""
 

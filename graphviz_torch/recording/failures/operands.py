@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Cause, Failure, Operand, TensorMeta
+from ...graph.immutable import mutable
 from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.tensors.metadata import tensor_meta
@@ -20,7 +21,7 @@ from ...tracing.nodes import GradFn, grad_fn_of
 from ..resolver import Resolver
 
 
-@dataclass(slots=True)
+@mutable
 class OperandRecord:
     """A tensor that was passed to the call that raised."""
 
@@ -48,7 +49,7 @@ class ErrorKey(NamedTuple):
             return cls(id(error), type(error).__name__, "")
 
 
-@dataclass(slots=True)
+@mutable
 class FailedCall:
     """An exception that a call or the recorded block raised, with the operands of the call."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...graph.immutable import immutable
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import Elements
 from .cpu import SMALL_GRADIENT, Row, end_to_end
@@ -27,7 +27,7 @@ _WIDEST = 1 << 16  # maximum width of a row of a large gradient; float32 counts 
 _BLOCK = 1 << 24  # elements of one gradient that are reduced at a time: 64 MB of float32
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Reduction:
     """The results of `reduce`, on the gradients' device."""
 

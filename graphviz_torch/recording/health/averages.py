@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...graph.immutable import mutable
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory
@@ -37,7 +37,7 @@ _OTHER_TYPES = frozenset(
 )
 
 
-@dataclass(slots=True)
+@mutable
 class _Average:
     """A weight of a possible average of the model, and the model's weight of the same name."""
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 
+from ...graph.immutable import immutable
 from ...graph.text import listing
 from ...graph.units import bytes_text, number_text
 from ...internals.frames import user_frame
@@ -63,7 +63,7 @@ _MEMORY_SAMPLES = 8  # memory is reported if it grew in each of this number of s
 _GROWTH, _MIN_GROWTH = 1.1, 64 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WatchReport:
     """A problem in a step of a watched training run."""
 

@@ -19,7 +19,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...findings.check import find
+from ...graph.immutable import mutable
 from ...graph.text import listing
 from ...internals.exceptions import ignore_exceptions
 from ...internals.functions import TensorBase
@@ -49,7 +50,7 @@ _MAX_NBYTES = 1 << 26  # a call with larger arguments is not run again
 _RULES = ("nonfinite-value", "nonfinite-gradient")
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Call:
     """A call of the model that can be repeated."""
 

@@ -8,13 +8,13 @@ with old statistics. Versions of tensors are compared, not values.
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from torch.nn import Module, functional
 
 from ...findings.rules.weight_averages import StaleAverage
+from ...graph.immutable import mutable
 from ...internals.functions import BATCH_NORM, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan
@@ -25,7 +25,7 @@ _MAX_MODULES = 64  # maximum number of modules whose versions are kept
 _MIN_WRITES = 2  # a module counts as an average after this number of changes of a parameter
 
 
-@dataclass(slots=True)
+@mutable
 class _NormModule:
     """An outermost module with batch norm, and version counters of tensors at its first call."""
 

@@ -13,7 +13,6 @@ A module whose state changes between its calls, such as a recurrent cell, is not
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import chain
 from types import FrameType
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import Module
 
 from ...findings.rules.meaning.calls import CallPerSample
+from ...graph.immutable import mutable
 from ...internals.frames import frame_variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, CallWatch
@@ -112,7 +112,7 @@ _CHANNELS = (1, 3)  # a 3-D slice is one image if it has one of these numbers of
 State = tuple[tuple[int, int], ...]
 
 
-@dataclass(slots=True)
+@mutable
 class _SliceCalls:
     """Consecutive calls of a module on adjacent slices."""
 

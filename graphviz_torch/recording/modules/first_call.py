@@ -7,7 +7,6 @@ calls of the loss functions of `torch.nn.functional` are kept as well.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from ...graph import Graph
+from ...graph.immutable import immutable
 from ...internals.frames import CodePosition, frame_variables
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -47,7 +47,7 @@ _MAX_OPERAND = 1 << 26  # a loss call with an operand of more bytes is not kept
 _MAX_LOSSES = 8
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Loss:
     """A recorded call of a loss function."""
 
@@ -60,7 +60,7 @@ class Loss:
     rows: Tensor | None
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class RecordedCall:
     """A recorded module call, with the nodes that it created and its losses."""
 

@@ -19,7 +19,7 @@ import weakref
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -31,6 +31,7 @@ from ...findings.rules.memory import RetainedForward
 from ...findings.rules.references import ReferenceForward
 from ...findings.rules.silence import DiscardedForward, RepeatedForward
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.dynamo import is_jit_tracing
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
@@ -65,7 +66,7 @@ class _ArgumentKey(NamedTuple):
     storages: tuple[Any, ...] = ()  # weak references, so that no storage id in `key` is reused
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _Forward:
     """A forward whose result requires a gradient."""
 
@@ -92,7 +93,7 @@ class _ComparedCall(NamedTuple):
     norm: Probe  # norm of a part of the result
 
 
-@dataclass(slots=True)
+@mutable
 class _LineForwards:
     """The forwards that were called with the same call stack."""
 

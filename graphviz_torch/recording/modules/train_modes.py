@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from ...findings.rules.modes import DropoutSwitchedOff, TrainModeWithoutGradients
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
@@ -34,7 +35,7 @@ _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout}
 _ATTENTION = F.scaled_dot_product_attention
 
 
-@dataclass(slots=True)
+@mutable
 class _ModuleForwards:
     """The outermost forwards of a module with active dropout or batch norm, by call stack."""
 
@@ -44,7 +45,7 @@ class _ModuleForwards:
     without: dict[Lines, int] = field(default_factory=dict)  # number of forwards
 
 
-@dataclass(slots=True)
+@mutable
 class _Dropping:
     """A line that calls a dropout."""
 

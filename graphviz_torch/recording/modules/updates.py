@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -24,6 +23,7 @@ from torch.optim import Optimizer
 
 from ...findings.rules.meaning.weights import SymmetricRows, UnchangedParameters
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping
@@ -59,7 +59,7 @@ class _ElementSample(NamedTuple):
     learns: Tensor  # mask of the elements that the step should change
 
 
-@dataclass(slots=True)
+@mutable
 class _Count:
     """The results of comparing one weight before and after steps, still on its device."""
 

@@ -9,13 +9,14 @@ something that could not be recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
 from ...graph import Event, TensorMeta
+from ...graph.immutable import mutable
 from ...internals.exceptions import ignore_exceptions, raised_by_signal_handler
 from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta
@@ -109,7 +110,7 @@ class MethodCall(NamedTuple):
     around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
 
 
-@dataclass(slots=True)
+@mutable
 class EventRecord:
     """An event (a fact that a rule may report) with its latest values and number of occurrences."""
 

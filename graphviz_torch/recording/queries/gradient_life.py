@@ -8,10 +8,10 @@ precedes the averaging of gradients over ranks. A read of `.grad` by the program
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ...findings.rules.training import DiscardedGradients, MixedLosses
 from ...graph.events import ClipMoment, GradientClearing, GradientClip
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ..program.events import UserLine
 from ..program.log import Found, Query
@@ -113,7 +113,7 @@ class ClearedGradients(Query):
                 self._used, self._clearing = False, None
 
 
-@dataclass(slots=True)
+@mutable
 class _LineBackward:
     """The last backward that a source line called, and what became of its gradients."""
 

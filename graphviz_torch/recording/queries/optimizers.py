@@ -7,7 +7,7 @@ a new optimizer for each step or epoch, which loses its state, such as momentum.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ...findings.rules.meaning.optimizers import (
     RecreatedOptimizer,
@@ -15,6 +15,7 @@ from ...findings.rules.meaning.optimizers import (
     ZeroLearningRate,
 )
 from ...graph.events import OptimizerStep
+from ...graph.immutable import mutable
 from ..program.log import Found, Query
 from ..program.rows import BackwardRow, OptimizerRow, Row, StepEndRow, StepRow
 
@@ -35,7 +36,7 @@ class OptimizerSteps(Query):
             yield Found(step, row.place, latest={"learning_rates": rates})
 
 
-@dataclass(slots=True)
+@mutable
 class _GroupRates:
     """Numbers of steps in which a parameter group had no positive learning rate."""
 
@@ -44,7 +45,7 @@ class _GroupRates:
     negative: int = 0  # number of steps with a learning rate below 0
 
 
-@dataclass(slots=True)
+@mutable
 class _OptimizerRates:
     """An optimizer, and the learning rates of all its steps."""
 
@@ -101,7 +102,7 @@ class ZeroLearningRates(Query):
                         yield Found(idle, place, latest={"count": steps, "steps": steps})
 
 
-@dataclass(slots=True)
+@mutable
 class _EmptySteps:
     """The steps of an optimizer before which no parameter had a gradient."""
 
@@ -140,7 +141,7 @@ class StepsWithoutGradients(Query):
                 yield Found(empty, row.place, (), row.learning, {"count": row.steps})
 
 
-@dataclass(slots=True)
+@mutable
 class _StateCounts:
     """Numbers of steps with and without optimizer state (such as Adam's averages).
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
+from ...graph.immutable import mutable
 from ..program.events import MethodCall
 from ..program.log import Found, Query
 from ..program.rows import BatchRow, Hashes, ResumeRow, Row, StepEndRow
@@ -19,7 +20,7 @@ _MIN_PASSES = 3  # a loader is reported if this many consecutive passes read onl
 _MAX_LOADERS = 16
 
 
-@dataclass(slots=True)
+@mutable
 class _Pass:
     """The current pass of a DataLoader over its data set."""
 

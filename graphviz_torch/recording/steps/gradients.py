@@ -18,7 +18,6 @@ import math
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from types import FrameType
@@ -32,6 +31,7 @@ from torch.optim import Optimizer
 from ...findings.rules.clipping import ExtremeClipNorm
 from ...graph import Graph
 from ...graph.events import GradientClip
+from ...graph.immutable import mutable
 from ...internals.frames import (
     CodePosition,
     clipping_frame,
@@ -72,7 +72,7 @@ def _forget(key: int, _: object) -> None:
     _between.pop(key, None)
 
 
-@dataclass(slots=True)
+@mutable
 class _GradientSample:
     """A sampled parameter of an optimizer, with its gradient at the last check."""
 

@@ -13,11 +13,12 @@ import gc
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
 from ...graph import RetainedGraphs
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
@@ -76,7 +77,7 @@ class _Alive(NamedTuple):
     reached: frozenset[int]  # id() of the leaves that the graph's backward reached
 
 
-@dataclass(slots=True)
+@mutable
 class _BackwardsOfLine:
     """The backwards that one line called, for losses that one line created."""
 

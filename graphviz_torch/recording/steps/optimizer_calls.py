@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from types import CodeType, FrameType
 
@@ -27,6 +27,7 @@ from ...findings.rules.meaning.optimizers import (
 )
 from ...findings.rules.training import EarlySchedulerStep
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.grad_scaler import stepping_scaler
 from ...internals.hooks.optimizers import Stepping, parameters_of
@@ -53,7 +54,7 @@ _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 _CHECKED_STEPS = 4  # schedulers and scalers are searched for at this number of first steps
 
 
-@dataclass(slots=True)
+@mutable
 class _Optimizer:
     """An optimizer that steps, with the data that the checks need."""
 

@@ -10,7 +10,6 @@ CPU are copied at the end of the step, so that the program does not wait for the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from ...findings.rules.silence import ConstantLoss, StalledTraining
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import optimized_parameters
@@ -52,7 +52,7 @@ class _LargestElements(NamedTuple):
         return torch.any(torch.logical_and(differ, self.learns))
 
 
-@dataclass(slots=True)
+@mutable
 class _LineLosses:
     """The losses for which one source line calls backward."""
 

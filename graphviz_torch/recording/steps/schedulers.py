@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -25,6 +24,7 @@ from ...findings.rules.meaning.schedulers import (
     SchedulerStepsTooOften,
     UnusedScheduler,
 )
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.tensors.pytree import own_attributes
 from ..program import Program
@@ -57,7 +57,7 @@ _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 _MIN_UNSCHEDULED_STEPS = 5
 
 
-@dataclass(slots=True)
+@mutable
 class Schedule:
     """A scheduler that was found in the program."""
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...graph import Graph, TensorMeta, Transfer, TransferKind
+from ...graph.immutable import mutable
 from ...internals.frames import (
     CodePosition,
     is_moving_module,
@@ -50,7 +50,7 @@ from .operators import OPERATORS, dispatched_copies
 from .profiler import Memcpy
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class CopyRecord:
     """The record of a copy between devices, which observes the later use of the copy's result."""
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 
 from ...graph import Edge, TensorMeta
+from ...graph.immutable import mutable
 from ..groups.keys import Keys
 from .drawing import Drawing
 from .tree import Leaf, Open, Path
@@ -16,7 +17,7 @@ from .values import MergedEdge
 _Ends = tuple[int, int]
 
 
-@dataclass(slots=True)
+@mutable
 class _Found:
     """The edges of a graph, sorted by how they are drawn: as lines or as texts."""
 

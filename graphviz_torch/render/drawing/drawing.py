@@ -9,11 +9,12 @@ drawn element has a key, an integer: the id of a node (>= 0), or `~id` of a clos
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Final, Literal
 
 from ...graph import Collective, Edge, Finding, Graph, TensorMeta
+from ...graph.immutable import immutable
 from .. import labels
 from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
@@ -27,7 +28,7 @@ Fold = bool | Literal["loops"]
 _MAX_TITLE_NAMES = 3  # maximum number of modules or operations named in the title of a loop
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Drawing:
     """A graph, and the results of the drawing steps (see steps.py) that were applied to it."""
 
@@ -76,8 +77,8 @@ class Drawing:
     # Key of a box or frame -> collectives written in it; None -> collectives that no element shows.
     collectives: Mapping[int | None, list[Collective]] = field(default_factory=dict)
     stubs: Stubs = NO_STUBS  # boxes of data and of calls without a node, with links
-    highlights: Highlights = Highlights()  # noqa: RUF009 - it is frozen
-    shading: Shading = Shading()  # noqa: RUF009 - it is frozen
+    highlights: Highlights = Highlights()
+    shading: Shading = Shading()
 
     def having(self, **changes: Any) -> Drawing:
         """Return a copy with some fields changed.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
+
+from ...graph.immutable import immutable
 
 Path = tuple[int, ...]  # ids of the framed groups that contain an element, outermost first
 
@@ -41,7 +43,7 @@ class Box(NamedTuple):
         return 1 + len(self.repeats)
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Open:
     """An open group (`group=None`: the whole drawing) and its drawn children."""
 

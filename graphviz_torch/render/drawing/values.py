@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import NamedTuple
 
 from ...graph import Edge, Node, TensorMeta
+from ...graph.immutable import immutable
 from ..style import Pair
 
 
@@ -22,7 +23,7 @@ class MergedEdge(NamedTuple):
     outputs: tuple[TensorMeta | None, ...] = ()  # distinct shapes and dtypes of these tensors
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class InlinedNodes:
     """The nodes without a box of their own, because another node's box shows them.
 
@@ -76,7 +77,7 @@ class Totals(NamedTuple):
     seconds: float | None  # time in backward
 
 
-@dataclass(frozen=True)
+@immutable(slots=False)
 class Contents:
     """The nodes that a drawn group represents.
 
@@ -135,7 +136,7 @@ class Badge(NamedTuple):
     strong: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Highlights:
     """The badges and outline colors that findings and differences add to boxes."""
 
@@ -144,7 +145,7 @@ class Highlights:
     outlines: Mapping[int, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Shading:
     """The fill color of each box for the option `color_by`, and the legend's color scale."""
 

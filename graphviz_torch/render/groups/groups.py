@@ -17,12 +17,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
+from ...graph.immutable import immutable
 from .call_groups import gather_calls
 from .chains import gather_gradients, gather_views
 from .isomorphism import Structure
@@ -54,7 +54,7 @@ class Group(NamedTuple):
         return self.span[0] == self.span[1]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Groups:
     """The tree of groups of one graph; parents come before their children in `groups`."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from html import escape
 from textwrap import wrap
 from typing import Any, NamedTuple
 
 from ...graph import GraphLike, ModuleRow, graph_of
 from ...graph.column import Column, columns_in
+from ...graph.immutable import immutable
 from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
 from ...graph.text import printable
 from ...graph.units import bytes_text, number_text, seconds_text
@@ -21,7 +22,7 @@ _MAX_MODULES = 400  # the table shows fewer levels of modules if it would have m
 _MIN_NAME_WIDTH = 24  # minimum width of the column of names, in characters
 
 
-@dataclass(frozen=True, repr=False)
+@immutable(slots=False)
 class Summary:
     """The result of `summary`, which `print` and notebooks show as a table.
 

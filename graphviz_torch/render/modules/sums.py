@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ...graph import Graph, ModuleRow, Node, Parameter, TensorMeta
 from ...graph.column import columns_of, is_recorded
+from ...graph.immutable import immutable, mutable
 from .flops import Flops, flops
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ModuleSummary:
     """Values of one module and its submodules. A value that was not recorded is None."""
 
@@ -39,7 +40,7 @@ class ModuleSummary:
         return self.module.count(".") + 1 if self.module else 0
 
 
-@dataclass(slots=True)
+@mutable
 class Sums:
     """Running sums over the nodes of a module and its submodules."""
 
