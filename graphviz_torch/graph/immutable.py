@@ -44,6 +44,8 @@ def _compile_init(kind: type[Any]) -> Callable[..., None]:
             value = f"_{name}_factory() if {name} is _from_factory else {name}"
         arguments.append(argument)
         lines.append(f"_set(self, {name!r}, {value})" if frozen else f"self.{name} = {value}")
+    if hasattr(kind, "__post_init__"):
+        lines.append("self.__post_init__()")
     body = "\n  ".join(lines or ["pass"])
     exec(f"def __init__({', '.join(arguments)}):\n  {body}", scope)
     made: Callable[..., None] = scope["__init__"]
@@ -81,10 +83,10 @@ def _values(instance: Any, compared: bool = True) -> tuple[Any, ...]:
     return _reader(kind, compared)(instance)
 
 
-def _eq(self: Any, other: object) -> bool:
+def _eq(self: Any, other: object) -> Any:
     if type(other) is not type(self):
         return NotImplemented
-    return bool(_values(self) == _values(other))
+    return _values(self) == _values(other)
 
 
 def _hash(self: Any) -> int:
@@ -105,8 +107,16 @@ def _delattr(self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
+def _restore(kind: type[Any], *values: Any) -> Any:
+    """Return an instance with these values of its fields, for `copy` and `pickle`."""
+    made = object.__new__(kind)
+    for field, value in zip(fields(kind), values, strict=True):
+        object.__setattr__(made, field.name, value)
+    return made
+
+
 def _reduce(self: Any) -> tuple[Any, ...]:
-    return type(self), _values(self, compared=False)
+    return _restore, (type(self), *_values(self, compared=False))
 
 
 _FROZEN = {"__setattr__": _setattr, "__delattr__": _delattr, "__reduce__": _reduce}

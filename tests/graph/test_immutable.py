@@ -79,6 +79,9 @@ def classes(decorator: Any, **options: Any) -> tuple[Any, Any]:
     class Lid(Box):
         loose: bool = False
 
+        def __post_init__(self) -> None:
+            self.tags.append("lid")
+
     return Box, Lid
 
 
