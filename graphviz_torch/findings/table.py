@@ -29,6 +29,7 @@ FILES = (
     "func_gradients",
     "first_values",
     "means",
+    "loss_weights",
     "overwritten",
     "modes",
     "signs",

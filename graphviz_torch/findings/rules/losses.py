@@ -9,9 +9,10 @@ from ...graph import Finding, Node, Operand
 from ...graph.events import Event, LossCall
 from ...graph.immutable import immutable
 from ...graph.operations import SAME_VALUES
-from ..axes import number
+from ..axes import attribute, number
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule
+from ..samples import axis_reading, shape_of
 from ..words import at
 
 # Operations that move or select values without computing.
@@ -58,8 +59,8 @@ _ELEMENTWISE = ("log", "clamp", "clamp_min", "clamp_max", "add", "to_copy")
 
 @rule("warning", of={*_LOSSES, *_OF_SAMPLES, LossCall})
 def loss_input(reading: Reading) -> Iterator[Finding]:
-    """A loss got the wrong kind of input: cross_entropy got probabilities instead of raw scores, or
-    nll_loss or kl_div got values that are not log-probabilities.
+    """A loss got the wrong kind of input: cross_entropy got probabilities instead of raw scores,
+    nll_loss or kl_div got values that are not log-probabilities, or dropout was applied last.
 
     ## Why it matters
 
@@ -142,18 +143,8 @@ def loss_input(reading: Reading) -> Iterator[Finding]:
             if not is_of_cross_entropy(reading, node):
                 continue
             name = "cross_entropy"
-        axis = _axis(reading, maker) if first == maker.id and "nll" in name else None
-        if axis not in (None, 1):
-            yield finding(
-                "warning",
-                f"{name}{at(node.where)} takes log-probabilities over dimension 1, the classes, "
-                f"but got log-probabilities over dimension {axis} from "
-                f"{reading.call(maker.id)}{at(maker.where)}.",
-                cause="log_softmax over a dimension other than the classes",
-                advice="Call log_softmax with dim=1.",
-                where=maker.where,
-                nodes=(maker.id, node.id),
-            )
+        if loss.takes == "log-probabilities":
+            yield from _over_another_axis(reading, node, first, maker)
         if maker.operation in _RECTIFIED and loss.takes == "raw scores":
             yield _rectified_scores(reading, name, node, maker)
         gives = loss.mistakes.get(maker.operation)
@@ -219,6 +210,31 @@ def swapped_arguments(reading: Reading) -> Iterator[Finding]:
             "the reverse divergence is intended.",
             where=event.where,
             nodes=event.nodes,
+        )
+
+
+@finds("loss-input", of={*_LOSSES, *_OF_SAMPLES})
+def dropout_of_predictions(reading: Reading) -> Iterator[Finding]:
+    """Report a dropout that is the last operation before a loss."""
+    for node in reading.of_operations({*_LOSSES, *_OF_SAMPLES}):
+        first = _first(reading, node)
+        maker = None if first is None else maker_of(reading, first)
+        if maker is None or attribute(maker, "training") != "True" or not attribute(maker, "p"):
+            continue
+        name = node.operation
+        if name == "log_softmax":
+            if not is_of_cross_entropy(reading, node):
+                continue
+            name = "cross_entropy"
+        yield finding(
+            "warning",
+            f"{name}{at(node.where)} compares the targets with the result of dropout"
+            f"{at(maker.where)}, which sets a fraction of {attribute(maker, 'p')} of the "
+            "predictions to 0.",
+            cause="dropout of the predictions",
+            advice="Apply dropout before the last layer, not after it.",
+            where=maker.where,
+            nodes=(maker.id, node.id),
         )
 
 
@@ -369,14 +385,41 @@ class AccidentalBroadcast(Event):
         )
 
 
-def _axis(reading: Reading, node: Node) -> int | None:
-    """Return the dimension of a log_softmax; None if unknown or for another operation."""
-    meta = reading.meta(node.id)
-    given = (text.removeprefix("dim=") for text in node.attributes if text.startswith("dim="))
-    dim = next(given, "")
-    if node.operation != "log_softmax" or meta is None or len(meta.shape) < 2:
-        return None
-    return int(dim) % len(meta.shape) if dim.lstrip("-").isdigit() else None
+def _over_another_axis(reading: Reading, node: Node, first: int, maker: Node) -> Iterator[Finding]:
+    """Report log-probabilities over a dimension that is not that of the loss's classes.
+
+    Args:
+        reading: the graph.
+        node: the node of the loss.
+        first: the node of the loss's input.
+        maker: the node that computed the input, before views.
+    """
+    shape, given, dim = shape_of(reading, maker.id), shape_of(reading, first), number(maker, "dim")
+    if maker.operation != "log_softmax" or dim is None or len(shape) < 2 or not given:
+        return
+    axis = dim % len(shape)
+    classes = len(given) - 1 if node.operation == "ctc_loss" else min(1, len(given) - 1)
+    if first == maker.id:
+        wrong = axis != classes
+    else:
+        axes = axis_reading(reading).axes
+        over, meant = axes[maker.id][axis], axes[first][classes]
+        # An axis with a new number may be a part of any other axis.
+        known = {part for dimension in axes[maker.id] for part in dimension}
+        wrong = bool(over) and {*meant} <= known and not {*over} & {*meant}
+    if wrong:
+        yield finding(
+            "warning",
+            f"{node.operation}{at(node.where)} takes log-probabilities over dimension {classes}, "
+            f"the classes, but got log-probabilities over dimension {axis} from "
+            f"{reading.call(maker.id)}{at(maker.where)}.",
+            cause="log_softmax over a dimension other than the classes",
+            advice=f"Call log_softmax with dim={classes}."
+            if first == maker.id
+            else "Call log_softmax over the dimension of the classes.",
+            where=maker.where,
+            nodes=(maker.id, node.id),
+        )
 
 
 def _first(reading: Reading, node: Node) -> int | None:

@@ -146,7 +146,7 @@ def mask_of_a_loss(record: Record) -> None:
 
 
 @silent("attention-mask")
-def similarities_without_their_diagonal(record: Record) -> None:
+def scores_of_others_without_the_own(record: Record) -> None:
     model, own = nn.Linear(6, 8), torch.eye(LENGTH, dtype=torch.bool)
     with record(model):
         z = F.normalize(model(torch.randn(LENGTH, 6)), dim=1)

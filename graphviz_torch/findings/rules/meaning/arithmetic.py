@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from ....graph import Finding, Node
 from ....graph.events import Event
 from ....graph.immutable import immutable
+from ...axes import number
 from ...graph_reading import Reading
 from ...rule import finding, rule
+from ...samples import shape_of
 from ...words import at
-from ..losses import is_of_cross_entropy, maker_of_first_input
+from ..losses import SCORES, has_weights, is_of_cross_entropy, maker_of_first_input
 
 _SOFTMAXES = ("softmax", "log_softmax")
 _CLAMPS = ("clamp", "clamp_min", "clamp_max", "clip")
@@ -83,6 +85,85 @@ def double_softmax(reading: Reading) -> Iterator[Finding]:
         )
 
 
+@rule("warning", of=_SOFTMAXES)
+def softmax_of_one(reading: Reading) -> Iterator[Finding]:
+    """A softmax normalizes a dimension of size 1, so its result is 1 for any scores.
+
+    ## Why it matters
+
+    The gradient is 0 everywhere. The cross entropy of a model with a single output is always 0, and
+    attention weights over the wrong dimension weigh all positions equally.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    target = torch.zeros(8, dtype=torch.long)
+    with record(model) as recording:
+        F.cross_entropy(model(torch.randn(8, 4)), target).backward()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    target = (torch.arange(8) % 2).float()
+    with record(model) as recording:
+        scores = model(torch.randn(8, 4)).squeeze(-1)
+        F.binary_cross_entropy_with_logits(scores, target).backward()
+    ```
+
+    ## When it is intended
+
+    A mixture with a single expert, or a sequence of a single position, has a weight of 1 on
+    purpose. Only the features that a layer returns are checked.
+
+    ## Not detected
+
+    Scores that are reshaped between the layer and the softmax are not checked.
+
+    ## See also
+
+    - [CrossEntropyLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html)
+    - [BCEWithLogitsLoss](https://docs.pytorch.org/docs/stable/generated/torch.nn.BCEWithLogitsLoss.html)
+    """
+    for node in reading.of_operations(_SOFTMAXES):
+        dim, maker = number(node, "dim"), maker_of_first_input(reading, node)
+        shape = shape_of(reading, node.id)
+        if dim is None or not shape or shape[dim] != 1 or maker is None:
+            continue
+        made = shape_of(reading, maker.id)
+        features = 1 if maker.operation == "convolution" else len(made) - 1
+        layer = maker.operation in SCORES and has_weights(reading, maker)
+        # A Linear computes (samples * positions, features), and a view divides the rows again.
+        same = dim % len(shape) == (features if len(made) == len(shape) else len(shape) - 1)
+        if not layer or made[features] != 1 or not same:
+            continue
+        name = "cross_entropy" if is_of_cross_entropy(reading, node) else node.title
+        yield finding(
+            "warning",
+            f"{name}{at(node.where)} normalizes dimension {dim} of {list(shape)}, which has a "
+            f"single element: each result is {0 if 'log' in node.operation else 1}, and its "
+            "gradient is 0.",
+            cause="a softmax of one element",
+            advice="Use binary_cross_entropy_with_logits for a single output, or give the layer an "
+            "output for each class. For weights of positions, normalize the dimension of the "
+            "positions.",
+            where=node.where,
+            nodes=(maker.id, node.id),
+        )
+
+
 @immutable
 class SelfDifference(Event):
     """The difference or the quotient of a tensor and its own detached copy."""
@@ -150,10 +231,10 @@ def ratio_to_itself(reading: Reading) -> Iterator[Finding]:
     """
     nodes = reading.graph.nodes
     for event in reading.events(SelfDifference):
-        for number in event.nodes:
-            ratio = nodes[number]
+        for each in event.nodes:
+            ratio = nodes[each]
             if ratio.operation in ("sub", "rsub"):
-                users = (nodes[edge.target] for edge in reading.users[number])
+                users = (nodes[edge.target] for edge in reading.users[each])
                 exponential = next((user for user in users if user.operation == "exp"), None)
                 if exponential is None:
                     continue
