@@ -35,6 +35,7 @@ FILES = (
     "signs",
     "divergences",
     "scores",
+    "noise",
     "unchanging",
     "initial_loss",
     "loss_spikes",

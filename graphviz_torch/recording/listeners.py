@@ -20,6 +20,7 @@ from .events.ignored_results import IgnoredResults
 from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.masks import AttentionMasks
 from .events.means import MaskedMeans
+from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
 from .events.pairs import PairedTensors
@@ -88,6 +89,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     GradientAccesses,
     Targets,
     MaskedMeans,
+    MixedNoises,
     TokenUses,
     AttentionMasks,
     Overwrites,
