@@ -9,7 +9,7 @@ from ...graph.operations import SAME_VALUES
 from ...graph.units import count_text
 from ..axes import number
 from ..graph_reading import Reading
-from ..rule import finding, rule
+from ..rule import finding, finds, rule
 from ..words import at, group_by_key, names_of, nodes_of
 
 # Operations with a derivative of 0 everywhere: step functions and random samples.
@@ -124,7 +124,8 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     A gradient with wrong values is not detected. Check the Function with
-    `torch.autograd.gradcheck`.
+    `torch.autograd.gradcheck`. A None for a tensor that other operations use directly, too, is not
+    detected, either.
 
     ## See also
 
@@ -154,6 +155,39 @@ def backward_returned_none(reading: Reading) -> Iterator[Finding]:
             cause="backward returned None",
             advice=advice,
             where=node.where,
+            nodes=(dropping, *nodes_of(parameters)),
+        )
+
+
+@finds("backward-returned-none", of=(GradientStats,))
+def backward_returned_none_for_a_term(reading: Reading) -> Iterator[Finding]:
+    """Find a custom Function that passes no gradient on, while other terms train its inputs."""
+    nodes = reading.graph.nodes
+    rows = {p.node: p for p in reading.graph.parameters if p.requires_grad and p.node is not None}
+    for dropping in sorted({*reading.dropping_nodes.values()}):
+        inputs = {edge.source for edge in reading.inputs[dropping] if not nodes[edge.source].leaf}
+        is_final = inputs and all(reading.dropping_nodes.get(i) == dropping for i in inputs)
+        if not (is_final and is_custom(nodes[dropping])):
+            continue
+        before = [*inputs]
+        for node in before:  # the list grows while it is iterated
+            before += {edge.source for edge in reading.inputs[node]}.difference(before)
+        parameters = [rows[node] for node in sorted(before) if node in rows]
+        # Parameters without any gradient are reported as errors.
+        names = {p.name for p in parameters}
+        if not names or not names <= reading.parameters_with_gradient:
+            continue
+        last = nodes[dropping]
+        user = next((e.target for e in reading.users[dropping] if e.target in reading.names), None)
+        term = "the part of the loss behind it" if user is None else reading.call(user)
+        yield finding(
+            "warning",
+            f"{reading.call(dropping)}{at(last.where)} received a gradient and passed none on, "
+            f"because its backward returned None: {term} trains none of "
+            f"{names_of(parameters)}, which get gradients from other terms only.",
+            cause="backward returned None",
+            advice=f"Return a gradient for every input that needs one in backward of {last.title}.",
+            where=last.where,
             nodes=(dropping, *nodes_of(parameters)),
         )
 

@@ -391,3 +391,58 @@ def a_quantizer_with_a_learned_scale(record: Record) -> None:
     model, scale = mlp(), nn.Parameter(torch.tensor([0.1]))
     with record(model):
         ScaledLevels.apply(model(torch.randn(8, 6)), scale).square().mean().backward()
+
+
+class Length(torch.autograd.Function):
+    """The mean of squares, with a backward that may return None."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, passes: bool) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.passes = passes
+        return x.square().mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 * x / x.numel() if ctx.passes else None, None
+
+
+def two_terms(record: Record, *, passes: bool) -> None:
+    model = mlp()
+    with record(model):
+        y = model(torch.randn(8, 6))
+        penalty = Length.apply(y.sin(), passes)
+        (y.mean() + penalty).backward()
+
+
+@says("backward-returned-none", "penalty", "trains none of", severity="warning")
+def term_whose_backward_returns_none(record: Record) -> None:
+    two_terms(record, passes=False)
+
+
+@silent("backward-returned-none")
+def term_whose_backward_returns_a_gradient(record: Record) -> None:
+    two_terms(record, passes=True)
+
+
+class Match(torch.autograd.Function):
+    """The mean of squared differences, whose second input is a constant target."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, target: Tensor) -> Tensor:
+        ctx.save_for_backward(x - target)
+        return (x - target).square().mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (difference,) = ctx.saved_tensors
+        return gradient * 2 * difference / difference.numel(), None
+
+
+@silent("backward-returned-none")
+def target_without_a_gradient(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        y = model(torch.randn(8, 6))
+        (y.mean() + Match.apply(y.sin(), y.cos())).backward()
