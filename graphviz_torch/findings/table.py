@@ -61,6 +61,7 @@ FILES = (
     "meaning.schedulers",
     "meaning.optimizers",
     "meaning.optimizer_lines",
+    "meaning.rates",
     "meaning.compiled",
     "meaning.arithmetic",
     "silence",

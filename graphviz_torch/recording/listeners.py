@@ -53,6 +53,7 @@ from .queries.optimizers import (
     StepsWithoutGradients,
     ZeroLearningRates,
 )
+from .queries.rates import HandSetRates
 from .queries.repeated_batches import RepeatedBatches
 from .saved_tensors import Reruns, SavedTensors
 from .steps.batches import Batches
@@ -139,6 +140,7 @@ LISTENERS: tuple[type[Listener], ...] = (
 QUERIES: tuple[type[Query], ...] = (
     OptimizerSteps,
     ZeroLearningRates,
+    HandSetRates,
     StepsWithoutGradients,
     LostStates,
     ClearedGradients,

@@ -15,8 +15,8 @@ from ..graph import Event, Operand
 from ..internals.frames import CodePosition
 from .backward import Backward
 from .program import Program
-from .program.code import codes, find_method_call
-from .program.events import EventRecord, MethodCall, NodeLine, TensorRecord, UserLine
+from .program.code import codes, find_method_call, find_store
+from .program.events import Assignment, EventRecord, MethodCall, NodeLine, TensorRecord, UserLine
 from .program.source_lines import sources
 
 
@@ -70,8 +70,8 @@ class Resolver:
     def value(self, noted: Any) -> Any:
         """Return the final value of a record or placeholder, or of each one in nested tuples.
 
-        A `TensorRecord` becomes an `Operand`; a `NodeLine`, a `UserLine` and a `MethodCall` become
-        text. Other values are returned unchanged.
+        A `TensorRecord` becomes an `Operand`; a `NodeLine`, a `UserLine`, a `MethodCall` and a
+        `Assignment` become text. Other values are returned unchanged.
         """
         if type(noted) is tuple:
             return tuple([self.value(part) for part in noted])
@@ -82,6 +82,9 @@ class Resolver:
         if isinstance(noted, MethodCall):
             every = codes(self._program, more=noted.around)
             return self.line(find_method_call(every, noted.method, noted.owner))
+        if isinstance(noted, Assignment):
+            every = codes(self._program, more=noted.around)
+            return self.line(find_store(every, noted.name))
         if isinstance(noted, TensorRecord):
             if noted.number is None:
                 return Operand(noted.label, noted.tensor, "", self.leaf(noted.leaf))

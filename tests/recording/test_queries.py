@@ -5,6 +5,7 @@ The programs that write such rows are in tests/recording/events and tests/findin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,6 +17,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     StepWithoutGradients,
     ZeroLearningRate,
 )
+from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.training import (
     DiscardedGradients,
     MixedLosses,
@@ -53,6 +55,7 @@ from graphviz_torch.recording.queries.optimizers import (
     StepsWithoutGradients,
     ZeroLearningRates,
 )
+from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
 
 CODE = (lambda: None).__code__
@@ -252,6 +255,54 @@ def test_learning_rates_of_zero(rates: list[tuple[GroupRow, ...]], what: str) ->
     events = [each.event for each in query.events_of_run()]
     kinds = [each.what for each in events if isinstance(each, ZeroLearningRate)]
     assert kinds == ([what] if what else [])
+
+
+COSINE = [0.05 * (1 + math.cos(math.pi * i / 8)) for i in range(17)]
+TRIANGLES = [0.1 - 0.01 * abs(i % 12 - 6) for i in range(36)]
+WARM_UP = [0.01, 0.02, 0.03, 0.04]
+
+
+@pytest.mark.parametrize(
+    ("rates", "fields", "what"),
+    [
+        ([(0.1,)] * 3, {"attribute_rate": 0.05}, "attribute"),
+        ([(0.1,)] * 3, {"attribute_rate": 0.1}, ""),
+        ([(rate,) for rate in COSINE], {"attribute_rate": 0.05}, "rise"),
+        ([(rate,) for rate in COSINE], {"is_scheduled": True}, ""),
+        ([(rate,) for rate in COSINE[:11]], {}, ""),  # a last step may be rounded
+        ([(rate,) for rate in [*COSINE[:8], *COSINE[:8]]], {}, ""),  # a warm restart
+        ([(rate,) for rate in TRIANGLES], {}, ""),
+        ([(rate,) for rate in WARM_UP * 3], {}, "restart"),
+        ([(rate,) for rate in WARM_UP * 2], {}, ""),
+        ([(rate,) for rate in [*WARM_UP, *[0.04] * 9]], {}, ""),
+        ([(0.1, 0.1), (0.05, 0.1), (0.02, 0.1)], {}, "group"),
+        ([(0.1, 0.02), (0.05, 0.02), (0.03, 0.02)], {}, ""),  # group 1 has a rate of its own
+        ([(0.1, 0.1), (0.05, 0.05), (0.02, 0.02)], {}, ""),
+        ([(0.1, 0.1), (0.01, 0.1), (0.01, 0.1)], {}, ""),  # set once
+        ([(10.0**-i,) for i in range(20)], {"is_scheduled": True}, "vanished"),
+        ([(10.0**-i,) for i in range(18)], {"is_scheduled": True}, ""),
+        ([(None,), (0.1,)], {"attribute_rate": 0.05}, ""),
+    ],
+)
+def test_learning_rates_that_are_set_by_hand(
+    rates: list[tuple[float | None, ...]], fields: dict[str, Any], what: str
+) -> None:
+    query = HandSetRates()
+    rows = [step(groups=groups(*each), steps=i + 1, **fields) for i, each in enumerate(rates)]
+    assert not found(query, [OptimizerRow(1), *rows])
+    events = [each.event for each in query.events_of_run()]
+    assert [each.what for each in events if isinstance(each, RateSetByHand)] == [what][: bool(what)]
+
+
+def test_rates_in_the_defaults_of_an_optimizer_are_not_read() -> None:
+    query, other = HandSetRates(), HandSetRates()
+    for number, rate in enumerate([0.1, 0.05, 0.02], 1):
+        row = step(groups=groups(0.1), steps=number, default_rate=rate)
+        found(query, [OptimizerRow(1), row] if number == 1 else [row])
+        found(other, [OptimizerRow(1), row._replace(default_rate=0.1)])
+    (event,) = query.events_of_run()
+    assert event.event == RateSetByHand(what="defaults", optimizer="opt")
+    assert not [*other.events_of_run()]
 
 
 def test_steps_without_any_gradient() -> None:

@@ -81,6 +81,23 @@ def find_assignment(codes: Iterable[CodeType], attribute: str) -> CodePosition |
     return _find_only_store(codes, attribute, ("STORE_ATTR",))
 
 
+def find_store(codes: Iterable[CodeType], name: str) -> CodePosition | None:
+    """Return the position of the only assignment to an attribute or item of this name.
+
+    Returns None if there is no assignment, or several.
+    """
+    found: set[CodePosition] = set()
+    for code in codes:
+        known = name in code.co_names or name in code.co_consts
+        before: object = None
+        for step in dis.get_instructions(code) if known else ():
+            stores = step.opname == "STORE_ATTR" and step.argval == name
+            if stores or (step.opname == "STORE_SUBSCR" and before == name):
+                found.add((code, step.offset))
+            before = step.argval if step.opname == "LOAD_CONST" else None
+    return found.pop() if len(found) == 1 else None
+
+
 def find_variable(codes: Iterable[CodeType], name: str) -> CodePosition | None:
     """Return the position of the only assignment to a variable or to an attribute of this name."""
     return _find_only_store(codes, name, ("STORE_ATTR", "STORE_NAME", "STORE_GLOBAL", "STORE_FAST"))

@@ -110,6 +110,13 @@ class MethodCall(NamedTuple):
     around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
 
 
+class Assignment(NamedTuple):
+    """A placeholder that becomes the text of the only line that assigns `x.name` or `x["name"]`."""
+
+    name: str
+    around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
+
+
 @mutable
 class EventRecord:
     """An event (a fact that a rule may report) with its latest values and number of occurrences."""
@@ -166,7 +173,7 @@ class Events:
                 the event happens now.
             latest: values of fields that may differ between occurrences. The values of the latest
                 occurrence are kept. In the finished event, a `TensorRecord` becomes an `Operand`,
-                and a `NodeLine`, `UserLine` or `MethodCall` becomes text.
+                and a `NodeLine`, `UserLine`, `MethodCall` or `Assignment` becomes text.
         """
         record = self._records.get((event, place))
         if record is None:

@@ -10,6 +10,7 @@ A row keeps nothing alive: a tensor is the id() that it had, and a source line i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import CodeType
 from typing import Any, NamedTuple
 
 from ...internals.frames import CodePosition
@@ -36,6 +37,7 @@ class OptimizerRow(NamedTuple):
     optimizer: int
     scheduler: str = ""  # the program's name for its only scheduler; "" for none and for several
     scheduled: MethodCall | None = None  # the call of the scheduler's `step`
+    around: tuple[CodeType, ...] = ()  # code of the user's frames around the first step
 
 
 class StepRow(NamedTuple):
@@ -57,6 +59,10 @@ class StepRow(NamedTuple):
     learning: tuple[int, ...] = ()  # parameters that require a gradient, if none has a gradient
     first: int = 0  # number of the first parameter; equal for two optimizers that share it
     has_state: bool = False  # True if the optimizer has state, such as averages, before the step
+    is_scheduled: bool = False  # True if the optimizer has a scheduler
+    # The values of `optimizer.lr`, which PyTorch's optimizers do not have, and of defaults["lr"].
+    attribute_rate: float | None = None
+    default_rate: float | None = None
 
     @property
     def used_parameters(self) -> frozenset[int] | None:

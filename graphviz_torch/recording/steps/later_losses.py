@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -19,6 +18,7 @@ from torch.optim import Optimizer
 
 from ...findings.rules.watched import NonfiniteLoss
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.engine import EngineCalled
@@ -34,7 +34,7 @@ _MAX_SEARCHES = 4  # number of times that parameters are searched for NaN
 NEVER = 1 << 62  # greater than the number of any step
 
 
-@dataclass(slots=True)
+@mutable
 class _LossesOfLine:
     """The losses for which one source line calls backward.
 

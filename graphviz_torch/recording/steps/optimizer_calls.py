@@ -150,11 +150,11 @@ class OptimizerCalls(Listener):
                     schedule = Schedule.create(each, label)
                     (found if own else self._schedules).setdefault(id(each), schedule)
         around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
-        row = OptimizerRow(record.number)
+        row = OptimizerRow(record.number, around=tuple(around))
         if len(found) == 1:
             scheduler = next(iter(found.values()))
             call = MethodCall("step", scheduler.name.rpartition(".")[2], tuple(around))
-            row = OptimizerRow(record.number, scheduler.name, call)
+            row = row._replace(scheduler=scheduler.name, scheduled=call)
         self.program.log.append(row)
         return _Optimizer(record, name, place, list(found.values()), around)
 

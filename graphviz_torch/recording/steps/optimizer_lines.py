@@ -7,12 +7,13 @@ another line changes all of them, is probably outside of the loop over the param
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from torch import Tensor
 
 from ...findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from ...graph import Graph
+from ...graph.immutable import mutable
 from ...internals.frames import OWN, CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -30,7 +31,7 @@ _MIN_PARAMETERS = 3  # an optimizer of fewer parameters is not checked
 _MIN_STEPS = 2  # a line is reported after this number of steps that ran it
 
 
-@dataclass(slots=True)
+@mutable
 class _LineChanges:
     """A line of an optimizer's step that changes parameters in place."""
 
@@ -39,7 +40,7 @@ class _LineChanges:
     count: int = 0  # number of steps that ran it
 
 
-@dataclass(slots=True)
+@mutable
 class _OwnOptimizer:
     """An optimizer with a step in the program's own code."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from ...findings.rules.training import DiscardedGradients
 from ...graph.events import GradientClearing
@@ -17,6 +18,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
+from ..optimizer_log import learning_rate
 from ..program import Program
 from ..program.rows import BackwardRow, GroupRow, ResumeRow, StepEndRow, StepRow
 
@@ -98,6 +100,9 @@ class Steps(Listener):
                 () if has_gradients else self._learning(parameters),
                 self._number(parameters),
                 record.had_state,
+                _is_scheduled(optimizer),
+                learning_rate(vars(optimizer)) if _is_of_torch(optimizer) else None,
+                learning_rate(getattr(optimizer, "defaults", {})),
             )
         )
 
@@ -143,3 +148,12 @@ class Steps(Listener):
             while len(self._firsts) > _MAX_OPTIMIZERS:
                 del self._firsts[next(iter(self._firsts))]
         return number
+
+
+def _is_scheduled(optimizer: Optimizer) -> bool:
+    """Return True if the optimizer has a scheduler, which sets a private attribute (2.13)."""
+    return hasattr(optimizer.step, "_wrapped_by_lr_sched")
+
+
+def _is_of_torch(optimizer: Optimizer) -> bool:
+    return type(optimizer).__module__.startswith("torch.")

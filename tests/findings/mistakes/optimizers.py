@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -487,3 +490,45 @@ def decay_of_the_only_weight(record: Record) -> None:
     by_own_descent(
         record, nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.LayerNorm(8)), spared=1
     )
+
+
+def with_rates(record: Record, set_rate: Callable[[Any, float], object], groups: int = 1) -> None:
+    model = mlp()
+    layers = [model[0], model[2]] if groups > 1 else [model]
+    optimizer = SGD([{"params": [*layer.parameters()]} for layer in layers], lr=0.1)
+    with record(model):
+        for number in range(4):
+            set_rate(optimizer, 0.1 / (1 + number))
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+            optimizer.step()
+
+
+@says("rate-set-by-hand", "optimizer.lr is set to 0.025", "no step reads it")
+def rate_as_an_attribute(record: Record) -> None:
+    with_rates(record, lambda optimizer, rate: setattr(optimizer, "lr", rate))
+
+
+@says("rate-set-by-hand", 'optimizer.defaults["lr"] is set to 0.025 at ', "no step reads it")
+def rate_in_the_defaults(record: Record) -> None:
+    def set_rate(optimizer: Any, rate: float) -> None:
+        optimizer.defaults["lr"] = rate
+
+    with_rates(record, set_rate)
+
+
+@says("rate-set-by-hand", "group 0 of 2 in optimizer is set")
+def rate_of_the_first_group_only(record: Record) -> None:
+    def set_rate(optimizer: Any, rate: float) -> None:
+        optimizer.param_groups[0]["lr"] = rate
+
+    with_rates(record, set_rate, 2)
+
+
+@silent("rate-set-by-hand")
+def rate_of_all_groups(record: Record) -> None:
+    def set_rate(optimizer: Any, rate: float) -> None:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+    with_rates(record, set_rate, 2)

@@ -21,6 +21,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     VanishedEpsilon,
     ZeroLearningRate,
 )
+from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
 from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
 from graphviz_torch.findings.rules.watched import NonfiniteLoss
@@ -108,6 +109,13 @@ CASES: dict[str, Case] = {
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
         [idle(ZeroLearningRate, optimizer="o")],
+    ),
+    "rate-set-by-hand": Case(
+        idle(RateSetByHand, what="group", optimizer="o", groups=2, assigned="train.py:5", steps=9),
+        "warning",
+        "The learning rate of group 0 of 2 in o is set at train.py:5 in each step, and the other "
+        "groups keep the rate that group 0 began with or reached, in 9 steps at train.py:7.",
+        [idle(CallPerSample, module="Net")],
     ),
     "update-outside-loop": Case(
         idle(LineOfOneParameter, optimizer="o", parameters=6, other="train.py:9", nodes=(0,)),
