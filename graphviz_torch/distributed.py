@@ -8,8 +8,8 @@ from .graph.lazy import lazy_names
 
 if TYPE_CHECKING:
     from .recording.collectives.counter import CollectiveCounter as CollectiveCounter
-    from .render.ranks.collectives import collectives as collectives
-    from .render.ranks.rank_chart import rank_chart as rank_chart
+    from .render.collectives import collectives as collectives
+    from .render.rank_chart import rank_chart as rank_chart
     from .tracing.distributed import gather_graphs as gather_graphs
     from .tracing.distributed import local_shapes as local_shapes
 else:
@@ -17,8 +17,8 @@ else:
         __name__,
         {
             ".tracing.distributed": "gather_graphs local_shapes",
-            ".render.ranks.collectives": "collectives",
-            ".render.ranks.rank_chart": "rank_chart",
+            ".render.collectives": "collectives",
+            ".render.rank_chart": "rank_chart",
             ".recording.collectives.counter": "CollectiveCounter",
         },
     )

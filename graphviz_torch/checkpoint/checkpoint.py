@@ -23,8 +23,7 @@ from ..devices.simulated.device_names import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
-from ..graph.text import printable, type_text
+from ..graph.text import print_text, printable, type_text
 from ..internals.tensors.metadata import tensor_meta
 from .safetensors import load_safetensors, save_safetensors
 

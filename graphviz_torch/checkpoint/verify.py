@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..devices.moving import to_device
 from ..graph import Graph, Node
 from ..graph.immutable import immutable, mutable
-from ..graph.shown_text import print_text
-from ..graph.text import printable
+from ..graph.text import print_text, printable
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names
 from ..tracing.nodes import read_nodes

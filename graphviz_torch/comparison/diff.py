@@ -29,8 +29,7 @@ from .changes import (
     collective_changes,
     module_changes,
 )
-from .matching import match
-from .renames import renamed_modules
+from .matching import match, renamed_modules
 
 Mark = Literal["added", "removed", "changed"]
 

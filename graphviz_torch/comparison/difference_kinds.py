@@ -11,8 +11,19 @@ from collections.abc import Sequence
 
 from ..graph import Fingerprint, Node
 from ..graph.units import number_text
-from .closeness import ALONG, FIRST, NEAR, distance, equal_projections, is_identifying
-from .value_pairs import MOVED_DISTANCE, TRANSPOSES, ValuePairs, shape_of, value_of
+from .value_pairs import (
+    ALONG,
+    FIRST,
+    MOVED_DISTANCE,
+    NEAR,
+    TRANSPOSES,
+    ValuePairs,
+    distance,
+    equal_projections,
+    is_identifying,
+    shape_of,
+    value_of,
+)
 
 # A node causes a difference if the difference of its result exceeds the difference of its inputs by
 # this factor.

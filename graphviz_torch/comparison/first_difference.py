@@ -12,15 +12,13 @@ from functools import cached_property
 
 from ..graph import Edge, Graph, GraphLike, Node, graph_of
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
-from ..graph.text import printable
+from ..graph.text import print_text, printable
 from ..graph.units import count_text, number_text
 from .changes import Change
-from .closeness import distance
 from .diff import GraphDiff, Mark, diff
 from .difference_kinds import DivergencePoint, order_text
 from .matching import match
-from .value_pairs import ValuePairs, shape_of, value_of
+from .value_pairs import ValuePairs, distance, shape_of, value_of
 
 # Maximum number of candidates for the counterpart of a node that are compared.
 _MAX_CANDIDATES = 24

@@ -15,7 +15,7 @@ import torch
 
 from ..graph import TransferKind
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
+from ..graph.text import print_text
 from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart
 from ..render.dot.picture import Picture

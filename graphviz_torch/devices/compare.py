@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
+from ..graph.text import print_text
 from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label
 from ..internals.tensors.pytree import map_tensors

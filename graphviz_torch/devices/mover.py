@@ -14,8 +14,7 @@ import torch
 
 from ..graph import TensorMeta
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
-from ..graph.text import printable
+from ..graph.text import print_text, printable
 from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta
 from .containers import children, join, rebuild, tensors_in, unmovable_reason, walk_structure

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, NoReturn
 __all__ = ["immutable", "mutable"]
 
 
-class _Factory:
+class _FactoryDefault:
     """The default of a field with a `default_factory`, as signatures show it."""
 
     def __repr__(self) -> str:
         return "<factory>"
 
 
-_FACTORY = _Factory()
+_FACTORY_DEFAULT = _FactoryDefault()
 
 
 def _compile_init(kind: type[Any]) -> Callable[..., None]:
     """Return the `__init__` of a class, with one argument for each field."""
     frozen = any("__setattr__" in vars(base) for base in kind.__mro__[:-1])
-    scope: dict[str, Any] = {"_set": object.__setattr__, "_from_factory": _FACTORY}
+    scope: dict[str, Any] = {"_set": object.__setattr__, "_from_factory": _FACTORY_DEFAULT}
     arguments, lines = ["self"], []
     for field in fields(kind):
         name, argument, value = field.name, field.name, field.name

@@ -230,3 +230,20 @@ def type_text(value: object) -> str:
         return f"{'an' if name.startswith(_VOWEL_LETTERS) else 'a'} {name}"
     low = name.lower()
     return f"{'an' if low.startswith(_VOWELS) and not low.startswith(_CONSONANTS) else 'a'} {name}"
+
+
+def print_text(value: object, printer: Any, cycle: bool) -> None:
+    """Print `str(value)` in IPython: assign this function to `_repr_pretty_` in a class."""
+    printer.text(str(value))
+
+
+class Text(str):
+    r"""A `str` that a notebook prints line by line.
+
+    >>> text = Text("a\nb")
+    >>> text == "a\nb", text.splitlines()
+    (True, ['a', 'b'])
+    """
+
+    __slots__ = ()
+    _repr_pretty_ = print_text

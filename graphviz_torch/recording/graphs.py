@@ -18,8 +18,7 @@ from ..graph import Graph, ModuleRow, Node, Step
 from ..graph.module_paths import cut_paths
 from ..internals.frames import OTHER
 from ..internals.probes import fetch
-from ..tracing.region_cuts import without_unused_cuts
-from ..tracing.regions import Region, inline_regions
+from ..tracing.regions import Region, inline_regions, without_unused_cuts
 from .backward import Backward
 from .listener import Listener
 from .program import Program

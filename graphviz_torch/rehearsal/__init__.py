@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from .rehearsal import Rehearsal as Rehearsal
     from .search import try_plans as try_plans
     from .trials import Trial as Trial
+    from .trials import draw_trials as draw_trials
     from .trials import trial_table as trial_table
-    from .trials_picture import draw_trials as draw_trials
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
@@ -40,9 +40,8 @@ else:
             ".dry_run": "rehearse",
             ".configurations": "plans",
             ".search": "try_plans",
-            ".trials": "trial_table Trial",
+            ".trials": "trial_table Trial draw_trials",
             ".picture": "draw_memory",
-            ".trials_picture": "draw_trials",
             ".difference": "compare_rehearsals RehearsalDiff",
             ".order": "compare_order representative_ranks CollectiveCall CollectiveMismatch",
             ".rehearsal": "Rehearsal",

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
-from ..graph.text import first_items, printable
+from ..graph.text import first_items, print_text, printable
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern
 

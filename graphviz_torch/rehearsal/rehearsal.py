@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from ..graph import Graph
 from ..graph.immutable import immutable
-from ..graph.shown_text import print_text
-from ..graph.text import listing, printable
+from ..graph.text import listing, print_text, printable
 from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES
 from .order import CollectiveCall, ordinal

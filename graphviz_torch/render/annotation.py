@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..graph import Graph, GraphLike, graph_of
-from ..graph.shown_text import Text
-from ..graph.text import first_items
+from ..graph.text import Text, first_items
 from . import labels
 
 _MAX_CODE_WIDTH = 60  # annotations of longer lines (in characters) are not aligned

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from ..graph import Cut
 from . import labels
 from .drawing.drawing import Drawing
-from .drawing.stubs import End, Stub
+from .drawing.values import End, Stub
 
 _NO_CALLS = {
     "data": ".data",

@@ -10,8 +10,8 @@ from ..graph import Graph, Transfer, Untracked
 from ..graph.tensors import elements_text
 from . import labels
 from .drawing.drawing import Drawing
-from .drawing.stubs import End, Stub, Stubs
 from .drawing.tree import Box, Open, common_path
+from .drawing.values import End, Stub, Stubs
 
 _MAX_BOXES = 24  # maximum number of boxes for data and calls, in program order
 _MAX_CALLS = 6  # more connected function calls on data are drawn as one box

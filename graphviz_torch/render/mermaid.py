@@ -7,17 +7,15 @@ from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike
-from ..graph.shown_text import Text
-from ..graph.text import first_items
+from ..graph.text import Text, first_items
 from . import group_wording, labels, picture_notes, wording
 from .cuts import CutLine, cut_lines
 from .drawing.drawing import Drawing
 from .drawing.level import LIMITS
 from .drawing.mark import SEVERITY_SIGNS
 from .drawing.steps import draw
-from .drawing.stubs import End, Stub
 from .drawing.tree import Box, Leaf, Open
-from .drawing.values import FusedNode
+from .drawing.values import End, FusedNode, Stub
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_marks
 from .style import NODE_SHAPES, Role, palette, pick, role

@@ -8,16 +8,15 @@ from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
 from ..graph.column import Column, columns_in, columns_of
-from ..graph.shown_text import Text
 from ..graph.tensors import elements_text
 from ..graph.terminal import TableColumn, cut, hidden_columns_text, line_width, option, table
-from ..graph.text import printable, shorten
+from ..graph.text import Text, printable, shorten
 from ..graph.units import count_text, seconds_text
 from . import labels
+from .collectives import merge_equal, payload_text
 from .drawing.mark import SEVERITY_SIGNS
 from .outline import OutlineRow, outline
-from .ranks.collectives import merge_equal, payload_text
-from .ranks.rank_chart import wait_lines
+from .rank_chart import wait_lines
 from .resolve import FindingsLike, graph_and_findings
 
 # Fields of Node whose columns come first, in this order. The other fields follow as declared.

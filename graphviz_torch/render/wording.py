@@ -8,10 +8,10 @@ from functools import lru_cache
 from ..graph import Graph, Node, TensorMeta, Transfer
 from ..graph.text import listing
 from . import labels
+from .collectives import describe_collectives
 from .drawing.drawing import Drawing
 from .drawing.values import MergedEdge
 from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
-from .ranks.collectives import describe_collectives
 from .style import role
 
 _MAX_DATA_INPUTS = 8  # data is written at this many elements at most, the first ones

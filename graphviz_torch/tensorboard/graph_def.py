@@ -25,7 +25,7 @@ from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Tra
 from ..graph.collective import by_node
 from ..graph.column import columns_except, columns_in
 from ..graph.text import printable, shorten
-from ..render.ranks.collectives import describe_collectives
+from ..render.collectives import describe_collectives
 from .names import Names, device, names, operation
 
 # The Graphs tab merges consecutive entries of `input` that name the same node, so that `x * x`

@@ -10,7 +10,7 @@ from ..findings.check import find
 from ..graph import Collective, Graph, Transfer
 from ..graph.text import printable
 from ..graph.units import bytes_text, count_text
-from ..render.ranks.collectives import merge_equal, payload_text
+from ..render.collectives import merge_equal, payload_text
 
 _COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
 _COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from graphviz_torch.graph import Collective, RankTime
 from graphviz_torch.graph.collective import align_times, rank_waits, with_times
-from graphviz_torch.render.ranks.rank_chart import rank_rows, wait_lines
+from graphviz_torch.render.rank_chart import rank_rows, wait_lines
 
 BARRIER = Collective("barrier", 0, group_size=2)
 

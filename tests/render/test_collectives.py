@@ -10,9 +10,9 @@ import pytest
 from graphviz_torch import Graph
 from graphviz_torch.export import to_dot, to_mermaid
 from graphviz_torch.graph import Collective, Edge, Node, TensorMeta
+from graphviz_torch.render.collectives import describe_collectives, description
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.labels import TIMES
-from graphviz_torch.render.ranks.collectives import describe_collectives, description
 
 META = (TensorMeta((8,), "float32", "cpu"),)
 GATHER = Collective("all_gather", 96, "float32", 2, group="dp", phase="forward")

@@ -6,9 +6,8 @@ import math
 
 from ...graph import Graph
 from ...graph.immutable import immutable
-from ...graph.shown_text import print_text
 from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table
-from ...graph.text import printable
+from ...graph.text import print_text, printable
 from ...graph.units import number_text
 from ..graph_reading import Reading
 from ..rules.terms import terms_of

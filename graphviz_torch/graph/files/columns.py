@@ -29,7 +29,7 @@ from ..events import Event, event_class
 from ..tensors import TensorMeta
 from ..text import type_text
 from .kinds import Kinds
-from .lists import LIMIT, integers, members, rows
+from .limits import LIMIT, integers, members, rows
 
 _MAX_DIMENSIONS = 64  # PyTorch's limit
 

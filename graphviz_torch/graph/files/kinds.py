@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .lists import integers, members, rows
+from .limits import integers, members, rows
 
 
 class Kinds:

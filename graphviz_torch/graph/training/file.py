@@ -3,7 +3,7 @@
 The first line is the header. Each other line is a step: its number, and for each backward pass the
 columns of its graph, or only the changes since an earlier graph with the same edges. If two lines
 have the same step number, the second is used. From the second step on, measured numbers are rounded
-to two significant digits (numbers.py). In a compressed file each write is one gzip member. An
+to two significant digits (patch.py). In a compressed file each write is one gzip member. An
 incomplete last line, which a kill or a full disk may leave, is ignored. A column that does not
 change is decoded once, however many steps contain it.
 """
@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 
 from ..files.columns import Known, codec
 from ..files.file import VERSION, check_head, json_of, read_unpacked
-from ..files.limits import MAX_BYTES, Limits
-from ..files.lists import members, rows
+from ..files.limits import MAX_BYTES, Limits, members, rows
 from ..files.replacement import replacement
 from ..gc import with_gc_disabled
 from ..graph import Graph

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 from torch.utils import _python_dispatch
@@ -99,3 +100,29 @@ def _attention_sharding(
 
 def _attention_backward_sharding(*given: Any, **mask: Any) -> list[tuple[list[Any], list[Any]]]:
     return [([each] * 3, [each] * 6 + [None] * 2) for each in (Replicate(), Shard(0), Shard(1))]
+
+
+class LazyChunks:
+    """Lazy sequence of the chunks that `_chunk_with_empty` returns.
+
+    Args:
+        tensor: tensor to split.
+        num_chunks: number of chunks; the last ones may be shorter or empty.
+        dim: dimension along which to split.
+    """
+
+    def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, num_chunks, dim
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, i: int) -> Tensor:
+        if not 0 <= i < self._count:
+            raise IndexError(i)
+        size = self._tensor.size(self._dim)
+        length = -(-size // self._count)
+        start = i * length
+        if start < size or not size:
+            return self._tensor.narrow(self._dim, start, min(length, size - start))
+        return self._tensor.new_empty(0)

@@ -30,7 +30,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..tensors.pytree import tensors
-from .lazy_chunks import LazyChunks
+from .dtensors import LazyChunks
 from .values import real_tensors
 
 RANKS_PER_NODE = 8  # ranks per machine, the usual number of GPUs

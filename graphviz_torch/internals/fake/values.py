@@ -29,8 +29,7 @@ from torch._subclasses import fake_impls, fake_tensor
 
 from ...graph.text import listing
 from ..frames import user_frame
-from .printing import only_printed
-from .unknown_scalar import UnknownScalar
+from .unknown_scalar import UnknownScalar, only_printed
 
 _ASKS = torch.ops.aten._local_scalar_dense.default
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")

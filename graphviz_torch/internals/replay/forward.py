@@ -24,10 +24,9 @@ from ..frames import CodePosition, leave_programs
 from ..hooks.modules import ModuleEnded
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import ModuleCall, RandomState, copy_nested
-from .generators import GeneratorStates
 from .modules import RunningModules, code_positions
 from .operators import operator_properties, written_by
-from .sandbox import Sandbox
+from .sandbox import GeneratorStates, Sandbox
 
 # A call whose name contains one of these has an uninitialized result.
 _UNSET = ("empty", "resize", "set_")

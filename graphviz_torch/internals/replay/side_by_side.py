@@ -35,7 +35,6 @@ from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls
 from ..tensors.pytree import flatten, map_tensors, tensors
 from .call import ModuleCall, PythonDraws, copy_nested
-from .generators import GeneratorStates
 from .modules import RunningModules, code_positions
 from .operators import (
     OperatorProperties,
@@ -44,7 +43,7 @@ from .operators import (
     with_the_same_numbers,
     written_by,
 )
-from .sandbox import Sandbox
+from .sandbox import GeneratorStates, Sandbox
 from .shadows import DOUBLE, Shadows, has_storage
 
 _MAX_OPERATORS = 100_000  # maximum number of operators to compare

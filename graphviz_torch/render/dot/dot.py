@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Graph, GraphLike
 from ...graph.gc import with_gc_disabled
-from ...graph.shown_text import Text
+from ...graph.text import Text
 from .. import picture_notes
 from ..drawing.steps import draw
 from ..options import Direction, DrawingOptions, drawing_options
 from ..resolve import graph_and_marks
 from ..style import NODE_SHAPES, Theme, palette
 from .clusters import cluster_lines
-from .cuts import cut_lines
-from .data import data_lines
-from .edges import edge_lines, stacking_lines, stub_lines
-from .failure import failure_lines
+from .edges import cut_lines, edge_lines, sibling_lines, stacking_lines, stub_lines
 from .legend import legend
-from .nodes import Nodes
-from .siblings import sibling_lines
+from .nodes import Nodes, data_lines, failure_lines
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -3,11 +3,13 @@
 The child runs the Graphviz of pygraphviz, so that a picture is the same on every machine. Without
 pygraphviz, the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides
 both. Graphviz never runs in this process, because it holds the GIL, and a layout cannot be stopped.
+Titles over edges and the colors of dark mode are added to the SVG afterwards.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...graph.files.replacement import replacement
+from ..style import Theme, dark_rules
 
 FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv")
 BITMAPS = ("png", "jpg")
@@ -134,3 +137,40 @@ def _fonts(source: Path) -> Path:
 
 def _last_lines(text: str) -> str:
     return "; ".join(map(str.strip, text.splitlines()[-3:])) or "it wrote no message."
+
+
+_FRAME = re.compile(
+    r'<g id="[^"]*" class="cluster">\n<title>.*?</title>\n'
+    r'(?:<g id="[^"]*"><a [^>]*>\n)?<(?:path|polygon) fill="(?P<fill>[^"]*)".*?</g>\n',
+    re.S,
+)
+_TITLE = re.compile(r"<text .*?</text>\n", re.S)
+
+
+def finish(svg: str, theme: Theme) -> str:
+    """Return the SVG with titles drawn over edges and, for theme="auto", CSS for dark mode."""
+    # Graphviz turns the second of two spaces into a no-break space.
+    svg = _titles_above_edges(svg.replace("&#160;", " "))
+    if theme == "auto":
+        svg = svg.replace("<g id=", f"<style>{dark_rules()}</style>\n<g id=", 1)
+    return svg
+
+
+def _titles_above_edges(svg: str) -> str:
+    """Move the titles of clusters to the end of the SVG, so that no edge crosses a title.
+
+    Each title gets a rim in the fill color of its cluster.
+    """
+    titles: list[str] = []
+
+    def without_title(frame: re.Match[str]) -> str:
+        rim = f'stroke="{frame["fill"]}" stroke-width="4" paint-order="stroke"'
+        found = _TITLE.findall(frame[0])
+        titles.extend(text.replace("<text ", f"<text {rim} ", 1) for text in found)
+        return _TITLE.sub("", frame[0])
+
+    svg = _FRAME.sub(without_title, svg)
+    if not titles:
+        return svg
+    end = svg.rindex("</g>\n</svg>")
+    return f'{svg[:end]}<g class="titles">\n{"".join(titles)}</g>\n{svg[end:]}'

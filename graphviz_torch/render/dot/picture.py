@@ -20,8 +20,7 @@ from ...graph import Graph
 from ...graph.files.replacement import replacement
 from ...graph.units import count_text
 from ..style import Theme
-from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, layout
-from .svg import finish
+from .layout import FORMATS, LayoutError, LayoutTimeout, check_format, finish, layout
 
 # Fraction of the remaining time that a layout gets. After it, a coarser picture is laid out in the
 # rest of the time.

@@ -20,9 +20,18 @@ from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
 from ..options import DrawingSettings, complete
-from .stubs import NO_STUBS, Stubs
 from .tree import Leaf, Open
-from .values import Contents, FusedNode, Highlights, InlinedNodes, Interest, MergedEdge, Shading
+from .values import (
+    NO_STUBS,
+    Contents,
+    FusedNode,
+    Highlights,
+    InlinedNodes,
+    Interest,
+    MergedEdge,
+    Shading,
+    Stubs,
+)
 
 Fold = bool | Literal["loops"]
 _MAX_TITLE_NAMES = 3  # maximum number of modules or operations named in the title of a loop

@@ -14,7 +14,7 @@ from typing import Final
 
 from .drawing import Drawing
 from .frames import is_plain_sequential
-from .sizes import Sizes
+from .picture_size import Sizes
 
 # Page size in points. A README's column is 622 points wide. Scaled down to this width, a page has
 # text of 11 px and takes one and a half screens.

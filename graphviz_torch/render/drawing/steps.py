@@ -12,17 +12,15 @@ from typing import Final
 from ...graph import Finding, Graph
 from ..options import DrawingOptions, Mark, complete
 from ..resolve import resolve_findings
+from .connect import shorten_edges
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
-from .fold import fold_repeats
 from .fused import fuse_groups
-from .group import group_nodes
+from .group import fold_repeats, group_nodes
 from .inline import inline_parameters
 from .level import MAX_GROUP_SIZE, Step, apply_steps, choose
-from .mark import failure_findings, mark
+from .mark import failure_findings, fill_by_value, mark
 from .open import open_groups, weigh
-from .shade import fill_by_value
-from .shorten import shorten_edges
 from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)

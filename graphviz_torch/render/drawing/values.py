@@ -1,4 +1,4 @@
-"""The values of a drawing beside its tree: merged edges, contents of boxes, marks and colors."""
+"""The values of a drawing beside its tree: edges, boxes of data, contents, marks and colors."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ...graph import Edge, Node, TensorMeta
 from ...graph.immutable import immutable
+from .. import labels
 from ..style import Pair
 
 
@@ -155,3 +156,41 @@ class Shading:
     values: Mapping[int, str] = field(default_factory=dict)  # key -> text of the value
     title: str = ""
     scale: tuple[tuple[Pair | None, str], ...] = ()  # (color, meaning) of each legend entry
+
+
+_MAX_LINE = 22  # maximum number of characters of a title in one line
+
+
+class Stub(NamedTuple):
+    """A box for data, or for a call without an autograd node."""
+
+    position: int  # position in `Graph.untracked`
+    title: str
+    details: tuple[str, ...]
+    is_data: bool
+    frames: tuple[int, ...]  # open groups around the box, outermost first
+    listed: tuple[tuple[str, str], ...] = ()  # (name, shape) of data that shares the box
+
+    @property
+    def title_lines(self) -> list[str]:
+        """Return the lines of the title. The class of a module begins a new line in long titles."""
+        parts = self.title.split(" · ") if len(self.title) > _MAX_LINE else [self.title]
+        return [line for part in parts for line in labels.wrap_name(part).split("\n")]
+
+    @property
+    def lines(self) -> list[str]:
+        """Return the lines of the whole text."""
+        return [" ".join(entry) for entry in self.listed] or [self.title, *self.details]
+
+
+End = int | Stub  # one end of a link: a drawn element's key, or a box
+
+
+class Stubs(NamedTuple):
+    """The boxes for data and calls, and their links in the direction of the data."""
+
+    stubs: tuple[Stub, ...]
+    links: tuple[tuple[End, End], ...]
+
+
+NO_STUBS: Final = Stubs((), ())

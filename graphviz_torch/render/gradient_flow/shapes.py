@@ -10,7 +10,7 @@ from ...graph.units import number_text
 from ..chart import svg_text
 from ..style import COLORS, SCALE
 from .diagram import FlowCut, FlowNode, ParameterFlow, State
-from .learning import MIN_LEARNING_NORM
+from .from_graph import MIN_LEARNING_NORM
 from .text_width import fit_text, text_width
 
 GRADIENT_COLOR: Final = SCALE[2][0]

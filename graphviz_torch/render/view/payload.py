@@ -41,19 +41,18 @@ from ...graph import (
 from ...graph.collective import by_node
 from ...graph.column import columns_except, columns_in
 from .. import style
+from ..collectives import describe_collectives, description
 from ..drawing.drawing import Drawing
-from ..drawing.fold import families_in
+from ..drawing.group import families_in
 from ..drawing.steps import draw_boxes
 from ..drawing.tree import Open
 from ..groups.repeated_blocks import group_repeats
 from ..labels import operation_text
-from ..ranks.collectives import describe_collectives, description
-from ..ranks.rank_chart import has_times, rank_rows, wait_lines
+from ..rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
 from .data_nodes import groups_around, with_untracked
 from .difference import Difference, difference
-from .node_columns import COARSE, TEXTS, add_gradients, add_nodes, finite, label
-from .tables import Columns, Table
+from .node_columns import COARSE, TEXTS, Columns, Table, add_gradients, add_nodes, finite, label
 from .title import title_of
 
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")

@@ -17,7 +17,7 @@ from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
 from graphviz_torch.render.dot.legend import SYMBOL_MEANINGS
 from graphviz_torch.render.drawing.drawing import Drawing
-from graphviz_torch.render.drawing.sizes import Sizes
+from graphviz_torch.render.drawing.picture_size import Sizes
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.drawing.tree import Open
 from graphviz_torch.render.picture_notes import omissions

@@ -19,8 +19,7 @@ from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node,
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.render.gradient_flow import repeats
 from graphviz_torch.render.gradient_flow.diagram import FlowCut
-from graphviz_torch.render.gradient_flow.from_graph import flow_diagram
-from graphviz_torch.render.gradient_flow.learning import LEARN_NOTHING
+from graphviz_torch.render.gradient_flow.from_graph import LEARN_NOTHING, flow_diagram
 from graphviz_torch.render.gradient_flow.shapes import Scale, cut_mark, legend
 from graphviz_torch.render.gradient_flow.tracks import tracks
 from graphviz_torch.render.labels import TIMES

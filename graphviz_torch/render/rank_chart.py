@@ -10,16 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...graph import Collective, GraphLike, graph_of
-from ...graph.collective import align_times, rank_waits
-from ...graph.text import first_items, ranks_text
-from ...graph.units import seconds_text
-from ..chart import svg_escape, svg_line, svg_start, svg_text
-from ..style import COLORS
+from ..graph import Collective, GraphLike, graph_of
+from ..graph.collective import align_times, rank_waits
+from ..graph.text import first_items, ranks_text
+from ..graph.units import seconds_text
+from .chart import svg_escape, svg_line, svg_start, svg_text
 from .collectives import description
+from .style import COLORS
 
 if TYPE_CHECKING:
-    from ..dot.picture import Picture
+    from .dot.picture import Picture
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW = 720, 64, 24, 46, 30
 _MAX_RANKS = 64  # maximum number of rows
@@ -48,7 +48,7 @@ def rank_chart(graphs: GraphLike | Iterable[GraphLike]) -> Picture:
     True
     """
     # `Picture` is imported here, because the interactive view uses this module without it.
-    from ..dot.picture import Picture
+    from .dot.picture import Picture
 
     every = list(graphs) if isinstance(graphs, (list, tuple)) else [graphs]
     sent = [each for graph in every for each in graph_of(graph).collectives]

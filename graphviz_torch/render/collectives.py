@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ...graph import Collective, GraphLike, graph_of, short_dtype
-from ...graph.text import listing
-from ...graph.units import bytes_text, count_text
-from .. import labels
+from ..graph import Collective, GraphLike, graph_of, short_dtype
+from ..graph.text import listing
+from ..graph.units import bytes_text, count_text
+from . import labels
 
 # maximum number of lines in a box; if there are more, collectives that differ only in size share
 # one

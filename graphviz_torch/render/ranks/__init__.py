@@ -1,1 +1,0 @@
-"""Show communication between ranks: tables, and a chart of the time in collectives."""
