@@ -1,17 +1,22 @@
-"""The table of all rules. Findings of equal severity are sorted in the order of `FILES`."""
+"""The table of all rules: those in the files of `rules/`.
+
+Findings of equal severity are sorted by file, first those of `ORDER`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from pkgutil import walk_packages
 
 from ..graph import Finding, Graph
+from . import rules as _rules
 from .graph_reading import Reading
 from .rule import FINDERS, INDICES, RULES, Reads, Rule, sort_rules
 
-# The files of `rules/`.
-FILES = (
+# The files of `rules/` whose findings come before those of other files, in this order.
+ORDER = (
     "devices",
     "cuts",
     "leaves",
@@ -79,10 +84,18 @@ FILES = (
     "ranks.replicas",
     "weight_averages",
     "watched",
-    "perturbed",
 )
 
-sort_rules([import_module(f".rules.{file}", __package__).__name__ for file in FILES])
+
+def _import_rules() -> list[str]:
+    """Import the files of `rules/`, and return their names in the order of the findings."""
+    prefix = f"{_rules.__name__}."
+    found = {file.name for file in walk_packages(_rules.__path__, prefix) if not file.ispkg}
+    first = [prefix + file for file in ORDER]
+    return [import_module(file).__name__ for file in (*first, *sorted(found.difference(first)))]
+
+
+sort_rules(_import_rules())
 
 
 class Rules(tuple[Rule, ...]):

@@ -1,57 +1,18 @@
-"""Graphs made by hand for each rule: one that triggers the rule, and similar ones that do not."""
+"""Graphs made by hand for each rule: one that triggers the rule, and similar ones that do not.
+
+Each file of this folder has a table `CASES`.
+"""
 
 from __future__ import annotations
 
-from tests.findings.by_hand import (
-    cuts,
-    devices,
-    failures,
-    freezing,
-    leaves,
-    losses,
-    lost,
-    memory,
-    paths,
-    processes,
-    terms,
-    training,
-    transfers,
-    values,
-)
-from tests.findings.by_hand.graphs import Case
-from tests.findings.by_hand.meaning import (
-    arguments,
-    axes,
-    calls,
-    compiled,
-    computations,
-    roles,
-    targets,
-    weights,
-)
+from importlib import import_module
+from pathlib import Path
 
-FAMILIES = (
-    devices,
-    leaves,
-    failures,
-    training,
-    paths,
-    cuts,
-    terms,
-    freezing,
-    lost,
-    losses,
-    axes,
-    roles,
-    weights,
-    targets,
-    arguments,
-    computations,
-    calls,
-    compiled,
-    values,
-    transfers,
-    memory,
-    processes,
-)
-CASES: dict[str, Case] = {rule: case for family in FAMILIES for rule, case in family.CASES.items()}
+from tests.findings.by_hand.graphs import Case
+
+CASES: dict[str, Case] = {}
+FOLDER = Path(__file__).parent
+for file in sorted(FOLDER.rglob("*.py")):
+    if file.stem not in ("cases", "graphs"):
+        inside = ".".join(file.relative_to(FOLDER).with_suffix("").parts)
+        CASES |= import_module(f"tests.findings.by_hand.{inside}").CASES
