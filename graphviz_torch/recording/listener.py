@@ -4,14 +4,12 @@ A recorder observes the program, and adds values to the program's graphs.
 
 A listener implements the callbacks of the events that it needs:
 
-    on_zero_gradients            internals/hooks/func_gradients.py
     on_function                  a custom Function is applied; internals/hooks/functions.py
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
     on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py
     on_operator                  an ATen operator was dispatched; internals/hooks/dispatch.py
     on_collective  on_collective_wait        a collective; internals/hooks/collectives/
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
-    on_function_skipped          torch.compile skips a function; internals/compiler/skipped.py
     on_region_end                a compiled region ran (RegionRan)
     on_optimizer_step_start  on_optimizer_step_end    internals/hooks/optimizers.py
     on_batch                     a DataLoader yielded a batch; internals/hooks/optimizers.py
@@ -29,7 +27,8 @@ A listener implements the callbacks of the events that it needs:
     on_program_end               the program has ended without an exception (None)
 
 A question that plain values can answer, such as whether gradients are cleared, is a query over the
-log (program/log.py). A listener then only appends rows to the log.
+log (program/log.py). A listener then only appends rows to the log. If the event of a hook consists
+of plain values, no listener is needed.
 
 A listener changes no value and no mode of the program, keeps no tensor alive, and uses no other
 listener. Data that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An

@@ -1,4 +1,4 @@
-"""List the listeners of a recording, in the order in which they receive events, and the queries.
+"""List the listeners of a recording in the order in which they receive events, and its queries.
 
 With `gradients="finite"` the listeners that observe every call are left out. Arguments, losses,
 gradient lifetimes, weight norms and retained graphs are then not recorded.
@@ -6,18 +6,17 @@ gradient lifetimes, weight norms and retained graphs are then not recorded.
 
 from __future__ import annotations
 
+from importlib import import_module
+from pkgutil import iter_modules
+
+from . import queries
 from .collectives.collectives import Collectives
-from .collectives.in_place import CollectivesInGraph
 from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
-from .compiled.skipped import SkippedFunctions
 from .cuts.cuts import Cuts
-from .events.attributes import TensorAttributes
 from .events.context import ContextTensors
-from .events.func_gradients import FuncGradients
 from .events.ignored_results import IgnoredResults
-from .events.ineffective_calls import DropoutAndRetainedGraphs, EvalModes
 from .events.masks import AttentionMasks
 from .events.means import MaskedMeans
 from .events.noise import MixedNoises
@@ -45,16 +44,6 @@ from .modules.train_modes import TrainModes
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .program.log import Query
-from .queries.accumulation import Accumulation
-from .queries.gradient_life import ClearedGradients, Clips, MixedGradients
-from .queries.optimizers import (
-    LostStates,
-    OptimizerSteps,
-    StepsWithoutGradients,
-    ZeroLearningRates,
-)
-from .queries.rates import HandSetRates
-from .queries.repeated_batches import RepeatedBatches
 from .saved_tensors import Reruns, SavedTensors
 from .steps.batches import Batches
 from .steps.gradient_accesses import GradientAccesses
@@ -77,13 +66,10 @@ LISTENERS: tuple[type[Listener], ...] = (
     FastPaths,
     NonfiniteValues,
     EarlySchedulers,
-    EvalModes,
     TrainModes,
     TrainingSetup,
     Leaves,
-    TensorAttributes,
     PairedTensors,
-    DropoutAndRetainedGraphs,
     OptimizerCalls,
     OptimizerLines,
     Steps,  # after the listener that appends the row of a new optimizer
@@ -99,7 +85,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     UnusedLosses,
     ContextTensors,
     WrongGradients,
-    FuncGradients,
     IgnoredResults,
     AverageBuffers,
     RedrawnDropouts,
@@ -124,7 +109,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     Forwards,
     Copies,
     Collectives,
-    CollectivesInGraph,
     Placements,
     Wrappers,
     Replicas,
@@ -132,20 +116,18 @@ LISTENERS: tuple[type[Listener], ...] = (
     ResultFingerprints,
     SmallResults,
     UntrackedCalls,
-    SkippedFunctions,
     FirstCall,
 )
 
-# Each row of the log is read in this order.
-QUERIES: tuple[type[Query], ...] = (
-    OptimizerSteps,
-    ZeroLearningRates,
-    HandSetRates,
-    StepsWithoutGradients,
-    LostStates,
-    ClearedGradients,
-    MixedGradients,
-    Clips,
-    RepeatedBatches,
-    Accumulation,
-)
+
+def _queries() -> tuple[type[Query], ...]:
+    """Return the queries in the files of `queries/`."""
+    found: list[type[Query]] = []
+    for file in iter_modules(queries.__path__):
+        module = import_module(f"{queries.__name__}.{file.name}")
+        own = [kind for kind in vars(module).values() if isinstance(kind, type)]
+        found += [k for k in own if k.__module__ == module.__name__ and issubclass(k, Query)]
+    return tuple(found)
+
+
+QUERIES = _queries()

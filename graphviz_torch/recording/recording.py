@@ -418,7 +418,7 @@ def _hooks_of(session: Session) -> list[Any]:
         RegionWatch(
             OperationTrace,
             partial(Regions, program, callback("on_region_end")),
-            callback("on_function_skipped"),
+            callback("on_observed"),
         ),
         WarningLines(CallWatch.__torch_function__),
         ModuleWatch(callback("on_module_start"), callback("on_module_end")),
@@ -433,6 +433,8 @@ def _hooks_of(session: Session) -> list[Any]:
     # A hook that several listeners request is installed once.
     own = dict.fromkeys(pair for each in session.listeners for pair in each.watches.items())
     found += [watch(callback(event)) for event, watch in own]
+    asked = dict.fromkeys(watch for query in program.log.queries for watch in query.watches)
+    found += [watch(callback("on_observed")) for watch in asked]
     if program.options.compiled == "eager":
         found.append(EagerStance(program.remarks.ran_eager, program.remarks.miss))
     for listener in session.listeners:

@@ -64,7 +64,9 @@ class Resolver:
         """Return an event with its line, its nodes and the values of its latest occurrence."""
         nodes = self.nodes(record.numbers, record.leaves)
         latest = {name: self.value(value) for name, value in record.latest.items()}
-        latest.setdefault("where", self.line(record.place))
+        place = record.place
+        at = self.value(place) if isinstance(place, MethodCall) else self.line(place)
+        latest.setdefault("where", at)
         return replace(record.event, nodes=nodes, times=record.times, **latest)
 
     def value(self, noted: Any) -> Any:

@@ -5,19 +5,29 @@ The programs that write such rows are in tests/recording/events and tests/findin
 
 from __future__ import annotations
 
+import dis
 import math
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from graphviz_torch.findings.rules.meaning.calls import RepeatedBatch
+from graphviz_torch.findings.rules.freezing import EvalMode
+from graphviz_torch.findings.rules.func_gradients import IgnoredFuncArgument
+from graphviz_torch.findings.rules.meaning.calls import (
+    DropoutInEvalMode,
+    RepeatedBatch,
+    UnneededRetainGraph,
+)
+from graphviz_torch.findings.rules.meaning.compiled import SkippedFunction
 from graphviz_torch.findings.rules.meaning.optimizers import (
     RecreatedOptimizer,
     StepWithoutGradients,
     ZeroLearningRate,
 )
 from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
+from graphviz_torch.findings.rules.modes import TrainModeWithoutGradients
+from graphviz_torch.findings.rules.ranks.in_place import CollectiveInGraph
 from graphviz_torch.findings.rules.training import (
     DiscardedGradients,
     MixedLosses,
@@ -29,8 +39,10 @@ from graphviz_torch.graph.events import (
     GradientClip,
     OptimizerStep,
 )
+from graphviz_torch.internals.compiler.skipped import Skipped
 from graphviz_torch.internals.frames import CodePosition
-from graphviz_torch.recording.program.events import Events, RecordingNotes
+from graphviz_torch.internals.hooks.func_gradients import ZeroGradients
+from graphviz_torch.recording.program.events import Events, MethodCall, RecordingNotes
 from graphviz_torch.recording.program.log import Found, Log, Query
 from graphviz_torch.recording.program.rows import (
     AverageRow,
@@ -39,16 +51,29 @@ from graphviz_torch.recording.program.rows import (
     ClearRow,
     ClipRow,
     GradientReadRow,
+    GraphRow,
     GroupRow,
+    ObservedRow,
     OptimizerRow,
     ResumeRow,
     Row,
     StepEndRow,
     StepRow,
+    TrainingStepRow,
     UnscaleRow,
 )
 from graphviz_torch.recording.queries.accumulation import Accumulation
+from graphviz_torch.recording.queries.collectives import CollectiveRow, CollectivesInGraph
+from graphviz_torch.recording.queries.func_gradients import IgnoredFuncArguments
 from graphviz_torch.recording.queries.gradient_life import ClearedGradients, Clips, MixedGradients
+from graphviz_torch.recording.queries.modes import (
+    DropoutModes,
+    DropoutRow,
+    EvalModes,
+    ForwardRow,
+    FrozenNormRow,
+    TrainModesWithoutGradients,
+)
 from graphviz_torch.recording.queries.optimizers import (
     LostStates,
     OptimizerSteps,
@@ -57,6 +82,8 @@ from graphviz_torch.recording.queries.optimizers import (
 )
 from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
+from graphviz_torch.recording.queries.retained_graphs import RetainingLines
+from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
 
 CODE = (lambda: None).__code__
 ONE, TWO, OTHER = frozenset({1}), frozenset({1, 2}), frozenset({3})
@@ -188,7 +215,8 @@ def test_the_moment_of_a_clip(rows: list[Row], moments: list[str]) -> None:
 
 
 def test_steps_that_use_several_backwards_and_one_that_uses_fewer() -> None:
-    rows = [*[backward(roots=(7,))] * 3, step()] * 3 + [backward(), step()]
+    three: list[Row] = [*[backward(roots=(7,))] * 3, step()]
+    rows: list[Row] = [*three, *three, *three, backward(), step()]
     events = found(Accumulation(), rows)
     assert [each.event for each in events] == [
         AccumulatedBackwards(backwards=3),
@@ -199,8 +227,8 @@ def test_steps_that_use_several_backwards_and_one_that_uses_fewer() -> None:
 
 
 def test_a_step_whose_gradients_the_program_read_is_no_accumulation() -> None:
-    rows = [backward(), backward(), step(reads_gradients=True)] * 3
-    assert not found(Accumulation(), rows)
+    rows: list[Row] = [backward(), backward(), step(reads_gradients=True)]
+    assert not found(Accumulation(), rows * 3)
 
 
 def batch(number: int, value: int, loader: int = 1, **fields: Any) -> BatchRow:
@@ -340,6 +368,115 @@ class Broken(Query):
 
     def read(self, row: Row) -> Iterable[Found]:
         raise ValueError("broken")
+
+
+EVAL = backward(eval_layers=(("0", "Dropout"), ("1", "Dropout"), ("2", "BatchNorm1d")))
+
+
+@pytest.mark.parametrize(
+    ("rows", "modules"),
+    [
+        ([EVAL, step()], [("0", 3, ("Dropout", "BatchNorm1d"))]),
+        ([EVAL, backward(), step()], []),  # an attack, and then the training
+        ([EVAL, TrainingStepRow(), step()], []),
+        ([EVAL], []),
+    ],
+)
+def test_steps_after_a_backward_in_eval_mode(rows: list[Row], modules: list[Any]) -> None:
+    modes = [each.event for each in found(EvalModes(), rows)]
+    assert modes == [EvalMode(module=path, count=n, classes=kinds) for path, n, kinds in modules]
+
+
+def test_the_line_of_a_mode_is_that_of_the_call_of_eval_around_the_step() -> None:
+    [mode] = found(EvalModes(), [EVAL, step(around=(CODE,))])
+    assert mode.place == MethodCall("eval", "", (CODE,))
+
+
+def test_a_dropout_that_drops_values_in_both_modes() -> None:
+    train, evaluated = DropoutRow("dropout", line(1), True), DropoutRow("dropout", line(1), False)
+    elsewhere = evaluated._replace(place=line(2))
+    assert found(DropoutModes(), [train, train, elsewhere]) == []
+    [both] = found(DropoutModes(), [train, elsewhere, evaluated])
+    assert (both.event, both.place) == (DropoutInEvalMode(function="dropout"), line(1))
+
+
+def forward(at: int, module: str = "teacher", **fields: Any) -> ForwardRow:
+    return ForwardRow(module, (line(1), line(at)), ("dropout",), False, **fields)
+
+
+def test_forwards_without_gradients_in_train_mode() -> None:
+    trained = forward(3)._replace(has_gradients=True)
+    rows: list[Row] = [trained, forward(5), forward(5, learns=False), step()]
+    expected = TrainModeWithoutGradients(module="teacher", active=("dropout",), frozen=True)
+    query = TrainModesWithoutGradients()
+    assert found(query, rows[:3]) == list(query.events_of_run()) == []  # nothing is trained
+    assert found(query, rows[3:]) == []
+    [without] = query.events_of_run()
+    assert (without.event, without.place, without.latest) == (expected, line(5), {"count": 2})
+
+
+@pytest.mark.parametrize(("path", "reported"), [("teacher.norm", False), ("model.norm", True)])
+def test_a_frozen_norm_is_reported_unless_its_module_is(path: str, reported: bool) -> None:
+    query = TrainModesWithoutGradients()
+    updated_by_hand = GraphRow(None, [1], steps=1)
+    assert not found(query, [FrozenNormRow(path, line(7)), forward(5), updated_by_hand])
+    expected = TrainModeWithoutGradients(active=("batch norm",), frozen=True)
+    events = [each for each in query.events_of_run() if each.event == expected]
+    latest = {"module": path, "layers": 1}
+    assert [(each.place, each.latest) for each in events] == [(line(7), latest)] * reported
+
+
+def graph(numbers: tuple[int, ...], by: Any = "retain_graph", **fields: Any) -> GraphRow:
+    return GraphRow(line(10), (-1, *numbers), retained_by=by, **fields)
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ([graph((1, 2)), graph((3, 4))], 2),
+        ([graph((1, 2))], None),  # the program may still use a single graph
+        ([graph((1, 2)), graph((2, 3), None), graph((4,))], None),
+        ([graph((1, 2)), graph((2, 3), None, ran=(0, 2)), graph((4,))], 2),  # node 3 alone ran
+        ([graph((1,)), ResumeRow(), graph((2,))], None),
+        ([graph((1,)), graph((2,)), TrainingStepRow()], None),
+        ([graph((1,)), TrainingStepRow(), graph((2,)), TrainingStepRow(), graph((3,))], 3),
+    ],
+)
+def test_graphs_that_are_retained_without_need(rows: list[Row], count: int | None) -> None:
+    query = RetainingLines()
+    assert found(query, rows) == []
+    events = [(each.event, each.place, each.latest) for each in query.events_of_run()]
+    expected = UnneededRetainGraph(by="retain_graph"), line(10), {"count": count}
+    assert events == ([] if count is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("rows", "nodes"),
+    [
+        ([GraphRow(None, [-1, 3, 4, 5], roots=(5,))], [(3,), (4,)]),
+        ([GraphRow(None, [-1, 3], roots=(3,))], []),  # the loss itself is averaged
+        ([TrainingStepRow(), GraphRow(None, [3, 4], roots=(5,))], []),
+        ([GraphRow(None, [3], roots=(5,)), GraphRow(None, [3], roots=(5,))], [(3,)]),
+    ],
+)
+def test_collectives_inside_a_graph(rows: list[Row], nodes: list[tuple[int, ...]]) -> None:
+    changed = CollectiveRow("all_reduce", line(8), {3: "h", 4: "g", 5: "loss"})
+    events = sorted(found(CollectivesInGraph(), [changed, *rows]), key=lambda each: each.numbers)
+    assert [each.numbers for each in events] == nodes
+    labels = {3: "h", 4: "g"}
+    expected = [CollectiveInGraph(kind="all_reduce", label=labels[n]) for (n,) in nodes]
+    assert [each.event for each in events] == expected
+    assert {each.place for each in events} <= {line(8)}
+
+
+def test_events_of_hooks_are_read_without_a_listener() -> None:
+    zero = ObservedRow(ZeroGradients(2, None), line(9))
+    assert found(IgnoredFuncArguments(), [zero]) == [Found(IgnoredFuncArgument(tensors=2), line(9))]
+    code = found.__code__
+    offset, last = max(dis.findlinestarts(code))
+    [event] = found(SkippedFunctions(), [ObservedRow(Skipped(code, last, "logging.Logger")), zero])
+    assert event.event == SkippedFunction(function="found", reason="logging.Logger")
+    assert event.place == (code, offset)
 
 
 def test_events_belong_to_the_backward_after_which_their_row_was_appended() -> None:

@@ -308,7 +308,6 @@ def test_a_watch_is_told_what_it_would_be_told_alone() -> None:
 def test_a_light_recording_leaves_out_the_listeners_that_observe_every_call() -> None:
     light = Session(None, None, Options("finite", True, False, True))
     assert {type(one).__name__ for one in light.listeners} <= {
-        "CollectivesInGraph",
         "Collectives",
         "Copies",
         "Cuts",

@@ -26,7 +26,7 @@ class ZeroGradients(NamedTuple):
     """A first derivative that is zero, because no result depends on the argument."""
 
     inputs: int  # number of tensors to differentiate with respect to
-    frame: FrameType  # PyTorch's frame that computes the derivative
+    frame: FrameType | None  # PyTorch's frame that computes the derivative; None in the log
 
 
 class ZeroGradientWatch(Watch):

@@ -18,6 +18,8 @@ import time
 from types import FrameType
 from typing import Any
 
+import torch
+
 from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTime
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
@@ -30,6 +32,7 @@ from ..listener import BackwardBegan, BackwardEnded, GraphValues, Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.source_lines import Source
+from ..queries.collectives import CollectiveRow
 from ..resolver import Resolver
 from .owners import CollectivePayload, MessageContent, PayloadResolver
 
@@ -103,6 +106,8 @@ class Collectives(Listener):
         if place is None and live is not None:
             place = live.call.place
         in_backward = live is not None or fn is not None
+        if len(event.group.ranks) > 1 and fn is None and torch.is_grad_enabled():
+            self._append_row(event, place)
         given = [] if event.kind == "barrier" else event.given  # a barrier's tensor has no content
         record = _Record(
             event.kind,
@@ -126,6 +131,15 @@ class Collectives(Listener):
             self._pending[storage_id(tensor)] = storage_ref(tensor), record
         if not event.made:
             self._calls[event.call] = record
+
+    def _append_row(self, event: CollectiveIssued, place: CodePosition | None) -> None:
+        """Append a row for the tensors with an autograd node that a collective changed."""
+        filled = [tensor for tensor in event.filled if tensor.requires_grad]
+        fns = [(tensor, tensor.grad_fn) for tensor in filled]
+        changed = {int(fn._sequence_nr()): t for t, fn in fns if fn is not None}
+        if changed:
+            labels = {number: self.program.variable(t) for number, t in changed.items()}
+            self.program.log.append(CollectiveRow(event.kind, place, labels))
 
     def on_collective_wait(self, event: CollectiveAwaited) -> None:
         if event.tensor is None:

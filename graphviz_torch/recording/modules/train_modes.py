@@ -1,48 +1,37 @@
-"""Find dropout and batch norm in a wrong mode: active without gradients, or switched off for good.
+"""Observe active dropout and batch norm, and find dropout that is switched off for good.
 
-A forward without gradients, as of a reference model or of a validation, usually belongs in eval
-mode: otherwise dropout makes its result random, and batch norm normalizes with the batch. A dropout
-whose probability was set to 0 for an evaluation, and not restored, stays off.
+A dropout whose probability was set to 0 for an evaluation, and not restored, stays off.
 """
 
 from __future__ import annotations
 
 import dis
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from functools import partial
 from types import CodeType
 from typing import Any
 
 import torch
+from torch.nn import Module
 from torch.nn import functional as F
 
-from ...findings.rules.modes import DropoutSwitchedOff, TrainModeWithoutGradients
+from ...findings.rules.modes import DropoutSwitchedOff
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, user_frame, user_frames
+from ...internals.functions import DROPOUT
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import tensors
 from ..listener import Listener
 from ..program import Program
-from ..program.call_lines import Lines, own_line
 from ..program.code import codes
 from ..program.events import UserLine
+from ..queries.modes import DropoutRow, ForwardRow, FrozenNormRow
 
-_MAX_STACKS = 16  # maximum number of call stacks to keep for a module
 _MAX_LINES = 256  # maximum number of lines with dropout to observe
 _DROPOUTS = {F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout}
 _ATTENTION = F.scaled_dot_product_attention
-
-
-@mutable
-class _ModuleForwards:
-    """The outermost forwards of a module with active dropout or batch norm, by call stack."""
-
-    classes: dict[str, None]  # "dropout", "batch norm"
-    frozen: bool = False  # True if no parameter of the module requires a gradient
-    with_gradients: list[Lines] = field(default_factory=list)
-    without: dict[Lines, int] = field(default_factory=dict)  # number of forwards
 
 
 @mutable
@@ -51,11 +40,14 @@ class _Dropping:
 
     rate: float
     step: int  # number of optimizer steps at the last call that dropped values
-    off: bool = False  # True if a later call had the probability 0
 
 
 class TrainModes(Listener):
-    """Listener that reports dropout and batch norm in a wrong mode."""
+    """Listener that appends rows of active dropout and batch norm, by call and by forward.
+
+    Functional dropouts have a row of their own, unless the mode of an nn.Dropout of the model
+    decides whether they drop values. The listener reports dropout that is switched off.
+    """
 
     needs = ("every_call",)
     functions = frozenset((*_DROPOUTS, _ATTENTION, F.batch_norm))
@@ -63,10 +55,9 @@ class TrainModes(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._active: dict[str, None] = {}  # active in the outermost forward
-        self._forwards: dict[str, _ModuleForwards] = {}  # by path of the module
-        # Paths of batch norm layers with frozen weights in train mode, by line.
-        self._frozen: dict[CodePosition | None, dict[str, None]] = {}
         self._dropping: dict[tuple[CodePosition | None, str], _Dropping] = {}
+        self._root: weakref.ref[Module] | None = None  # the model
+        self._modules: dict[str, bool] = {}  # path of a module -> result of `_own_mode_decides`
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
         program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
@@ -83,15 +74,37 @@ class TrainModes(Listener):
                 self._active["batch norm"] = None
                 weight = args[3] if len(args) > 3 else kwargs.get("weight")
                 if torch.is_grad_enabled() and weight is not None and not weight.requires_grad:
-                    self._frozen.setdefault(self.program.place(event.frame), {})[
-                        self.program.module
-                    ] = None
+                    place = self.program.place(event.frame)
+                    self.program.log.append(FrozenNormRow(self.program.module, place))
             return
         rate, training = self._rate(event.func, args, kwargs)
         if training and rate:
             self._active["dropout"] = None
+            self._append_row(event)
         if training and torch.is_grad_enabled():
             self._look_at_rate(event, float(rate))
+
+    def _append_row(self, event: Called) -> None:
+        path = self.program.module
+        if path not in self._modules:
+            self._modules[path] = self._own_mode_decides(path)
+        root = None if self._root is None else self._root()
+        if root is not None and not self._modules[path]:
+            place, training = self.program.place(event.frame), bool(getattr(root, "training", True))
+            self.program.log.append(DropoutRow(event.func.__name__, place, training))
+
+    def _own_mode_decides(self, path: str) -> bool:
+        """Return True if the module at a path is an nn.Dropout of the model.
+
+        The mode of the nn.Dropout, not that of the model, then decides whether values are dropped.
+        """
+        modules = self.program.table.modules()
+        if not modules:
+            return True
+        root = modules[0][0]
+        self._root = weakref.ref(root)
+        running = next((module for module, name in modules if name == path), None)
+        return isinstance(running, DROPOUT) and any(m is running for m in root.modules())
 
     def _rate(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -152,44 +165,15 @@ class TrainModes(Listener):
         active, self._active = self._active, {}
         if not active or event.output is None:
             return
-        known = self._forwards.setdefault(self.program.module, _ModuleForwards({}))
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
-        if any(tensor.requires_grad for tensor in tensors(event.output)):
-            if lines not in known.with_gradients and len(known.with_gradients) < _MAX_STACKS:
-                known.with_gradients.append(lines)
-        elif lines in known.without or len(known.without) < _MAX_STACKS:
-            known.without[lines] = known.without.get(lines, 0) + 1
-            known.classes |= active
-            learns = (p.requires_grad for p in event.module.parameters())
-            known.frozen = not any(learns)
-
-    def on_graphs_built(self, backwards: object, graphs: object) -> None:
-        if not self.program.steps.count:
-            return
-        for path, known in self._forwards.items():
-            for lines, count in known.without.items():
-                event = TrainModeWithoutGradients(
-                    module=path, active=tuple(known.classes), frozen=known.frozen
-                )
-                place = own_line(lines, known.with_gradients) if known.with_gradients else lines[-1]
-                self.events.note(event, place, count=count)
-        for line, paths in self._frozen.items():
-            first = next(iter(paths))
-            around = [self._forwards[path] for path in _parents(first) if path in self._forwards]
-            if not any(known.without for known in around):
-                event = TrainModeWithoutGradients(active=("batch norm",), frozen=True)
-                self.events.note(event, line, module=first, layers=len(paths))
+        has_gradients = any(tensor.requires_grad for tensor in tensors(event.output))
+        learns = has_gradients or any(p.requires_grad for p in event.module.parameters())
+        row = ForwardRow(self.program.module, lines, tuple(active), has_gradients, learns)
+        self.program.log.append(row)
 
     def close(self) -> None:
         self.program.stack.close()
-        self._forwards = {}
-
-
-def _parents(path: str) -> list[str]:
-    """Return a module's path and the paths of the modules that contain it, without the root."""
-    parts = path.split(".")
-    return [".".join(parts[:i]) for i in range(1, len(parts) + 1)]
 
 
 def _stores(code: CodeType, attribute: str) -> list[CodePosition]:

@@ -117,12 +117,15 @@ class Assignment(NamedTuple):
     around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
 
 
+Place = CodePosition | MethodCall | None  # position of an event in the program; None: unknown
+
+
 @mutable
 class EventRecord:
     """An event (a fact that a rule may report) with its latest values and number of occurrences."""
 
     event: Event  # its line and nodes are not set
-    place: CodePosition | None
+    place: Place
     first: int  # number of backwards that had started at the first occurrence
     numbers: tuple[int, ...] = ()  # sequence numbers of the event's nodes
     leaves: tuple[int, ...] = ()  # id() of the event's leaves
@@ -138,9 +141,9 @@ class Events:
 
     def __init__(self) -> None:
         self.backwards = 0  # number of backwards started in this step
-        self._records: dict[tuple[Event, CodePosition | None], EventRecord] = {}
+        self._records: dict[tuple[Event, Place], EventRecord] = {}
         # Event and its position -> number of occurrences in earlier steps.
-        self._times: dict[tuple[Event, CodePosition | None], int] = {}
+        self._times: dict[tuple[Event, Place], int] = {}
 
     def begin_backward(self) -> None:
         """Count a backward that starts."""
@@ -156,7 +159,7 @@ class Events:
     def note(
         self,
         event: Event,
-        place: CodePosition | None = None,
+        place: Place = None,
         numbers: Iterable[int] = (),
         leaves: Iterable[int] = (),
         since: int | None = None,
@@ -166,7 +169,8 @@ class Events:
 
         Args:
             event: the event. Its line and nodes need not be set.
-            place: position of the event in the program.
+            place: position of the event in the program. A `MethodCall` is searched in the
+                bytecode when the graph is built.
             numbers: sequence numbers of the event's nodes.
             leaves: id() of the event's leaves.
             since: number of backwards that had started when the event happened. None means that

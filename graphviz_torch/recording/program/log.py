@@ -4,6 +4,9 @@ A row is a plain value, such as a `StepRow`. Listeners append rows while the pro
 queries read them later, in order: when a graph is built, or when the log has many unread rows. A
 row is dropped once it has been read. A query therefore uses neither tensors nor frames, and its
 test is a list of rows with the expected events.
+
+The event of a hook needs no listener: a query names the hook in `watches`, and reads the event as
+an `ObservedRow`.
 """
 
 from __future__ import annotations
@@ -13,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ...graph import Event
-from ...internals.frames import CodePosition
-from .events import Events, RecordingNotes
+from .events import Events, Place, RecordingNotes
 from .rows import Row
 
 _MAX_UNREAD = 512  # number of rows after which the queries read them
@@ -24,7 +26,7 @@ class Found(NamedTuple):
     """An event that a query found. The fields are arguments of `Events.note`."""
 
     event: Event
-    place: CodePosition | None = None
+    place: Place = None
     numbers: tuple[int, ...] = ()  # sequence numbers of the event's nodes
     leaves: tuple[int, ...] = ()  # id() of the event's leaves
     latest: Mapping[str, Any] = {}  # fields of the event that differ between occurrences
@@ -35,6 +37,8 @@ class Query(ABC):
 
     # True if the query is also asked with gradients="finite".
     light: ClassVar[bool] = False
+    # Hooks whose events the query reads. A hook takes the callback for its only event.
+    watches: ClassVar[tuple[Callable[[Callable[[Any], None]], Any], ...]] = ()
 
     @abstractmethod
     def read(self, row: Row) -> Iterable[Found]:

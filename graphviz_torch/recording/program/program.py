@@ -37,6 +37,7 @@ from .in_place import Changes
 from .log import Log
 from .optimizers import Scaling, StepLog
 from .parameters import ParameterTable
+from .rows import ObservedRow, TrainingStepRow
 from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
 
@@ -178,8 +179,15 @@ class Program:
         if live.call.accumulates or not live.call.retains:
             self.stack.begin_step()
 
+    def on_observed(self, event: Any) -> None:
+        """Append the event of a hook to the log, with the user's line instead of the frame."""
+        place = self.place(getattr(event, "frame", None))
+        event = event._replace(frame=None) if "frame" in event._fields else event
+        self.log.append(ObservedRow(event, place))
+
     def on_step_end(self, event: None) -> None:
         """Forget modules and events at the end of a training step, and lines of old nodes."""
+        self.log.append(TrainingStepRow())
         self.log.read()
         self.stack.on_release(None)
         self.step += 1

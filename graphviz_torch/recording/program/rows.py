@@ -2,21 +2,40 @@
 
 The listeners of `recording/steps/` append the rows: `Steps`, `OptimizerCalls` (the row of a new
 optimizer), `GradientAccesses` (reads, clips, clears, unscaling and averages of gradients), and
-`Batches`. The queries of `recording/queries/` read them.
+`Batches`. The queries of `recording/queries/` read them. A row that only one query reads is a class
+in the query's file.
 
 A row keeps nothing alive: a tensor is the id() that it had, and a source line is a `CodePosition`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple
 
+from ...findings.rules.meaning.calls import RetainedBy
 from ...internals.frames import CodePosition
 from .events import MethodCall
 
+Row = NamedTuple  # a row is any named tuple of plain values
 Hashes = dict[str, int]  # path of a tensor in a batch -> hash of its values
+
+
+class GraphRow(NamedTuple):
+    """A graph through which a backward, or `autograd.grad`, has run."""
+
+    place: CodePosition | None  # the line that called backward
+    numbers: Sequence[int]  # sequence numbers of the nodes; -1 for leaves
+    ran: Sequence[int] | None = None  # indices in `numbers` of the nodes that ran; None: all
+    roots: tuple[int, ...] = ()  # sequence numbers of the roots
+    retained_by: RetainedBy | None = None  # the argument that keeps the graph; None if it is freed
+    steps: int = 0  # number of optimizer steps before, including updates by hand
+
+    def numbers_ran(self) -> frozenset[int]:
+        """Return the sequence numbers of the nodes that ran."""
+        ran = self.numbers if self.ran is None else [self.numbers[i] for i in self.ran]
+        return frozenset(ran) - {-1}
 
 
 class BackwardRow(NamedTuple):
@@ -29,6 +48,8 @@ class BackwardRow(NamedTuple):
     new: frozenset[int] = frozenset()  # those of `reached` that no earlier row contains
     shards: frozenset[int] = frozenset()  # parameters with a gradient that the graph does not show
     is_scaled: bool = False  # True if a GradScaler multiplied the loss
+    # Path and class of the dropout and batch norm layers, if the model is in eval mode.
+    eval_layers: tuple[tuple[str, str], ...] = ()
 
 
 class OptimizerRow(NamedTuple):
@@ -63,6 +84,7 @@ class StepRow(NamedTuple):
     # The values of `optimizer.lr`, which PyTorch's optimizers do not have, and of defaults["lr"].
     attribute_rate: float | None = None
     default_rate: float | None = None
+    around: tuple[CodeType, ...] = ()  # code objects of the user's frames around the step
 
     @property
     def used_parameters(self) -> frozenset[int] | None:
@@ -140,16 +162,12 @@ class ResumeRow(NamedTuple):
     """The recording continues after a pause, in which anything may have happened."""
 
 
-Row = (
-    BackwardRow
-    | OptimizerRow
-    | StepRow
-    | StepEndRow
-    | ClearRow
-    | GradientReadRow
-    | UnscaleRow
-    | ClipRow
-    | AverageRow
-    | BatchRow
-    | ResumeRow
-)
+class TrainingStepRow(NamedTuple):
+    """A training step is over: its graphs were built."""
+
+
+class ObservedRow(NamedTuple):
+    """An event of a hook that a query names in `watches`."""
+
+    event: Any  # without its frame
+    place: CodePosition | None = None  # the user's line, from the event's frame outwards

@@ -1,5 +1,9 @@
 """Append rows to the log when gradients are read, clipped, unscaled, cleared or averaged.
 
+Reads of a non-leaf's `.grad`, which is None, are reported, and assignments `x.data = h` that cut
+off gradients. The record of in-place changes, `Changes`, is notified of both accesses, because a
+program may update a parameter by hand in this way.
+
 Reads of `.grad` by PyTorch's optimizers, clipping functions and GradScaler are recognized by their
 source files.
 """
@@ -9,21 +13,26 @@ from __future__ import annotations
 import inspect
 import math
 from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ...internals.frames import LIBRARY, OWN, TORCH, clipping_function, code_owner
-from ...internals.functions import READ_GRAD, SET_GRAD, UNSCALE
+from ...findings.rules.leaves import DataAssignment, GradientRead
+from ...internals.frames import LIBRARY, OWN, TORCH, clipping_function, code_owner, user_frame
+from ...internals.functions import READ_GRAD, SET_DATA, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import Stepping
 from ...internals.hooks.zero_grad import GradientsCleared
 from ...internals.tensors.memory import storage_id
+from ...tracing.tracer import collect_nodes
 from ..listener import BackwardEnded, Listener, Resumed
+from ..live import leaves_of
 from ..program import Program
+from ..program.events import TensorRecord
 from ..program.rows import AverageRow, ClearRow, ClipRow, GradientReadRow, UnscaleRow
 
 _CLIPPING = inspect.getfile(clip_grad)
@@ -33,10 +42,13 @@ _AVERAGES = ("all_reduce", "reduce_scatter", "reduce")  # collectives
 
 
 class GradientAccesses(Listener):
-    """Listener that appends rows of reads, clips and clears of gradients."""
+    """Listener that appends rows of reads, clips and clears of gradients.
+
+    It reports reads of a non-leaf's `.grad`, and assignments to `.data` that cut off gradients.
+    """
 
     needs = ("every_call",)
-    functions = frozenset((READ_GRAD, SET_GRAD, UNSCALE))
+    functions = frozenset((READ_GRAD, SET_GRAD, SET_DATA, UNSCALE))
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -61,7 +73,11 @@ class GradientAccesses(Listener):
         if func is UNSCALE:  # called by the program or by `scaler.step`
             self.program.log.append(UnscaleRow())
         elif func == READ_GRAD:
+            if code_owner(frame.f_code.co_filename) == OWN:
+                self._on_own_read(args[0], result, frame)
             self._on_read(args[0], result, frame)
+        elif func == SET_DATA:
+            self._on_data_set(args[0], args[1], frame)
         elif id(args[0]) in self._fresh:  # an assignment to `.grad`
             owner = code_owner(frame.f_code.co_filename)
             # A library such as ZeRO uses a gradient before it sets the gradient to None.
@@ -78,6 +94,30 @@ class GradientAccesses(Listener):
     def on_collective(self, event: CollectiveIssued) -> None:
         if event.kind in _AVERAGES and self.program.is_here():
             self.program.log.append(AverageRow(frozenset(map(storage_id, event.given))))
+
+    def _on_own_read(self, tensor: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
+        """Report a read of `tensor.grad` by the program, if no backward sets this attribute."""
+        if gradient is not None and tensor.is_leaf:
+            self.program.changes.on_grad_read(tensor)
+        if gradient is None and not tensor.is_leaf and not tensor.retains_grad:
+            given = TensorRecord.create(tensor, self.program.label(tensor, frame))
+            numbers = () if given.number is None else (given.number,)
+            place = self.program.place(frame)
+            self.events.note(GradientRead(label=given.label), place, numbers, tensor=given)
+
+    def _on_data_set(self, tensor: Tensor, value: Any, frame: FrameType) -> None:
+        """Report an assignment `tensor.data = value` through which leaves get no gradient."""
+        self.program.changes.on_data_assignment(tensor)
+        fn = value.grad_fn if isinstance(value, Tensor) else None
+        # A value that depends on no other leaf only updates the tensor by hand.
+        others = leaves_of(collect_nodes([fn])[0]) if fn is not None else ()
+        if fn is not None and any(leaf.variable is not tensor for leaf in others):
+            outer = user_frame(frame)
+            label, other = self.program.label(tensor, outer), self.program.label(value, outer)
+            given = TensorRecord.create(value, other)
+            numbers = [int(fn._sequence_nr())]
+            place = self.program.place(outer)
+            self.events.note(DataAssignment(label=label), place, numbers, value=given)
 
     def _on_read(self, parameter: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """Append a row if a read of `parameter.grad` uses, clips or clears the gradient."""

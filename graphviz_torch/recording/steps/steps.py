@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...findings.rules.meaning.calls import RetainedBy
 from ...findings.rules.training import DiscardedGradients
 from ...graph.events import GradientClearing
-from ...internals.frames import user_frame
+from ...internals.frames import user_frame, user_frames
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import roots_of
+from ..modules.eval_layers import layers_in_eval_mode
 from ..optimizer_log import learning_rate
 from ..program import Program
-from ..program.rows import BackwardRow, GroupRow, ResumeRow, StepEndRow, StepRow
+from ..program.rows import BackwardRow, GraphRow, GroupRow, ResumeRow, StepEndRow, StepRow
 
 _MAX_OPTIMIZERS = 64
 
@@ -32,17 +34,25 @@ class Steps(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._roots: tuple[int, ...] = ()  # sequence numbers of the roots of the running backward
+        # Of the running backward: sequence numbers of the roots, and layers in eval mode.
+        self._roots: tuple[int, ...] = ()
+        self._eval_layers: tuple[tuple[str, str], ...] = ()
         self._known: dict[int, Ref] = {}  # the parameters in rows, by id()
         # id() of the first parameter of an optimizer -> the parameter, and its number in rows.
         self._firsts: dict[int, tuple[Ref, int]] = {}
         self._count = 0  # number of these parameters
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._roots = tuple(roots_of(event.outputs))
+        self._roots, self._eval_layers = tuple(roots_of(event.outputs)), ()
+        if self.program.options.every_call and event.live.call.accumulates:
+            self._eval_layers = layers_in_eval_mode(self.program.table)
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         backward, call, program = event.backward, event.backward.call, self.program
+        by: RetainedBy = "create_graph" if call.creates else "retain_graph"
+        kept = by if call.retains and not backward.failed else None
+        row = GraphRow(call.place, backward.numbers, backward.ran, self._roots, kept, call.step)
+        program.log.append(row)
         if not call.accumulates or backward.failed:
             return
         parameters = {id(parameter): parameter for _, parameter in program.parameters()}
@@ -66,6 +76,7 @@ class Steps(Listener):
                 frozenset(new),
                 frozenset(shards),
                 call.loss_scale is not None,
+                self._eval_layers,
             )
         )
 
@@ -82,6 +93,7 @@ class Steps(Listener):
             # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
             leaves = [p for p in parameters if id(p) in foreign and p.is_leaf]
             foreign = frozenset(id(p) for p in leaves if p.grad is None)
+        frames = user_frames(user_frame(event.frame))
         has_gradients = any(p.grad is not None for p in parameters if p.is_leaf)
         program.log.append(
             StepRow(
@@ -103,6 +115,7 @@ class Steps(Listener):
                 _is_scheduled(optimizer),
                 learning_rate(vars(optimizer)) if _is_of_torch(optimizer) else None,
                 learning_rate(getattr(optimizer, "defaults", {})),
+                tuple([frame.f_code for frame in frames]),
             )
         )
 

@@ -1,0 +1,44 @@
+"""Find collectives that change a tensor in place in the middle of a graph, unseen by autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from ...findings.rules.ranks.in_place import CollectiveInGraph
+from ...internals.frames import CodePosition
+from ..program.log import Found, Query
+from ..program.rows import GraphRow, Row, TrainingStepRow
+
+_MAX_TENSORS = 256
+
+
+class CollectiveRow(NamedTuple):
+    """A collective that has changed tensors in place."""
+
+    kind: str
+    place: CodePosition | None
+    changed: Mapping[int, str]  # sequence number of a tensor's node -> label of the tensor
+
+
+class CollectivesInGraph(Query):
+    """Find collectives that changed a result through which backward then ran."""
+
+    light = True
+
+    def __init__(self) -> None:
+        self._changed: dict[int, CollectiveRow] = {}  # by sequence number of the tensor's node
+
+    def read(self, row: Row) -> Iterator[Found]:
+        match row:
+            case CollectiveRow():
+                if len(self._changed) < _MAX_TENSORS:
+                    self._changed |= dict.fromkeys(row.changed, row)
+            case GraphRow() if self._changed:
+                inner = {*row.numbers} - {*row.roots}
+                for number in inner & self._changed.keys():
+                    made = self._changed.pop(number)
+                    event = CollectiveInGraph(kind=made.kind, label=made.changed[number])
+                    yield Found(event, made.place, (number,))
+            case TrainingStepRow():
+                self._changed = {}

@@ -1,0 +1,21 @@
+"""Find derivatives of `torch.func` by an argument that the differentiated function ignores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ...findings.rules.func_gradients import IgnoredFuncArgument
+from ...internals.hooks.func_gradients import ZeroGradients, ZeroGradientWatch
+from ..program.log import Found, Query
+from ..program.rows import ObservedRow, Row
+
+
+class IgnoredFuncArguments(Query):
+    """Find gradients of `torch.func` by an argument that a function ignores."""
+
+    watches = (ZeroGradientWatch,)
+
+    def read(self, row: Row) -> Iterator[Found]:
+        match row:
+            case ObservedRow(ZeroGradients(inputs=inputs), place):
+                yield Found(IgnoredFuncArgument(tensors=inputs), place)
