@@ -189,6 +189,30 @@ def clients_that_start_from_shared_weights() -> None:
         trained.append(copy.deepcopy(model.state_dict()))
 
 
+def average_with_batch_norm(*, buffers: bool) -> None:
+    model = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        average.eval()
+        train(model, optimizer, steps=3)
+        with torch.no_grad():
+            for mine, theirs in zip(average.parameters(), model.parameters(), strict=True):
+                mine.lerp_(theirs, 0.5)
+            if buffers:
+                for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
+                    mine.copy_(theirs)
+        average(torch.randn(8, 6)).mean().item()
+
+
+def average_that_keeps_its_statistics() -> None:
+    average_with_batch_norm(buffers=False)
+
+
+def average_with_copied_statistics() -> None:
+    average_with_batch_norm(buffers=True)
+
+
 class Numbered(Dataset[torch.Tensor]):
     """A dataset whose samples depend on the epoch."""
 
@@ -230,6 +254,11 @@ def epochs_of_workers(persistent: bool) -> None:
             "overwritten-weights",
             "average.average replace the trained weights at test_later_steps.py:{swap_in}, and "
             "step 7 continues from them: average.stored, which has the trained weights, was not",
+        ),
+        (
+            average_that_keeps_its_statistics,
+            "stale-average",
+            "The parameters of average, an average, are changed at test_later_steps.py",
         ),
         (loss_that_is_nan_at_the_interrupt, "nonfinite-loss", "because step 6 had made"),
     ],
@@ -309,6 +338,7 @@ def losses_that_are_skipped_once() -> None:
     [
         losses_that_are_skipped_once,
         average_that_is_taken_out_of_the_model,
+        average_with_copied_statistics,
         return_to_the_best_weights,
         lookahead,
         clients_that_start_from_shared_weights,

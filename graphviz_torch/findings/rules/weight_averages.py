@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph import Finding
-from ...graph.events import Event
+from ...graph.events import IneffectiveCall
 from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at
@@ -11,7 +11,7 @@ from ..words import at
 
 @rule("warning", reads="end", also=("watch",))
 @immutable
-class StaleAverage(Event):
+class StaleAverage(IneffectiveCall):
     """A moving average of the weights, or a target network, did not change although the weights
     changed, or it leaves out the running statistics of batch norm.
 
@@ -115,8 +115,10 @@ class StaleAverage(Event):
 
     ## Not detected
 
-    Averages are recognized by variable names that contain ema, average, shadow or target, in
-    functions of the training loop. Other averages, and averages on a GPU, are not checked.
+    `watch` recognizes averages by variable names that contain ema, average, shadow or target, in
+    functions of the training loop. Other averages, and averages on a GPU, are not checked. An
+    average that only an evaluation after the recorded steps calls is found if it is a module in a
+    variable around the optimizer's step, or an attribute of an object there.
 
     ## See also
 

@@ -3,25 +3,39 @@
 A teacher or an averaged model is a copy whose parameters the program changes in place. If its
 buffers keep their values while those of the trained model change, batch norm in the copy normalizes
 with old statistics. Versions of tensors are compared, not values.
+
+An average that only an evaluation calls is searched for among the variables around an optimizer's
+step, at the steps 4, 8, 16 and so on. It is reported if its batch norm is in eval mode with the
+first running statistics, although its parameters have changed.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
 from functools import partial
+from types import FrameType
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.nn import Module, functional
 
 from ...findings.rules.weight_averages import StaleAverage
 from ...graph.immutable import mutable
+from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import BATCH_NORM, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.modules import ModuleBegan
+from ...internals.hooks.optimizers import Stepping
+from ...internals.probes import unobserved
+from ...internals.tensors.memory import may_be_read
+from ...internals.tensors.pytree import ATOMS, own_attributes
 from ..listener import Listener
 from ..program import Program
 
 _MAX_MODULES = 64  # maximum number of modules whose versions are kept
+_MIN_STEPS = 4  # number of the first step at which averages are searched for
 _MIN_WRITES = 2  # a module counts as an average after this number of changes of a parameter
 
 
@@ -64,6 +78,7 @@ class AverageBuffers(Listener):
 
     needs = ("every_call",)
     functions = frozenset((functional.batch_norm,))
+    sees_later_steps = True
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -96,6 +111,30 @@ class AverageBuffers(Listener):
                 return module if module.running_mean is not None else None
         return None
 
+    def on_optimizer_step_start(self, event: Stepping) -> None:
+        """Search for averages that have not been called in a recorded step."""
+        record = self.program.steps.log.get(event.optimizer)
+        count = 0 if record is None else record.steps
+        if count < _MIN_STEPS or count & (count - 1) or not self._known:
+            return
+        frames = user_frames(user_frame(event.frame), self.program.frame)
+        modules = list(_modules_of(frames))
+        trained = self.program.steps.ever
+        layers = [layer for _, module in modules for layer in _norms(module)]
+        kinds = {
+            (type(layer), layer.num_features)
+            for layer in layers
+            if id(layer.weight) in trained and _version(layer) > _MIN_WRITES
+        }
+        for path, module in modules:
+            for layer in _norms(module):
+                kind = type(layer), layer.num_features
+                if kind in kinds and id(layer.weight) not in trained and _is_stale(layer):
+                    written = self.program.changes.last_write(layer.weight)
+                    place = None if written is None else written.place
+                    self.events.note(StaleAverage(module=path), place)
+                    break
+
     def on_graphs_built(self, backwards: object, graphs: object) -> None:
         known = list(self._known.values())
         trained = self.program.steps.ever
@@ -121,3 +160,34 @@ class AverageBuffers(Listener):
     def close(self) -> None:
         self.program.stack.close()
         self._known = {}
+
+
+def _modules_of(frames: list[FrameType]) -> Iterator[tuple[str, Module]]:
+    """Yield the modules among variables, and among the attributes of objects in variables."""
+    for frame in frames:
+        for name, value in local_variables(frame, ATOMS).items():
+            parts = [(name, value)]
+            if type(value).__module__.partition(".")[0] != "torch":
+                parts += [(f"{name}.{key}", part) for key, part in own_attributes(value).items()]
+            yield from ((path, part) for path, part in parts if issubclass(type(part), Module))
+
+
+def _norms(module: Module) -> Iterator[Any]:
+    for layer in module.modules():
+        if isinstance(layer, BATCH_NORM):
+            tensors = (layer.weight, layer.running_mean, layer.running_var)
+            if all(isinstance(tensor, Tensor) for tensor in tensors):
+                yield layer
+
+
+def _is_stale(layer: Any) -> bool:
+    """Return True if the statistics of a layer are the first ones, and its weight is not."""
+    tensors = (layer.weight, layer.running_mean, layer.running_var)
+    if layer.training or layer.weight.requires_grad or layer.weight._version < _MIN_WRITES:
+        return False
+    if not all(tensor.is_cpu and may_be_read(tensor) for tensor in tensors):
+        return False
+    with unobserved():
+        weight, mean, variance = map(TensorBase.detach, tensors)
+        first = not torch.any(mean) and not torch.any(torch.ne(variance, 1))
+        return first and bool(torch.any(torch.ne(weight, 1)))
