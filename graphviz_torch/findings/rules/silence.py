@@ -415,7 +415,7 @@ class DiscardedForward(Event):
     ## Why it matters
 
     If a program writes `loss = ...` instead of `loss += ...` for a second term, the first term is
-    computed but trains nothing.
+    computed but trains nothing. In a loop over batches or terms, only the last one trains.
 
     ## Example
 
@@ -454,8 +454,8 @@ class DiscardedForward(Event):
 
     ## Not detected
 
-    A result that a variable still keeps is not reported, nor is a line whose results a backward
-    uses in some steps.
+    A result that a variable still keeps is not reported. A line of which a backward uses results
+    is reported only if it uses one of several results in each step.
 
     ## See also
 
@@ -469,9 +469,23 @@ class DiscardedForward(Event):
     # True if a value computed from a result of these calls was read, detached or compared
     was_read: bool = False
     in_training: bool = True  # True if the module was in train mode
+    # True if a backward ran through one of the line's forwards in each of the `steps`
+    in_loop: bool = False
+    steps: int = 0
 
     def report(self) -> Finding:
         name = self.module or "the model"
+        if self.in_loop:
+            return finding(
+                "warning",
+                f"In each of {self.steps} steps, {name} ran repeatedly{at(self.where)}, and "
+                "backward used one of its results only: the others, "
+                f"{self.count} in all, were dropped.",
+                cause="a loop that keeps its last result only",
+                advice="Call backward() inside the loop, or add up the losses of the loop, as in "
+                "loss = loss + ..., before backward().",
+                where=self.where,
+            )
         dropped = self.in_training and not self.was_read
         return finding(
             "warning" if dropped else "info",

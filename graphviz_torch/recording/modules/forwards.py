@@ -54,6 +54,7 @@ from ..program.events import UserLine
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
+_MIN_STEPS = 2  # a line of which forwards are used is reported after this number of steps
 _MIN_KEPT = 3  # number of steps whose forwards are still alive, for a line to be reported
 _MAX_NORM = 4096  # number of elements whose norm is compared
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
@@ -101,6 +102,10 @@ class _LineForwards:
     used: bool = False  # True if a backward ran through any of these forwards
     # (`was_read`, `training`) of a forward -> number of such forwards that were discarded
     counts: Counter[tuple[bool, bool]] = field(default_factory=Counter)
+    # Numbers of the optimizer steps before forwards that were used, and before forwards in train
+    # mode that were discarded without a read -> number of these forwards.
+    used_in: Counter[int] = field(default_factory=Counter)
+    dropped_in: Counter[int] = field(default_factory=Counter)
     # Variable that keeps the pending forwards' results, and the line that appends them to it; None
     # before the search.
     holder: tuple[str, CodePosition | None] | None = None
@@ -214,7 +219,9 @@ class Forwards(Listener):
         for forward in [*self._pending]:
             at = bisect_left(numbers, forward.start)
             if at < len(numbers) and numbers[at] < forward.end:
-                self._line(forward).used = True
+                known = self._line(forward)
+                known.used = True
+                known.used_in[forward.step] += 1
                 self._pending.remove(forward)
 
     def on_resume(self, event: Resumed) -> None:
@@ -231,7 +238,10 @@ class Forwards(Listener):
                     self._last = None
                 detached = (forward.start <= n < forward.end for n in self.program.cut_numbers)
                 was_read = forward.was_read or any(detached)
-                self._line(forward).counts[was_read, forward.training] += 1
+                known = self._line(forward)
+                known.counts[was_read, forward.training] += 1
+                if forward.training and not was_read:
+                    known.dropped_in[forward.step] += 1
         used = [lines for lines, known in self._lines.items() if known.used]
         for lines, known in self._lines.items():
             for (was_read, training), count in known.counts.items():
@@ -240,6 +250,11 @@ class Forwards(Listener):
                         module=known.module, was_read=was_read, in_training=training
                     )
                     self.events.note(event, own_line(lines, used), count=count)
+            steps = [step for step in known.dropped_in if known.used_in[step] == 1]
+            if len(steps) >= _MIN_STEPS and len(steps) == len(known.used_in):
+                event = DiscardedForward(module=known.module, in_loop=True)
+                count = sum(known.dropped_in[step] for step in steps)
+                self.events.note(event, lines[-1], count=count, steps=len(steps))
         self._look_at_retained(used)
         self._look_at_repeats()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -317,3 +319,48 @@ def gradients_of_four_backwards_for_a_step(record: Record) -> None:
         for _ in range(4):
             (model(torch.randn(64, 4)).square().mean() / 4).backward()
         optimizer.step()
+
+
+def losses_in_a_loop(record: Record, use: Callable[[list[Tensor]], Tensor]) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            losses = []
+            for _ in range(4):
+                losses.append(model(torch.randn(8, 6)).square().mean())
+                losses = [use(losses)]
+            step(optimizer, losses[0])
+
+
+@says("discarded-forward", "In each of 3 steps, the model ran repeatedly at {cause}", "9 in all")
+def loss_that_is_overwritten_in_a_loop(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            for _ in range(4):
+                loss = model(torch.randn(8, 6)).square().mean()  # cause
+            step(optimizer, loss)
+
+
+@silent("discarded-forward")
+def losses_that_are_added_up_in_a_loop(record: Record) -> None:
+    losses_in_a_loop(record, sum)
+
+
+@silent("discarded-forward")
+def the_largest_loss_of_a_loop(record: Record) -> None:
+    losses_in_a_loop(record, lambda losses: max(losses, key=float))
+
+
+@silent("discarded-forward")
+def the_last_output_of_a_loop_with_a_state(record: Record) -> None:
+    model, cell = nn.Linear(6, 6), nn.Linear(6, 6)
+    optimizer = SGD([*model.parameters(), *cell.parameters()], lr=0.1)
+    with record(nn.ModuleList([model, cell])):
+        for _ in range(3):
+            state = torch.zeros(8, 6)
+            for _ in range(4):
+                state = cell(state) + model(torch.randn(8, 6))
+            step(optimizer, state.square().mean())
