@@ -42,14 +42,16 @@ class Resolver:
         self.leaf = backward.reading.leaves.get
 
     def nodes(self, numbers: Iterable[int], leaves: Iterable[int] = ()) -> tuple[int, ...]:
-        """Return the node ids in this graph of nodes and leaves; others are skipped.
+        """Return the node ids in this graph of nodes, then of leaves; others are skipped.
+
+        The order of leaves is that of the graph: the order of id() differs between runs.
 
         Args:
             numbers: sequence numbers of nodes.
             leaves: id() of leaf tensors.
         """
-        found = (*map(self.node, numbers), *map(self.leaf, leaves))
-        return tuple([i for i in found if i is not None])
+        found = map(self.leaf, leaves)
+        return (*self.backward.node_ids(numbers), *sorted(i for i in found if i is not None))
 
     def ran_node(self, node: int | None, run: int) -> int | None:
         """Return `node` if the backward of this graph ran it; None if another backward did.

@@ -122,6 +122,17 @@ class _LineBackward:
     cleared: bool = False  # True if one of its gradients was cleared
 
 
+_Lines = tuple[CodePosition | None, CodePosition | None, bool]
+
+
+def _source_order(lines: _Lines) -> list[tuple[str, int, int]]:
+    """Return a key that sorts pairs of lines by file and position, the same in every run."""
+    return [
+        ("", 0, 0) if place is None else (place[0].co_filename, place[0].co_firstlineno, place[1])
+        for place in lines[:2]
+    ]
+
+
 class MixedGradients(Query):
     """Find optimizer steps with the gradients of two losses.
 
@@ -141,7 +152,7 @@ class MixedGradients(Query):
         self._learnt: dict[CodePosition | None, set[int]] = {}
         # Parameter with gradients of two losses -> the lines of both backwards, and True if the
         # second backward also reached the updated parameters.
-        self._mixed: dict[int, tuple[CodePosition | None, CodePosition | None, bool]] = {}
+        self._mixed: dict[int, _Lines] = {}
 
     def read(self, row: Row) -> Iterator[Found]:
         match row:
@@ -181,8 +192,8 @@ class MixedGradients(Query):
             if step.used_parameters is None
             else step.used_parameters & self._given.keys()
         )
-        if mixed := sorted(used & self._mixed.keys()):
-            first, second, through = self._mixed[mixed[0]]
+        if mixed := used & self._mixed.keys():
+            first, second, through = min((self._mixed[key] for key in mixed), key=_source_order)
             lines = {"second": UserLine(second), "stepped": UserLine(step.place)}
             latest = {"optimizer": step.name, **lines}
             yield Found(MixedLosses(through=through), first, leaves=tuple(mixed), latest=latest)
