@@ -8,7 +8,6 @@ from __future__ import annotations
 import dis
 import math
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,7 +84,6 @@ from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
 from graphviz_torch.recording.queries.retained_graphs import RetainingLines
 from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
-from graphviz_torch.recording.resolver import Resolver
 
 CODE = (lambda: None).__code__
 ONE, TWO, OTHER = frozenset({1}), frozenset({1, 2}), frozenset({3})
@@ -516,11 +514,3 @@ def test_the_log_is_bounded() -> None:
     assert len(log._unread) < 1000
     log.on_graphs_built()
     assert [record.times for record in events.noted_before(0)] == [10_000]
-
-
-def test_the_leaves_of_an_event_are_in_the_order_of_the_graph() -> None:
-    reading = SimpleNamespace(leaves={500: 2, 300: 7, 900: 0})
-    backward = SimpleNamespace(reading=reading, node=None, node_ids=list)
-    program = SimpleNamespace(origins=SimpleNamespace(source=None))
-    resolver = Resolver(backward, program, str)  # type: ignore[arg-type]
-    assert resolver.nodes([4, 1], {300: "", 500: "", 700: "", 900: ""}) == (4, 1, 0, 2, 7)

@@ -16,8 +16,8 @@ from graphviz_torch.recording.resolver import Resolver
 SCALAR = TensorMeta((), "float32", "cpu")
 CALL = BackwardCall(None, [], 0, False, False, True, None)
 SITE: CodePosition = ((lambda: None).__code__, 0)
-# Node 0 has the sequence number 11, node 1 has 12, and node 2 is a leaf with the id() 77.
-NUMBERS, LEAVES = [11, 12, -1], {77: 2}
+# Node 0 has the sequence number 11, node 1 has 12, and nodes 2 and 3 are leaves.
+NUMBERS, LEAVES = [11, 12, -1, -1], {77: 2, 33: 3}
 
 
 def resolver(position: int = 0) -> Resolver:
@@ -32,6 +32,10 @@ def resolver(position: int = 0) -> Resolver:
 
 def test_nodes_and_leaves_become_ids_and_others_are_skipped() -> None:
     assert resolver().nodes([12, 99, 11], [77, 78]) == (1, 0, 2)
+
+
+def test_leaves_are_in_the_order_of_the_graph() -> None:
+    assert resolver().nodes([12, 11], [33, 77]) == (1, 0, 2, 3)
 
 
 def test_only_the_graph_of_the_backward_that_ran_a_node_has_the_node() -> None:
