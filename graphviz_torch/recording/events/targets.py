@@ -1,7 +1,8 @@
 """Find targets of losses that are all ignored, all equal, or invalid for the loss.
 
 The following are checked: class indices; targets of losses that take a sign, a probability or a
-count; and the log-probabilities of kl_div, which must not exceed 0. Regression targets are checked
+count; the targets of ctc_loss, which must not be its blank; and the log-probabilities of kl_div,
+which must not exceed 0. Regression targets are checked
 only if the last batch of a DataLoader contains them, because targets that the program itself
 creates, as for an adversarial loss, may be constant on purpose. Results on devices other than the
 CPU are read at the end of the step.
@@ -78,6 +79,16 @@ def _is_above(scores: Tensor) -> Tensor:
     return torch.gt(scores, _ROUNDED)
 
 
+def _is_blank(target: Tensor, lengths: Any, blank: int) -> Tensor:
+    """Return a mask of the targets that are the blank of CTC and no padding."""
+    blanks = torch.eq(target, blank)
+    if TensorBase.dim(target) == 2:
+        ends = torch.as_tensor(lengths, device=target.device)
+        positions = torch.arange(target.shape[1], device=target.device)
+        blanks = torch.logical_and(blanks, torch.lt(positions, torch.unsqueeze(ends, -1)))
+    return blanks
+
+
 # Loss -> position of the target among the arguments, and a function that masks invalid values.
 _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.cosine_embedding_loss: (2, _is_no_sign),
@@ -87,6 +98,7 @@ _OUTSIDE: dict[Any, tuple[int, Callable[[Tensor], Tensor]]] = {
     F.binary_cross_entropy_with_logits: (1, _is_no_share),
     F.poisson_nll_loss: (1, _is_negative),
 }
+_OF_CTC = ("input", "targets", "input_lengths", "target_lengths", "blank")
 # Loss with class indices -> position of ignore_index among the arguments.
 _CLASSES = {F.cross_entropy: 4, F.nll_loss: 4}
 # Losses with regression targets.
@@ -135,7 +147,7 @@ class Targets(Listener):
     """Listener that reports targets that are all ignored, all equal, or invalid for the loss."""
 
     needs = ("every_call",)
-    functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div))
+    functions = frozenset((*_OUTSIDE, *_CLASSES, *_NUMBERS, F.kl_div, F.ctc_loss))
     watches: ClassVar[Watches] = {"on_batch": BatchWatch}
 
     def __init__(self, program: Program) -> None:
@@ -161,6 +173,11 @@ class Targets(Listener):
             self._look(event, scores, "input", _is_above)
             if not kwargs.get("log_target"):
                 self._look(event, target, "outside", _is_negative)
+            return
+        if func is F.ctc_loss:
+            given = [_argument(args, kwargs, i, name) for i, name in enumerate(_OF_CTC)]
+            lengths, blank = given[3], given[4] or 0
+            self._look(event, given[1], "blank", partial(_is_blank, lengths=lengths, blank=blank))
             return
         place, outside = _OUTSIDE.get(func, (1, None))
         target = _argument(args, kwargs, place, "target")
@@ -263,7 +280,7 @@ class Targets(Listener):
             rows: `_TargetCheck.numbers` of each call.
             sizes: number of targets of each call.
         """
-        if event.what in ("outside", "input", "unreachable"):
+        if event.what in ("outside", "input", "unreachable", "blank"):
             if bad := sum(row[0] for row in rows):
                 self.events.note(event, place, target=operand, count=bad, among=sum(sizes))
             return

@@ -61,6 +61,33 @@ def log_probabilities_of_tokens_in_rows(record: Record) -> None:
         F.nll_loss(scores.flatten(0, 1), torch.arange(27) % 6).backward()
 
 
+def recognize(record: Record, targets: Tensor, lengths: Tensor, blank: int = 0) -> None:
+    model = nn.Linear(4, 6)
+    with record(model):
+        frames = model(torch.randn(9, 3, 4)).log_softmax(2)
+        F.ctc_loss(frames, targets, torch.full((3,), 9), lengths, blank).backward()  # cause
+
+
+@says("target-out-of-range", "3 of 6 targets", "the blank", advice="from 1")
+def classes_from_zero_beside_a_blank_of_zero(record: Record) -> None:
+    recognize(record, torch.tensor([[0, 1], [2, 0], [0, 3]]), torch.full((3,), 2))
+
+
+@says("target-out-of-range", "1 of 5 targets")
+def targets_in_a_row_with_the_blank_last(record: Record) -> None:
+    recognize(record, torch.tensor([1, 2, 5, 3, 4]), torch.tensor([2, 1, 2]), blank=5)
+
+
+@silent("target-out-of-range")
+def padding_of_targets_with_the_blank(record: Record) -> None:
+    recognize(record, torch.tensor([[1, 0], [2, 3], [4, 0]]), torch.tensor([1, 2, 1]))
+
+
+@silent("target-out-of-range")
+def classes_from_zero_beside_a_blank_at_the_end(record: Record) -> None:
+    recognize(record, torch.tensor([[0, 1], [2, 0], [0, 3]]), torch.full((3,), 2), blank=5)
+
+
 @says("softmax-of-one", "softmax at {cause}", "each result is 1", advice="positions")
 def weights_of_positions_over_their_features(record: Record) -> None:
     body, score, head = nn.Linear(6, 8), nn.Linear(8, 1), nn.Linear(8, 3)

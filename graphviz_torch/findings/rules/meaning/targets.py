@@ -13,9 +13,9 @@ from ...rule import finding, rule
 from ...words import at
 from ..losses import maker_of_first_input
 
-# Problem of a loss: its targets are ignored, constant or out of range; its input is out of range;
-# or the activation before the loss cannot return the targets.
-TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable"]
+# Problem of a loss: its targets are ignored, constant, out of range or the blank of CTC; its input
+# is out of range; or the activation before the loss cannot return the targets.
+TargetKind = Literal["ignored", "constant", "outside", "input", "unreachable", "blank"]
 
 _SIGNS = ("targets of 1 and -1", "Pass 2 * target - 1 for targets of 0 and 1.")
 # Loss -> the targets that the loss takes, and advice if it gets other targets.
@@ -60,7 +60,7 @@ class LossTarget(Event):
 @rule("warning", reads="end", of=(LossTarget,))
 def target_out_of_range(reading: Reading) -> Iterator[Finding]:
     """A loss got values outside of the range that it expects, such as targets of 0 and 1 instead of
-    1 and -1, or scores instead of log-probabilities. PyTorch raises no error.
+    1 and -1, scores instead of log-probabilities, or the blank of CTC. PyTorch raises no error.
 
     ## Why it matters
 
@@ -120,6 +120,17 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
                 f"0, but {event.count} of {event.among} values in {_name(event)} are above 0.",
                 cause="scores where log-probabilities belong",
                 advice="Pass log_softmax of the scores; the target may still be probabilities.",
+                where=event.where,
+            )
+        if event.what == "blank":
+            yield finding(
+                "warning",
+                f"{event.count} of {event.among} targets in {_name(event)} that {event.function}"
+                f"{at(event.where)} got are the class of the blank, which is no target: the model "
+                "learns to return nothing for it.",
+                cause="targets that are the blank",
+                advice="Number the classes of the targets from 1, or pass blank= a class that is "
+                "not among them.",
                 where=event.where,
             )
         if event.what != "outside" or event.function not in _TAKES:
