@@ -56,6 +56,7 @@ ORDER = (
     "meaning.batch_as_time",
     "meaning.weights",
     "meaning.targets",
+    "meaning.rows",
     "meaning.overlaps",
     "meaning.arguments",
     "meaning.computations",

@@ -15,6 +15,7 @@ from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
+from .events.chosen_rows import ChosenRows
 from .events.context import ContextTensors
 from .events.ignored_results import IgnoredResults
 from .events.masks import AttentionMasks
@@ -79,6 +80,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     MixedNoises,
     TokenUses,
     AttentionMasks,
+    ChosenRows,
     Overwrites,
     UnreadArguments,
     UnusedNames,
