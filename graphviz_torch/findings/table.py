@@ -58,6 +58,7 @@ ORDER = (
     "meaning.targets",
     "meaning.rows",
     "meaning.overlaps",
+    "meaning.last_steps",
     "meaning.arguments",
     "meaning.computations",
     "meaning.calls",

@@ -18,6 +18,7 @@ from .cuts.cuts import Cuts
 from .events.chosen_rows import ChosenRows
 from .events.context import ContextTensors
 from .events.ignored_results import IgnoredResults
+from .events.last_steps import LastSteps
 from .events.masks import AttentionMasks
 from .events.means import MaskedMeans
 from .events.noise import MixedNoises
@@ -81,6 +82,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     TokenUses,
     AttentionMasks,
     ChosenRows,
+    LastSteps,
     Overwrites,
     UnreadArguments,
     UnusedNames,
