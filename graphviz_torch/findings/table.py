@@ -41,6 +41,7 @@ ORDER = (
     "divergences",
     "scores",
     "noise",
+    "adversaries",
     "unchanging",
     "initial_loss",
     "loss_spikes",
