@@ -47,6 +47,7 @@ ORDER = (
     "loss_spikes",
     "unused_names",
     "unused_losses",
+    "single_rows",
     "same_operands",
     "references",
     "derivatives",

@@ -60,6 +60,7 @@ from .transfers.copies import Copies
 from .untracked import UntrackedCalls
 from .values.data_views import DataViews
 from .values.results import ResultFingerprints
+from .values.single_rows import SingleRows
 from .values.small import SmallResults
 
 # Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of
@@ -119,6 +120,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     DataViews,
     ResultFingerprints,
     SmallResults,
+    SingleRows,
     UntrackedCalls,
     FirstCall,
 )

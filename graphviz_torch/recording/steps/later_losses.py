@@ -44,7 +44,7 @@ class _LossesOfLine:
     since: int | None = None
     value: float = math.nan  # the first of these values
     spoilt: bool | None = None  # True if a parameter was NaN before this step; None if unknown
-    on_device: Tensor | None = None  # `since` on another device, where `NEVER` stands for None
+    on_device: Tensor | None = None  # `since` on another device, where `NEVER` means None
 
 
 def since_on_device(since: Tensor | None, loss: Tensor, step: int) -> Tensor:

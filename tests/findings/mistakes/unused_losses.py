@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
@@ -94,3 +95,66 @@ def a_penalty_as_a_tensor(record: Record) -> None:
 @silent("constant-term")
 def a_number_that_stays_the_same(record: Record) -> None:
     with_numbers(record, as_number=True, constant=True)
+
+
+@says("single-row", "one of 8 rows of x and y at {cause}", "in each of 3 steps", severity="warning")
+def first_row_of_each_batch(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x, y = torch.randn(8, 6), torch.randn(8, 3)
+            step(optimizer, F.mse_loss(model(x[:1]), y[:1]))  # cause
+
+
+@silent("single-row")
+def one_sample_that_is_learned_by_heart(record: Record) -> None:
+    x, y = torch.randn(8, 6), torch.randn(8, 3)
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            step(optimizer, F.mse_loss(model(x[:1]), y[:1]))
+
+
+@silent("single-row")
+def first_rows_that_are_shown(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x, y = torch.randn(8, 6), torch.randn(8, 3)
+            step(optimizer, F.mse_loss(model(x), y))
+            print(x[0].sum(), y[0].sum())
+
+
+@silent("single-row")
+def samples_one_after_the_other(record: Record) -> None:
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            x, y = torch.randn(4, 6), torch.randn(4, 3)
+            step(optimizer, sum(F.mse_loss(model(x[i]), y[i]) for i in range(4)))
+
+
+@says("single-row", "one of 8 rows of losses at {cause}", severity="info")
+def first_of_the_losses(record: Record) -> None:
+    model = mlp()
+    with record(model):
+        losses = F.cross_entropy(model(torch.randn(8, 6)), torch.arange(8) % 3, reduction="none")
+        losses[0].backward()  # cause
+
+
+@silent("single-row")
+def first_token_of_each_sequence(record: Record) -> None:
+    model = nn.Linear(6, 3)
+    with record(model):
+        model(torch.randn(8, 5, 6))[:, 0].square().mean().backward()
+
+
+@silent("single-row")
+def last_state_of_a_sequence(record: Record) -> None:
+    model = nn.GRU(6, 4)
+    with record(model):
+        model(torch.randn(5, 8, 6))[0][-1].square().mean().backward()

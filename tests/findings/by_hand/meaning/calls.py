@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
@@ -24,14 +25,20 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
 from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
 from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
+from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.findings.rules.watched import NonfiniteLoss
-from graphviz_torch.graph import Graph
+from graphviz_torch.graph import Graph, TensorMeta, Untracked
 from tests.findings.by_hand.graphs import Case, event, told
 
 
 def idle(kind: type[Any], **fields: Any) -> Graph:
     return told(event(kind, **fields))
 
+
+ROWS = (
+    Untracked("data", "input", (TensorMeta((1, 4), "float32", "cpu"),), targets=(0,)),
+    Untracked("data", "target", (TensorMeta((1,), "int64", "cpu"),), targets=(0,)),
+)
 
 CASES: dict[str, Case] = {
     "dropout-in-eval-mode": Case(
@@ -109,6 +116,16 @@ CASES: dict[str, Case] = {
         "The eps of o, which steps at train.py:7, is 1e-08, which is 0 in float16: a step "
         "divides by 0 for gradients that were 0.",
         [idle(ZeroLearningRate, optimizer="o")],
+    ),
+    "single-row": Case(
+        replace(
+            idle(RowOfData, labels=("x", "y"), shapes=("[1, 4]", "[1]"), rows=32, steps=2),
+            untracked=ROWS,
+        ),
+        "warning",
+        "The loss uses one of 32 rows of x and y at train.py:7, in each of 2 steps, and the other "
+        "rows are not used.",
+        [idle(RowOfData, labels=("x", "y"), shapes=("[1, 4]", "[1]"), rows=32, steps=2)],
     ),
     "rate-set-by-hand": Case(
         idle(RateSetByHand, what="group", optimizer="o", groups=2, assigned="train.py:5", steps=9),
