@@ -28,6 +28,7 @@ from .events.pairs import PairedTensors
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
 from .events.targets import Targets
+from .events.temperatures import Temperatures
 from .events.tokens import TokenUses
 from .events.unread_arguments import UnreadArguments
 from .events.unused_losses import UnusedLosses
@@ -80,6 +81,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     Targets,
     MaskedMeans,
     MixedNoises,
+    Temperatures,
     TokenUses,
     AttentionMasks,
     ChosenRows,

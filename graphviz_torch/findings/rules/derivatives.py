@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, GradientStats, Node
+from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
+from ..directions import constant
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -22,6 +24,7 @@ _ACTIVATIONS = {
 }
 _PIECEWISE_LINEAR = tuple(_ACTIVATIONS)
 _SUMS = ("add", "sub", "rsub")
+_NORMS = ("linalg_vector_norm", "norm")
 
 
 @rule("warning", of=(Cut,))
@@ -121,6 +124,82 @@ def _ancestors(reading: Reading, node: int) -> set[int]:
         met |= new
         waiting += new
     return met
+
+
+@rule("warning", of=_NORMS)
+def norm_over_batch(reading: Reading) -> Iterator[Finding]:
+    """A gradient penalty compares one norm, of the derivatives of all samples together, with a
+    number.
+
+    ## Why it matters
+
+    The penalty of WGAN-GP makes the norm of each sample's derivative 1. With a norm over the whole
+    batch, the derivative of a sample becomes about 1 / sqrt(batch size), and depends on the other
+    samples.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    with record(critic) as recording:
+        x = torch.randn(16, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        penalty = (slope.norm(2) - 1) ** 2  # <- reported
+        (critic(torch.randn(16, 8)).mean() + 10 * penalty).backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    with record(critic) as recording:
+        x = torch.randn(16, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(critic(x).sum(), x, create_graph=True)
+        penalty = ((slope.norm(2, dim=1) - 1) ** 2).mean()
+        (critic(torch.randn(16, 8)).mean() + 10 * penalty).backward()
+    ```
+
+    ## Not detected
+
+    Norms that the program computes from squares and sums are not checked.
+
+    ## See also
+
+    - [Improved training of Wasserstein GANs](https://arxiv.org/abs/1704.00028)
+    """
+    nodes = reading.graph.nodes
+    for node in reading.of_operations(_NORMS):
+        meta, edges = reading.meta(node.id), reading.inputs[node.id]
+        if meta is None or meta.shape or not edges or not node.where:
+            continue
+        given = reading.meta(edges[0].source, edges[0].output_nr)
+        derivative = nodes[edges[0].source]
+        while derivative.operation in SAME_VALUES and reading.inputs[derivative.id]:
+            derivative = nodes[reading.inputs[derivative.id][0].source]
+        differentiated = derivative.call.rpartition("/")[2].partition("#")[0] == "grad"
+        if given is None or len(given.shape) < 2 or given.shape[0] < 2 or not differentiated:
+            continue
+        for edge in reading.users[node.id]:
+            if nodes[edge.target].operation in ("sub", "rsub") and constant(nodes[edge.target]):
+                yield finding(
+                    "warning",
+                    f"{node.title}{at(node.where)} returns one norm for the derivatives of all "
+                    f"{given.shape[0]} samples, whose difference to "
+                    f"{constant(nodes[edge.target]):g} is penalized.",
+                    cause="a norm over the batch",
+                    advice="Take the norm of each sample, for example with "
+                    f".flatten(1).norm(2, dim=1){at(node.where)}, and the mean of the penalties.",
+                    where=node.where,
+                    nodes=(derivative.id, node.id),
+                )
 
 
 @rule("warning", of=(GradientStats,), advanced=True)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 
 from ...graph import Finding, Node
+from ...graph.events import Event
+from ...graph.immutable import immutable
 from ...graph.operations import SAME_VALUES
 from ..directions import Result, constant, number_by
 from ..graph_reading import Reading
@@ -21,7 +23,17 @@ _BELOW_DIVISION = {"clamp", "clamp_min", "maximum", "expand", "add", *SAME_VALUE
 _MOVES = {*SAME_VALUES, "slice", "select", "index", "expand", "masked_fill", "cat", "diagonal"}
 _STUCK, _SLOW = 0.5, 0.25  # fractions of the loss of a guess below which the loss cannot fall
 _SHARP = 0.2  # a temperature that is meant for similarities between -1 and 1
+_REDUCTIONS = ("sum", "mean")
 _MAX_DEPTH = 24
+
+
+@immutable
+class SoftTargets(Event):
+    """A loss between two distributions whose scores were scaled by different numbers."""
+
+    function: str = ""  # "kl_div"
+    scale: float = 1.0  # of the scores of the input
+    target_scale: float = 1.0  # of the scores of the target
 
 
 @rule("warning", of=("log_softmax", _BINARY))
@@ -234,3 +246,101 @@ def _maker(reading: Reading, result: Result) -> Node:
             break
         result = edges[0].source, edges[0].output_nr
     return reading.graph.nodes[result[0]]
+
+
+@rule("warning", of=(SoftTargets,))
+def unequal_temperatures(reading: Reading) -> Iterator[Finding]:
+    """A loss compares two distributions, and a temperature softens only one of them, or softens one
+    and sharpens the other.
+
+    ## Why it matters
+
+    In distillation, the student's scores equal the teacher's scores if both are divided by the same
+    temperature. If only the teacher's scores are divided by 4, the student learns scores that are
+    a quarter of the teacher's, and its probabilities are too uniform.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    teacher, student = nn.Linear(4, 3).requires_grad_(False), nn.Linear(4, 3)
+    with record(student) as recording:
+        x, temperature = torch.randn(16, 4), 4.0
+        target = (teacher(x) / temperature).softmax(-1)
+        loss = F.kl_div(student(x).log_softmax(-1), target, reduction="batchmean")  # <- reported
+        (loss * temperature**2).backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+    from graphviz_torch import record
+
+    teacher, student = nn.Linear(4, 3).requires_grad_(False), nn.Linear(4, 3)
+    with record(student) as recording:
+        x, temperature = torch.randn(16, 4), 4.0
+        target = (teacher(x) / temperature).softmax(-1)
+        scores = student(x) / temperature
+        loss = F.kl_div(scores.log_softmax(-1), target, reduction="batchmean")
+        (loss * temperature**2).backward()
+    ```
+
+    ## When it is intended
+
+    Targets that are sharpened, with a temperature below 1, teach a model to be more certain. They
+    are not reported.
+
+    ## Not detected
+
+    Temperatures that are tensors, and losses that the program computes itself, are not compared.
+
+    ## See also
+
+    - [Distilling the knowledge in a neural network](https://arxiv.org/abs/1503.02531)
+    - [Knowledge distillation tutorial](https://docs.pytorch.org/tutorials/beginner/knowledge_distillation_tutorial.html)
+    """
+    for event in reading.events(SoftTargets):
+        softened = [scale < 1 for scale in (event.scale, event.target_scale)]
+        both = softened[0] and softened[1]
+        if both or not any(softened) or min(event.scale, event.target_scale) <= 0:
+            continue
+        sharpened = max(event.scale, event.target_scale) > 1
+        temperature = 1 / min(event.scale, event.target_scale)
+        powers = [
+            math.log(factor, temperature)
+            for factor in _factors(reading, event.nodes[0] if event.nodes else None)
+        ]
+        # The gradient is multiplied by the square of a temperature, as for two soft distributions.
+        scaled = any(math.isclose(power, 2, rel_tol=0.01) for power in powers)
+        scaled |= sum(math.isclose(power, 1, rel_tol=0.01) for power in powers) == 2
+        yield finding(
+            "warning" if sharpened or scaled else "info",
+            f"{event.function}{at(event.where)} compares distributions of different temperatures: "
+            f"the scores of its input are multiplied by {event.scale:.3g}, and those of its "
+            f"target by {event.target_scale:.3g}.",
+            cause="unequal temperatures",
+            advice="Divide both scores by the same temperature before the softmax.",
+            where=event.where,
+            nodes=event.nodes,
+        )
+
+
+def _factors(reading: Reading, node: int | None) -> list[float]:
+    """Return the positive numbers that a result and its products are multiplied by."""
+    found = list[float]()
+    waiting = [] if node is None else [node]
+    for number in waiting:
+        for edge in reading.users[number]:
+            by = number_by(reading.graph.nodes[edge.target])
+            if by is not None and by > 0:
+                found.append(by)
+            if by is not None or reading.graph.nodes[edge.target].operation in _REDUCTIONS:
+                waiting.append(edge.target)
+    return found

@@ -637,3 +637,117 @@ def actor_that_minimizes_its_critic(record: Record) -> None:
 @silent("same-direction")
 def actor_that_maximizes_its_critic(record: Record) -> None:
     act(record, -1)
+
+
+def penalize(record: Record, norm: Callable[[Tensor], Tensor]) -> None:
+    """A step of a critic with a gradient penalty."""
+    values = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss() -> Any:
+        x = torch.randn(16, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(values(x).sum(), x, create_graph=True)
+        return values(torch.randn(16, 8)).mean() + 10 * ((norm(slope) - 1) ** 2).mean()
+
+    learn(record, values, loss)
+
+
+@says("norm-over-batch", "one norm for the derivatives of all 16 samples", severity="warning")
+def penalty_of_one_norm(record: Record) -> None:
+    penalize(record, torch.norm)
+
+
+@says("norm-over-batch", "one norm for the derivatives of all 16 samples", severity="warning")
+def penalty_of_one_norm_of_rows(record: Record) -> None:
+    penalize(record, lambda slope: slope.view(16, -1).norm(2))
+
+
+@silent("norm-over-batch")
+def penalty_of_a_norm_for_each_sample(record: Record) -> None:
+    penalize(record, lambda slope: slope.norm(2, dim=1))
+
+
+@silent("norm-over-batch")
+def penalty_of_the_norm_of_weights(record: Record) -> None:
+    model = nn.Linear(8, 3)
+    learn(
+        record,
+        model,
+        lambda: (model.weight.norm() - 1) ** 2 + model(torch.randn(16, 8)).square().mean(),
+    )
+
+
+@silent("norm-over-batch")
+def norm_of_one_derivative(record: Record) -> None:
+    """Of an energy: all points are one sample, whose forces are compared with the data."""
+    values = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss() -> Any:
+        x = torch.randn(16, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(values(x).sum(), x, create_graph=True)
+        return (slope - DATA).norm()
+
+    learn(record, values, loss)
+
+
+def distill(record: Record, given: float, wanted: float, weight: float = 1.0) -> None:
+    """A step of a student, whose scores and those of its teacher are divided by these numbers."""
+    teacher, student = nn.Linear(4, 3).requires_grad_(False), nn.Linear(4, 3)
+
+    def loss() -> Any:
+        x = torch.randn(16, 4)
+        with torch.no_grad():
+            target = F.softmax(teacher(x) / wanted, dim=-1)
+        scores = student(x) / given if given != 1 else student(x)
+        return weight * F.kl_div(scores.log_softmax(-1), target, reduction="batchmean")
+
+    learn(record, student, loss)
+
+
+@says("unequal-temperatures", "by 1, and those of its target by 0.25", severity="info")
+def temperature_of_the_teacher_alone(record: Record) -> None:
+    distill(record, 1, 4)
+
+
+@says("unequal-temperatures", "by 1, and those of its target by 0.25", severity="warning")
+def temperature_of_the_teacher_and_its_square(record: Record) -> None:
+    distill(record, 1, 4, 16)
+
+
+@says("unequal-temperatures", "by 0.25, and those of its target by 1", severity="info")
+def temperature_of_the_student_alone(record: Record) -> None:
+    distill(record, 4, 1)
+
+
+@says("unequal-temperatures", "by 2, and those of its target by 0.5", severity="warning")
+def temperature_that_multiplies_the_target(record: Record) -> None:
+    model = nn.Linear(4, 3)
+
+    def loss() -> Any:
+        scores = model(torch.randn(16, 4))
+        return F.cross_entropy(scores / 0.5, (scores.detach() * 0.5).softmax(-1))
+
+    learn(record, model, loss)
+
+
+@silent("unequal-temperatures")
+def temperature_of_both(record: Record) -> None:
+    distill(record, 4, 4, 16)
+
+
+@silent("unequal-temperatures")
+def sharp_targets(record: Record) -> None:
+    """As in UDA and in DINO."""
+    distill(record, 1, 0.4)
+
+
+@silent("unequal-temperatures")
+def sharper_targets_than_scores(record: Record) -> None:
+    distill(record, 0.1, 0.04)
+
+
+@silent("unequal-temperatures")
+def smooth_targets(record: Record) -> None:
+    """The targets are no softmax of scores."""
+    model = nn.Linear(4, 3)
+    targets = F.one_hot(torch.arange(16) % 3, 3) * 0.9 + 0.1 / 3
+    learn(record, model, lambda: F.cross_entropy(model(torch.randn(16, 4)) / 4, targets))
