@@ -9,15 +9,17 @@ from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
 from ...graph.operations import SAME_VALUES
 from ..axes import attribute
-from ..directions import constant, direction
+from ..directions import constant, direction, number_by
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
+from .cuts import upstream
 
 _LOGARITHMS = ("log_softmax", "log_sigmoid")
 # Operations that select or add up log-probabilities.
 _SELECTING = {"gather", "index", "select", "slice", "diagonal", "sum", "mean", "masked_select"}
 _SELECTING |= SAME_VALUES
+_ADDING = {"add", "sub", "rsub", "sum", "mean", "stack", "cat", "select"} | SAME_VALUES
 _CHOICES = ("gather", "index")  # operations that select the log-probabilities of actions
 _CLAMPS = ("clamp", "clamp_min", "clamp_max")
 _MINIMA = ("minimum", "min", "fmin")
@@ -28,10 +30,10 @@ _ENTROPY = 0.5 + _DENSITY
 _BELOW_LOG = {"log", "add", "log_softmax", "index", *_CLAMPS, *SAME_VALUES}
 
 
-@rule("warning", of=_LOGARITHMS)
+@rule("warning", of=(*_LOGARITHMS, "gather", "sub"))
 def minimized_log_probability(reading: Reading) -> Iterator[Finding]:
-    """The loss is a mean or a sum of log-probabilities without a minus sign, so a step makes the
-    probabilities smaller.
+    """A term of the loss is a mean or a sum of log-probabilities without a minus sign, so a step
+    makes the probabilities smaller.
 
     ## Why it matters
 
@@ -71,12 +73,13 @@ def minimized_log_probability(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Unlearning by gradient ascent makes the probabilities of its targets smaller on purpose.
+    Unlearning by gradient ascent makes the probabilities of its targets smaller on purpose. If all
+    weights of a policy gradient are costs, it has no minus sign: this case is a note.
 
     ## Not detected
 
-    Log-probabilities that are multiplied with a tensor, such as an advantage, may have either sign.
-    Those that distributions compute, and logarithms of other probabilities, are not checked.
+    Log-probabilities that are multiplied with values of both signs, such as advantages, are not
+    reported. Distributions other than the categorical and the normal one are not checked.
 
     ## See also
 
@@ -101,6 +104,91 @@ def minimized_log_probability(reading: Reading) -> Iterator[Finding]:
             where=term.where,
             nodes=(node.id, term.id),
         )
+
+    yield from _densities(reading)
+    yield from _weighted_choices(reading)
+
+
+def _densities(reading: Reading) -> Iterator[Finding]:
+    """Report log-densities of data, under a normal distribution, that a step makes smaller."""
+    for node in reading.of_operations(("sub",)):
+        if not _is_density(node) or _sign_in_loss(reading, node.id) <= 0:
+            continue
+        squares = upstream(reading, node.id, set())
+        errors = {
+            edge.source
+            for i in squares
+            if reading.graph.nodes[i].operation == "pow"
+            for edge in reading.inputs[i]
+        }
+        # A sample with a gradient is one of the policy itself, whose entropy is maximized.
+        if not any(_is_difference_to_data(reading, i) for i in errors):
+            continue
+        yield finding(
+            "warning",
+            f"The loss adds up log-densities of a normal distribution{at(node.where)} without a "
+            "minus sign: each step makes the densities of the data smaller.",
+            cause="log-probability minimized",
+            advice="Change the sign of the log-densities in the loss.",
+            where=node.where,
+            nodes=(node.id,),
+        )
+
+
+def _is_difference_to_data(reading: Reading, node: int) -> bool:
+    value = reading.graph.nodes[node]
+    return value.operation == "sub" and len(reading.inputs[node]) == 1 and constant(value) is None
+
+
+def _weighted_choices(reading: Reading) -> Iterator[Finding]:
+    """Report a policy gradient whose weights are all positive, and which has no minus sign."""
+    nodes = reading.graph.nodes
+    for node in reading.of_operations(("mul",)):
+        edges = reading.inputs[node.id]
+        if len(edges) != 1 or constant(node) is not None or not edges:
+            continue
+        chosen = edges[0].source
+        while nodes[chosen].operation in ("stack", "cat", "sum") and reading.inputs[chosen]:
+            chosen = reading.inputs[chosen][0].source
+        chain = [nodes[i] for i in _chain(reading, chosen)]
+        picked = any(each.operation in _CHOICES for each in chain)
+        log = chain[-1].operation == "log_softmax" or any(
+            each.operation in ("log_softmax", "log", "sub") for each in chain
+        )
+        if not (picked and log) and not _is_density(nodes[chosen]):
+            continue
+        if direction(reading, edges[0].source) != 1 or _sign_in_loss(reading, node.id) <= 0:
+            continue
+        yield finding(
+            "info",
+            f"The loss adds up log-probabilities{at(node.where)} with weights that are all "
+            "positive, and without a minus sign: each step makes all these probabilities smaller.",
+            cause="log-probability minimized",
+            advice="Change the sign of the term. Do nothing if the weights are costs.",
+            where=node.where,
+            nodes=(node.id, chosen),
+        )
+
+
+def _sign_in_loss(reading: Reading, node: int) -> int:
+    """Return the sign of a term in a loss that is a sum or a mean; 0 for any other node."""
+    sign = 1
+    while users := reading.users[node]:
+        user = reading.graph.nodes[users[0].target]
+        by = number_by(user)
+        if len(users) > 1 or by == 0:
+            return 0
+        if by is not None:
+            sign *= 1 if by > 0 else -1
+        elif user.operation == "neg" or (
+            user.operation in ("sub", "rsub")
+            and (user.operation == "sub") == (users[0].input_nr == 1)
+        ):
+            sign = -sign
+        elif user.operation not in _ADDING:
+            return 0
+        node = user.id
+    return sign
 
 
 def _logarithm(reading: Reading, node: Node) -> tuple[Node, Node] | None:

@@ -751,3 +751,76 @@ def smooth_targets(record: Record) -> None:
     model = nn.Linear(4, 3)
     targets = F.one_hot(torch.arange(16) % 3, 3) * 0.9 + 0.1 / 3
     learn(record, model, lambda: F.cross_entropy(model(torch.randn(16, 4)) / 4, targets))
+
+
+def fit(record: Record, loss: Callable[[Any], Any]) -> None:
+    """A step that fits a normal distribution to data."""
+    model = nn.Linear(4, 2)
+
+    def of_data() -> Any:
+        mean, spread = model(torch.randn(16, 4)).chunk(2, dim=1)
+        return loss(Normal(mean, F.softplus(spread)))
+
+    learn(record, model, of_data)
+
+
+@says("minimized-log-probability", "log-densities of a normal", severity="warning")
+def density_without_a_minus_sign(record: Record) -> None:
+    fit(record, lambda made: made.log_prob(torch.ones(16, 1)).mean())
+
+
+@says("minimized-log-probability", "log-densities of a normal", severity="warning")
+def density_that_is_subtracted_twice(record: Record) -> None:
+    fit(record, lambda made: made.mean.square().mean() - (-made.log_prob(torch.ones(16, 1))).sum())
+
+
+@silent("minimized-log-probability")
+def density_with_a_minus_sign(record: Record) -> None:
+    fit(record, lambda made: -made.log_prob(torch.ones(16, 1)).mean())
+
+
+@silent("minimized-log-probability")
+def density_of_its_own_sample(record: Record) -> None:
+    """As in SAC: the sample has a gradient."""
+
+    def loss(made: Any) -> Any:
+        sample = made.rsample()
+        return (0.2 * made.log_prob(sample) + sample.square()).mean()
+
+    fit(record, loss)
+
+
+@silent("minimized-log-probability")
+def density_in_a_ratio(record: Record) -> None:
+    fit(record, lambda made: -(made.log_prob(torch.ones(16, 1)) + 1.0).exp().mean())
+
+
+def reinforce(record: Record, sign: float, weights: Tensor) -> None:
+    policy = nn.Linear(4, 3)
+
+    def loss() -> Any:
+        made: Any = Categorical(logits=policy(torch.randn(16, 4)))
+        return sign * (made.log_prob(made.sample()) * weights).mean()
+
+    learn(record, policy, loss)
+
+
+@says("minimized-log-probability", "weights that are all positive", severity="info")
+def returns_without_a_minus_sign(record: Record) -> None:
+    reinforce(record, 1, torch.rand(16))
+
+
+@silent("minimized-log-probability")
+def returns_with_a_minus_sign(record: Record) -> None:
+    reinforce(record, -1, torch.rand(16))
+
+
+@silent("minimized-log-probability")
+def negative_returns_with_a_minus_sign(record: Record) -> None:
+    reinforce(record, -1, -torch.rand(16))
+
+
+@silent("minimized-log-probability")
+def advantages_without_a_minus_sign(record: Record) -> None:
+    """They may be costs."""
+    reinforce(record, 1, torch.randn(16))
