@@ -46,3 +46,19 @@ def saved_value(fn: Any, name: str) -> torch.Tensor | None:
         return None if raw is None or raw.unpack_hook is not None else raw.data
     except RuntimeError:
         return None
+
+
+def saved_index(fn: Any) -> torch.Tensor | None:
+    """Return the index that a node of `x[index]`, index_select or gather saved.
+
+    Returns None for an index of a later dimension, and if `saved_value` would.
+    """
+    if not hasattr(fn, "_raw_saved_indices"):
+        first = getattr(fn, "_saved_dim", None) == 0
+        return saved_value(fn, "index") if first else None
+    raw = fn._raw_saved_indices
+    try:
+        alone = HAS_SAVED_TENSOR_DATA and len(raw) == 1 and raw[0].unpack_hook is None
+        return raw[0].data if alone else None
+    except (RuntimeError, AttributeError):
+        return None
