@@ -6,17 +6,26 @@ by its position in a code object. In a graph, nodes and leaves are node ids, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from types import CodeType
 from typing import Any
 
 from ..graph import Event, Operand
 from ..internals.frames import CodePosition
 from .backward import Backward
 from .program import Program
-from .program.code import codes, find_method_call, find_store
-from .program.events import Assignment, EventRecord, MethodCall, NodeLine, TensorRecord, UserLine
+from .program.code import codes, find_method_call, find_store, find_variable
+from .program.events import (
+    Assignment,
+    EventRecord,
+    MethodCall,
+    NodeLine,
+    TensorRecord,
+    UserLine,
+    VariableLine,
+)
 from .program.source_lines import sources
 
 
@@ -74,8 +83,8 @@ class Resolver:
     def value(self, noted: Any) -> Any:
         """Return the final value of a record or placeholder, or of each one in nested tuples.
 
-        A `TensorRecord` becomes an `Operand`; a `NodeLine`, a `UserLine`, a `MethodCall` and a
-        `Assignment` become text. Other values are returned unchanged.
+        A `TensorRecord` becomes an `Operand`; a `NodeLine`, `UserLine`, `MethodCall`,
+        `VariableLine` and `Assignment` become text. Other values are returned unchanged.
         """
         if type(noted) is tuple:
             return tuple([self.value(part) for part in noted])
@@ -83,15 +92,25 @@ class Resolver:
             return self.line_of_node(noted.number)
         if isinstance(noted, UserLine):
             return self.line(noted.place)
-        if isinstance(noted, MethodCall):
-            every = codes(self._program, more=noted.around)
-            return self.line(find_method_call(every, noted.method, noted.owner))
-        if isinstance(noted, Assignment):
-            every = codes(self._program, more=noted.around)
-            return self.line(find_store(every, noted.name))
+        if isinstance(noted, (MethodCall, VariableLine, Assignment)):
+            return self.line(self._find(noted, list(codes(self._program, more=noted.around))))
         if isinstance(noted, TensorRecord):
             if noted.number is None:
                 return Operand(noted.label, noted.tensor, "", self.leaf(noted.leaf))
             where = self.line_of_node(noted.number)
             return Operand(noted.label, noted.tensor, where, self.node(noted.number))
         return noted
+
+    @staticmethod
+    def _find(
+        noted: MethodCall | VariableLine | Assignment, every: Sequence[CodeType]
+    ) -> CodePosition | None:
+        """Return the only position of a call or of an assignment in code; None if unknown."""
+        if isinstance(noted, VariableLine):
+            return find_variable(every, noted.name)
+        if isinstance(noted, Assignment):
+            return find_store(every, noted.name)
+        place = find_method_call(every, noted.method, noted.owner)
+        if place is None and noted.or_any:
+            return find_method_call(every, noted.method)
+        return place

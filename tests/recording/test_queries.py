@@ -26,6 +26,13 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     ZeroLearningRate,
 )
 from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
+from graphviz_torch.findings.rules.meaning.schedulers import (
+    NeverSteppedScheduler,
+    RestartedSchedule,
+    SchedulerPastEnd,
+    SchedulerStepsTooOften,
+    UnusedScheduler,
+)
 from graphviz_torch.findings.rules.modes import TrainModeWithoutGradients
 from graphviz_torch.findings.rules.ranks.in_place import CollectiveInGraph
 from graphviz_torch.findings.rules.training import (
@@ -42,7 +49,7 @@ from graphviz_torch.graph.events import (
 from graphviz_torch.internals.compiler.skipped import Skipped
 from graphviz_torch.internals.frames import CodePosition
 from graphviz_torch.internals.hooks.func_gradients import ZeroGradients
-from graphviz_torch.recording.program.events import Events, MethodCall, RecordingNotes
+from graphviz_torch.recording.program.events import Events, MethodCall, RecordingNotes, VariableLine
 from graphviz_torch.recording.program.log import Found, Log, Query
 from graphviz_torch.recording.program.rows import (
     AverageRow,
@@ -55,6 +62,7 @@ from graphviz_torch.recording.program.rows import (
     GroupRow,
     ObservedRow,
     OptimizerRow,
+    ProgramEndRow,
     ResumeRow,
     Row,
     StepEndRow,
@@ -83,6 +91,7 @@ from graphviz_torch.recording.queries.optimizers import (
 from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
 from graphviz_torch.recording.queries.retained_graphs import RetainingLines
+from graphviz_torch.recording.queries.schedulers import CosineRow, SchedulerRow, Schedulers
 from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
 
 CODE = (lambda: None).__code__
@@ -400,7 +409,7 @@ def test_steps_after_a_backward_in_eval_mode(rows: list[Row], modules: list[Any]
 
 
 def test_the_line_of_a_mode_is_that_of_the_call_of_eval_around_the_step() -> None:
-    [mode] = found(EvalModes(), [EVAL, step(around=(CODE,))])
+    [mode] = found(EvalModes(), [OptimizerRow(1, around=(CODE,)), EVAL, step()])
     assert mode.place == MethodCall("eval", "", (CODE,))
 
 
@@ -479,6 +488,94 @@ def test_collectives_inside_a_graph(rows: list[Row], nodes: list[tuple[int, ...]
     expected = [CollectiveInGraph(kind="all_reduce", label=labels[n]) for (n,) in nodes]
     assert [each.event for each in events] == expected
     assert {each.place for each in events} <= {line(8)}
+
+
+NEW = OptimizerRow(1, around=(CODE,), is_new=True)
+
+
+def scheduler(steps: int, last: int | None = None, **fields: Any) -> SchedulerRow:
+    last = steps if last is None else last
+    return SchedulerRow(1, "self.plan", fields.pop("optimizer", 1), steps, last, **fields)
+
+
+def scheduled(*rows: Row) -> list[Found]:
+    """Return what is found in these rows, after the first step of an optimizer."""
+    return found(Schedulers(), [NEW, scheduler(0), step(), *rows])
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"),
+    [
+        ([step(steps=2), scheduler(3)], 3),
+        ([step(steps=2), scheduler(2)], None),
+        ([scheduler(2)], None),  # one step of the optimizer may follow others that were not seen
+        ([step(steps=2), backward(is_scaled=True), scheduler(3)], None),  # the scaler may skip
+        ([backward(is_scaled=True), TrainingStepRow(), step(steps=2), scheduler(3)], 3),
+        ([step(steps=2), scheduler(3, optimizer=2)], None),
+    ],
+)
+def test_a_scheduler_that_steps_more_often(rows: list[Row], count: int | None) -> None:
+    pace = SchedulerStepsTooOften(scheduler="self.plan", optimizer="opt")
+    place = MethodCall("step", "plan", (CODE,))
+    expected = Found(pace, place, latest={"count": count, "steps": 2})
+    assert scheduled(*rows) == ([] if count is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("cosine", "label"),
+    [
+        (CosineRow(end=8, last=9), "self.plan"),
+        (CosineRow(end=8, last=9, is_inner=True), "CosineAnnealingLR of self.plan"),
+        (CosineRow(end=8, last=8), None),
+        (CosineRow(end=3, last=9), None),  # it was past its end before it was found
+    ],
+)
+def test_a_cosine_schedule_past_its_end(cosine: CosineRow, label: str | None) -> None:
+    found = scheduled(step(steps=9), scheduler(4, cosines=(cosine,)))
+    expected = SchedulerPastEnd(scheduler=label or "", optimizer="opt")
+    assert [(each.event, each.latest) for each in found] == (
+        [] if label is None else [(expected, {"count": 9, "end": 8})]
+    )
+
+
+def test_a_scheduler_whose_optimizer_never_steps() -> None:
+    assert scheduled(scheduler(2, optimizer=0)) == []
+    [unused] = scheduled(scheduler(3, optimizer=0))
+    assert unused.event == UnusedScheduler(scheduler="self.plan")
+    assert (unused.place, unused.latest) == (MethodCall("step", "plan"), {"count": 3})
+
+
+@pytest.mark.parametrize(
+    ("last", "new", "state", "reported"),
+    [
+        (0, True, True, True),
+        (5, True, True, False),
+        (0, False, True, False),
+        (0, True, False, False),
+    ],
+)
+def test_a_schedule_that_starts_again(last: int, new: bool, state: bool, reported: bool) -> None:
+    rows: list[Row] = [NEW._replace(is_new=new), scheduler(0, last), step(has_state=state)]
+    place = MethodCall("load_state_dict", "opt", (CODE,), or_any=True)
+    latest = {"assigned": VariableLine("plan", (CODE,))}
+    restarted = RestartedSchedule(scheduler="self.plan", optimizer="opt")
+    assert found(Schedulers(), rows) == [Found(restarted, place, latest=latest)] * reported
+
+
+@pytest.mark.parametrize(
+    ("rows", "reported"),
+    [
+        ([step(steps=5), ProgramEndRow()], True),
+        ([step(steps=4), ProgramEndRow()], False),
+        ([step(steps=5)], False),
+        ([step(steps=5), scheduler(1), ProgramEndRow()], False),
+        ([step(steps=5), scheduler(0, is_unknown=True), ProgramEndRow()], False),
+    ],
+)
+def test_a_scheduler_that_never_steps(rows: list[Row], reported: bool) -> None:
+    never = NeverSteppedScheduler(scheduler="self.plan", optimizer="opt")
+    latest = {"steps": 5, "assigned": VariableLine("plan", (CODE,))}
+    assert scheduled(*rows) == [Found(never, line(20), latest=latest)] * reported
 
 
 def test_events_of_hooks_are_read_without_a_listener() -> None:

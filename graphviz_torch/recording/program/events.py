@@ -108,6 +108,14 @@ class MethodCall(NamedTuple):
     method: str
     owner: str = ""  # name of the variable whose method is called; "" for any variable
     around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
+    or_any: bool = False  # True to search the calls of any variable if `owner` has no such call
+
+
+class VariableLine(NamedTuple):
+    """A placeholder that becomes the text of the only line that assigns a variable or attribute."""
+
+    name: str
+    around: tuple[CodeType, ...] = ()  # code objects that are searched in addition
 
 
 class Assignment(NamedTuple):

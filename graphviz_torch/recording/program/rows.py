@@ -59,6 +59,7 @@ class OptimizerRow(NamedTuple):
     scheduler: str = ""  # the program's name for its only scheduler; "" for none and for several
     scheduled: MethodCall | None = None  # the call of the scheduler's `step`
     around: tuple[CodeType, ...] = ()  # code of the user's frames around the first step
+    is_new: bool = False  # True if all steps of the optimizer were observed
 
 
 class StepRow(NamedTuple):
@@ -84,7 +85,6 @@ class StepRow(NamedTuple):
     # The values of `optimizer.lr`, which PyTorch's optimizers do not have, and of defaults["lr"].
     attribute_rate: float | None = None
     default_rate: float | None = None
-    around: tuple[CodeType, ...] = ()  # code objects of the user's frames around the step
 
     @property
     def used_parameters(self) -> frozenset[int] | None:
@@ -156,6 +156,10 @@ class BatchRow(NamedTuple):
     is_stream: bool = False  # True if the data set is an IterableDataset
     shuffles: bool = False  # True if each pass over the data has another order
     settings: Mapping[str, Any] = {}  # attributes of the data set, see `BatchCame`
+
+
+class ProgramEndRow(NamedTuple):
+    """The program has ended without an exception."""
 
 
 class ResumeRow(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field
+from types import CodeType
 from typing import NamedTuple
 
 from ...findings.rules.freezing import EvalMode
@@ -20,7 +21,7 @@ from ...internals.frames import CodePosition
 from ..program.call_lines import Lines, own_line
 from ..program.events import MethodCall
 from ..program.log import Found, Query
-from ..program.rows import BackwardRow, GraphRow, Row, StepRow, TrainingStepRow
+from ..program.rows import BackwardRow, GraphRow, OptimizerRow, Row, StepRow, TrainingStepRow
 
 _MAX_STACKS = 16  # maximum number of call stacks to keep for a module
 
@@ -57,6 +58,7 @@ class EvalModes(Query):
 
     def __init__(self) -> None:
         self._last: BackwardRow | None = None  # the last backward of this training step
+        self._around: dict[int, tuple[CodeType, ...]] = {}  # by optimizer
 
     def read(self, row: Row) -> Iterator[Found]:
         match row:
@@ -66,7 +68,10 @@ class EvalModes(Query):
                 layers, roots = self._last.eval_layers, self._last.roots
                 classes = tuple(dict.fromkeys(kind for _, kind in layers))
                 mode = EvalMode(module=layers[0][0], count=len(layers), classes=classes)
-                yield Found(mode, MethodCall("eval", around=row.around), roots)
+                around = self._around.get(row.optimizer, ())
+                yield Found(mode, MethodCall("eval", around=around), roots)
+            case OptimizerRow():
+                self._around[row.optimizer] = row.around
             case TrainingStepRow():
                 self._last = None
 

@@ -1,18 +1,16 @@
-"""Report schedulers, GradScalers and optimizers that do not have the intended effect.
+"""Append rows of optimizers and schedulers, and report those without the intended effect.
 
-These problems are reported:
+These problems are reported here, others by queries:
 
-    a scheduler steps before its optimizer, more often than its optimizer, or past the end of its
-        schedule, or its optimizer never steps
+    a scheduler steps before its optimizer
     the program creates a new scheduler or scaler for each step
     two optimizers share a parameter
-    a scheduler never steps, or starts again although its optimizer has loaded a state
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
 from types import CodeType, FrameType
@@ -35,18 +33,12 @@ from ..backward import Backward
 from ..listener import BackwardEnded, Listener, Resumed
 from ..optimizer_log import OptimizerRecord
 from ..program import Program
-from ..program.code import codes, find_method_call, is_made_by_call
+from ..program.code import codes, find_method_call, is_made_by_call, owners_of_method
 from ..program.events import MethodCall
-from ..program.rows import OptimizerRow
+from ..program.rows import OptimizerRow, ProgramEndRow
+from ..queries.schedulers import SchedulerRow
 from .groups import note_group_problems
-from .schedulers import (
-    Schedule,
-    note_restarted_schedules,
-    note_schedule_problems,
-    note_schedulers_without_steps,
-    note_unused_schedulers,
-    schedulers,
-)
+from .schedulers import Schedule, schedulers
 
 _MAX_OPTIMIZERS = 64
 _MAX_PARAMETERS = 10_000  # number of parameters whose optimizer is remembered
@@ -69,7 +61,10 @@ class _Optimizer:
 
 
 class OptimizerCalls(Listener):
-    """Listener that reports schedulers, scalers and optimizers without the intended effect."""
+    """Listener that appends rows of new optimizers, and of schedulers when a graph is built.
+
+    It reports schedulers, scalers and optimizers without the intended effect.
+    """
 
     needs = ("every_call",)
     sees_later_steps = True
@@ -88,17 +83,17 @@ class OptimizerCalls(Listener):
         self._complete = False
 
     def on_program_end(self, event: None) -> None:
-        """Report schedulers that have never stepped."""
+        """Append the last rows of the schedulers, also of those that were freed."""
         for known in self._optimizers.values():
-            note_schedulers_without_steps(
-                self.events,
-                self.program,
-                known.schedules,
-                known.name,
-                known.record.steps,
-                known.place,
-                known.around,
-            )
+            number = known.record.number
+            for schedule in known.schedules:
+                row = schedule.row(number)
+                if row is None:
+                    others = owners_of_method(codes(self.program, more=known.around), "step")
+                    row = SchedulerRow(schedule.number, schedule.name, number, last=schedule.last)
+                    row = row._replace(is_unknown=bool(others - {known.name, "scaler"}))
+                self.program.log.append(row)
+        self.program.log.append(ProgramEndRow())
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         optimizer = event.optimizer
@@ -108,10 +103,6 @@ class OptimizerCalls(Listener):
             return
         if known is None:
             known = self._optimizers[record] = self._met(record, optimizer, event)
-            if self._complete and record.had_state and record.steps == 1:
-                note_restarted_schedules(
-                    self.events, self.program, known.schedules, known.name, known.around
-                )
         for schedule in known.schedules:
             scheduler = schedule.scheduler()
             schedule.last = schedule.last if scheduler is None else scheduler.last_epoch
@@ -119,21 +110,30 @@ class OptimizerCalls(Listener):
             self._find_scaler_and_schedulers(known, optimizer, event.frame)
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        scaled = any(backward.call.loss_scale is not None for backward in backwards)
         for known in self._optimizers.values():
-            for schedule in known.schedules:
-                note_schedule_problems(
-                    self.events,
-                    self.program,
-                    schedule,
-                    known.name,
-                    known.record.steps,
-                    scaled,
-                    known.around,
-                )
+            self._append_rows(known.schedules, known.record.number)
             self._check_recreated(known)
+        self._append_rows(self._schedules_without_steps())
+
+    def _append_rows(self, schedules: Iterable[Schedule], optimizer: int = 0) -> None:
+        """Append the rows of live schedulers of an optimizer; 0 if the optimizer never steps."""
+        for schedule in schedules:
+            row = schedule.row(optimizer)
+            if row is not None:
+                self.program.log.append(row)
+
+    def _schedules_without_steps(self) -> Iterator[Schedule]:
+        """Yield the schedulers whose optimizers have not stepped."""
         optimizers = [record.ref() for record in self._optimizers]
-        note_unused_schedulers(self.events, self.program, self._schedules.values(), optimizers)
+        # A wrapper of an optimizer has the same parameter groups as the optimizer.
+        stepped = {id(group) for each in optimizers if each for group in each.param_groups}
+        for schedule in self._schedules.values():
+            scheduler = schedule.scheduler()
+            own = None if scheduler is None else scheduler.optimizer
+            if own is None or any(own is each for each in optimizers):
+                continue
+            if not any(id(group) in stepped for group in own.param_groups):
+                yield schedule
 
     def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
         """Return a record for an optimizer at its first step, and check its parameter groups."""
@@ -150,12 +150,14 @@ class OptimizerCalls(Listener):
                     schedule = Schedule.create(each, label)
                     (found if own else self._schedules).setdefault(id(each), schedule)
         around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
-        row = OptimizerRow(record.number, around=tuple(around))
+        is_new = self._complete and record.steps == 1
+        row = OptimizerRow(record.number, around=tuple(around), is_new=is_new)
         if len(found) == 1:
             scheduler = next(iter(found.values()))
             call = MethodCall("step", scheduler.name.rpartition(".")[2], tuple(around))
             row = row._replace(scheduler=scheduler.name, scheduled=call)
         self.program.log.append(row)
+        self._append_rows(found.values(), record.number)
         return _Optimizer(record, name, place, list(found.values()), around)
 
     def _variables(self, frame: FrameType) -> Iterator[dict[str, object]]:

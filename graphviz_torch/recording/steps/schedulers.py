@@ -1,15 +1,16 @@
-"""Find a program's learning rate schedulers, and compare their steps with their optimizers'."""
+"""Find a program's learning rate schedulers, and describe them by rows."""
 
 from __future__ import annotations
 
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import CodeType, ModuleType
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from itertools import count
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import (
     ChainedScheduler,
     CosineAnnealingLR,
@@ -17,19 +18,9 @@ from torch.optim.lr_scheduler import (
     SequentialLR,
 )
 
-from ...findings.rules.meaning.schedulers import (
-    NeverSteppedScheduler,
-    RestartedSchedule,
-    SchedulerPastEnd,
-    SchedulerStepsTooOften,
-    UnusedScheduler,
-)
 from ...graph.immutable import mutable
-from ...internals.frames import CodePosition
 from ...internals.tensors.pytree import own_attributes
-from ..program import Program
-from ..program.code import codes, find_method_call, find_variable, owners_of_method
-from ..program.events import Events
+from ..queries.schedulers import CosineRow, SchedulerRow
 
 _MAX_ITEMS = 16  # number of items of a list that are searched
 
@@ -52,9 +43,7 @@ def schedulers(values: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
                     yield f"{name}.{key}", part
 
 
-_MIN_STEPS = 3  # fewer steps may be intended, and are not reported
-# A scheduler that has not stepped is reported if its optimizer has stepped this often.
-_MIN_UNSCHEDULED_STEPS = 5
+_numbers = count(1)
 
 
 @mutable
@@ -64,6 +53,7 @@ class Schedule:
     scheduler: weakref.ref[LRScheduler]
     name: str
     started: int  # number of the scheduler's steps before it was found
+    number: int = field(default_factory=lambda: next(_numbers))  # identifies it in rows of the log
     last: int = 0  # `last_epoch` at the optimizer's last step
 
     @classmethod
@@ -71,148 +61,22 @@ class Schedule:
         """Create the record of a live scheduler."""
         return cls(weakref.ref(scheduler), name, _count(scheduler))
 
+    def row(self, optimizer: int = 0) -> SchedulerRow | None:
+        """Return the row of a live scheduler, or None.
 
-def note_schedule_problems(
-    events: Events,
-    program: Program,
-    schedule: Schedule,
-    optimizer: str,
-    optimizer_steps: int,
-    scaled: bool,
-    around: Sequence[CodeType],
-) -> None:
-    """Report a scheduler that steps more often than its optimizer, or past its schedule's end.
-
-    Args:
-        events: receives the events.
-        program: the recorded program, which knows the lines that call `step`.
-        schedule: the scheduler.
-        optimizer: name of the scheduler's optimizer.
-        optimizer_steps: number of steps of the optimizer.
-        scaled: True if a GradScaler may have skipped steps.
-        around: code objects around the optimizer's step.
-    """
-    scheduler = schedule.scheduler()
-    if scheduler is None:
-        return
-    steps = _count(scheduler) - schedule.started
-    place = step_of_scheduler(program, schedule, around)
-    if not scaled and optimizer_steps > 1 and 2 * steps >= 3 * optimizer_steps:
-        pace = SchedulerStepsTooOften(scheduler=schedule.name, optimizer=optimizer)
-        events.note(pace, place, count=steps, steps=optimizer_steps)
-    for each in _active(scheduler):
-        last, name = each.last_epoch, schedule.name
-        if type(each) is CosineAnnealingLR and last - steps <= each.T_max < last:
-            name = name if each is scheduler else f"CosineAnnealingLR of {name}"
-            past = SchedulerPastEnd(scheduler=name, optimizer=optimizer)
-            events.note(past, place, count=last, end=int(each.T_max))
-
-
-def step_of_scheduler(
-    program: Program, schedule: Schedule, around: Sequence[CodeType]
-) -> CodePosition | None:
-    """Return the position of the only call of a scheduler's `step`; None if it is not known.
-
-    Args:
-        program: the recorded program.
-        schedule: the scheduler.
-        around: code objects around the optimizer's step, which are searched as well.
-    """
-    name = schedule.name.rpartition(".")[2]
-    return find_method_call(codes(program, more=around), "step", name)
-
-
-def note_restarted_schedules(
-    events: Events,
-    program: Program,
-    schedules: Sequence[Schedule],
-    optimizer: str,
-    around: Sequence[CodeType],
-) -> None:
-    """Report schedulers at step 0, although their optimizer has loaded a checkpoint's state.
-
-    Args:
-        events: receives the events.
-        program: the recorded program, which knows the lines that assign the schedulers.
-        schedules: the schedulers of the optimizer.
-        optimizer: name of the optimizer.
-        around: code objects around the optimizer's step.
-    """
-    for schedule in schedules:
-        scheduler = schedule.scheduler()
-        if scheduler is None or scheduler.last_epoch != 0:
-            continue
-        every = list(codes(program, more=around))
-        place = find_method_call(every, "load_state_dict", optimizer)
-        place = place or find_method_call(every, "load_state_dict")
-        found = RestartedSchedule(scheduler=schedule.name, optimizer=optimizer)
-        assigned = find_variable(every, schedule.name.rpartition(".")[2])
-        events.note(found, place, assigned=program.line()(assigned))
-
-
-def note_schedulers_without_steps(
-    events: Events,
-    program: Program,
-    schedules: Sequence[Schedule],
-    optimizer: str,
-    optimizer_steps: int,
-    place: CodePosition | None,
-    around: Sequence[CodeType],
-) -> None:
-    """Report the scheduler of an optimizer at the end of a program that never called its `step`.
-
-    Args:
-        events: receives the events.
-        program: the recorded program, which knows the line that assigns the scheduler.
-        schedules: the schedulers of the optimizer.
-        optimizer: name of the optimizer.
-        optimizer_steps: number of steps of the optimizer.
-        place: position of the optimizer's step.
-        around: code objects around the optimizer's step.
-    """
-    if optimizer_steps < _MIN_UNSCHEDULED_STEPS or not schedules:
-        return
-    every = list(codes(program, more=around))
-    for schedule in schedules:
-        scheduler = schedule.scheduler()
-        last = schedule.last if scheduler is None else scheduler.last_epoch
-        if last > 0:
-            return  # one of several schedulers may be meant for a later part of the training
-        # A scheduler that was freed may have stepped after the last step of the optimizer.
-        if scheduler is None and owners_of_method(every, "step") - {optimizer, "scaler"}:
-            return
-    name = schedules[0].name
-    assigned = find_variable(every, name.rpartition(".")[2])
-    found = NeverSteppedScheduler(scheduler=name, optimizer=optimizer)
-    events.note(found, place, steps=optimizer_steps, assigned=program.line()(assigned))
-
-
-def note_unused_schedulers(
-    events: Events,
-    program: Program,
-    schedules: Iterable[Schedule],
-    optimizers: Sequence[Optimizer | None],
-) -> None:
-    """Report schedulers that step although their optimizer never does.
-
-    Args:
-        events: receives the events.
-        program: the recorded program, which knows the lines that call `step`.
-        schedules: the schedulers to check.
-        optimizers: the optimizers that step.
-    """
-    stepped = {id(group) for each in optimizers if each for group in each.param_groups}
-    for schedule in schedules:
-        scheduler = schedule.scheduler()
-        if scheduler is None or any(scheduler.optimizer is each for each in optimizers):
-            continue
-        # A wrapper of an optimizer has the same parameter groups as the optimizer.
-        if any(id(group) in stepped for group in scheduler.optimizer.param_groups):
-            continue
-        steps = _count(scheduler) - schedule.started
-        if steps >= _MIN_STEPS:
-            place = find_method_call(codes(program), "step", schedule.name.rpartition(".")[2])
-            events.note(UnusedScheduler(scheduler=schedule.name), place, count=steps)
+        Args:
+            optimizer: number of the scheduler's optimizer; 0 if the optimizer does not step.
+        """
+        scheduler = self.scheduler()
+        if scheduler is None:
+            return None
+        steps, last = _count(scheduler) - self.started, scheduler.last_epoch
+        cosines = [
+            CosineRow(int(each.T_max), each.last_epoch, is_inner=each is not scheduler)
+            for each in _active(scheduler)
+            if type(each) is CosineAnnealingLR
+        ]
+        return SchedulerRow(self.number, self.name, optimizer, steps, last, tuple(cosines))
 
 
 def _active(scheduler: LRScheduler) -> list[LRScheduler]:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ...findings.rules.meaning.calls import RetainedBy
 from ...findings.rules.training import DiscardedGradients
 from ...graph.events import GradientClearing
-from ...internals.frames import user_frame, user_frames
+from ...internals.frames import user_frame
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
@@ -93,7 +93,6 @@ class Steps(Listener):
             # Only leaves are checked, because PyTorch warns when `.grad` of a non-leaf is read.
             leaves = [p for p in parameters if id(p) in foreign and p.is_leaf]
             foreign = frozenset(id(p) for p in leaves if p.grad is None)
-        frames = user_frames(user_frame(event.frame))
         has_gradients = any(p.grad is not None for p in parameters if p.is_leaf)
         program.log.append(
             StepRow(
@@ -115,7 +114,6 @@ class Steps(Listener):
                 _is_scheduled(optimizer),
                 learning_rate(vars(optimizer)) if _is_of_torch(optimizer) else None,
                 learning_rate(getattr(optimizer, "defaults", {})),
-                tuple([frame.f_code for frame in frames]),
             )
         )
 

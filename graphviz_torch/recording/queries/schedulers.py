@@ -1,0 +1,146 @@
+"""Compare the steps of learning rate schedulers with those of their optimizers.
+
+These problems are found: a scheduler that steps more often than its optimizer, or past the end of
+its schedule; one that never steps, or whose optimizer never does; and one that starts again
+although its optimizer has loaded a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import field
+from types import CodeType
+from typing import NamedTuple
+
+from ...findings.rules.meaning.schedulers import (
+    NeverSteppedScheduler,
+    RestartedSchedule,
+    SchedulerPastEnd,
+    SchedulerStepsTooOften,
+    UnusedScheduler,
+)
+from ...graph.immutable import mutable
+from ..program.events import MethodCall, VariableLine
+from ..program.log import Found, Query
+from ..program.rows import (
+    BackwardRow,
+    OptimizerRow,
+    ProgramEndRow,
+    Row,
+    StepRow,
+    TrainingStepRow,
+)
+
+_MIN_STEPS = 3  # fewer steps may be intended, and are not reported
+# A scheduler that has not stepped is reported if its optimizer has stepped this often.
+_MIN_UNSCHEDULED_STEPS = 5
+
+
+class CosineRow(NamedTuple):
+    """A CosineAnnealingLR that sets the learning rate now."""
+
+    end: int  # T_max
+    last: int  # `last_epoch`
+    is_inner: bool = False  # True if another scheduler, such as a SequentialLR, contains it
+
+
+class SchedulerRow(NamedTuple):
+    """A scheduler: at the first step of its optimizer, and when a graph is built."""
+
+    scheduler: int  # identifies the scheduler
+    name: str  # the program's name for it
+    optimizer: int = 0  # number of its optimizer; 0 if the optimizer does not step
+    steps: int = 0  # number of steps of the scheduler since it was found
+    last: int = 0  # `last_epoch`
+    cosines: tuple[CosineRow, ...] = ()
+    # True if the scheduler was freed, and may have stepped after the last step of its optimizer.
+    is_unknown: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Return the last part of the name, as in "scheduler" for "trainer.scheduler"."""
+        return self.name.rpartition(".")[2]
+
+
+@mutable
+class _Optimizer:
+    """An optimizer, and its schedulers."""
+
+    row: OptimizerRow
+    first: StepRow | None = None  # the first step
+    steps: int = 0
+    schedulers: dict[int, SchedulerRow] = field(default_factory=dict)
+
+    @property
+    def around(self) -> tuple[CodeType, ...]:
+        """Return the code of the user's frames around the first step."""
+        return self.row.around
+
+
+class Schedulers(Query):
+    """Find schedulers that do not step together with their optimizers."""
+
+    def __init__(self) -> None:
+        self._optimizers: dict[int, _Optimizer] = {}
+        self._is_scaled = False  # True if a GradScaler may have skipped steps
+
+    def read(self, row: Row) -> Iterator[Found]:
+        match row:
+            case BackwardRow():
+                self._is_scaled = self._is_scaled or row.is_scaled
+            case TrainingStepRow():
+                self._is_scaled = False
+            case OptimizerRow():
+                self._optimizers[row.optimizer] = _Optimizer(row)
+            case StepRow() if known := self._optimizers.get(row.optimizer):
+                if known.first is None:
+                    known.first = row
+                    yield from _restarts(known, row)
+                known.steps = row.steps
+            case SchedulerRow(optimizer=0) if row.steps >= _MIN_STEPS:
+                place = MethodCall("step", row.variable)
+                yield Found(UnusedScheduler(scheduler=row.name), place, latest={"count": row.steps})
+            case SchedulerRow() if known := self._optimizers.get(row.optimizer):
+                known.schedulers[row.scheduler] = row
+                if known.first is not None and not row.is_unknown:
+                    yield from self._compare(row, known, known.first.name)
+            case ProgramEndRow():
+                for known in self._optimizers.values():
+                    yield from _schedulers_without_steps(known)
+
+    def _compare(self, row: SchedulerRow, known: _Optimizer, name: str) -> Iterator[Found]:
+        """Compare the steps of a scheduler with those of its optimizer, and with its end."""
+        place = MethodCall("step", row.variable, known.around)
+        if not self._is_scaled and known.steps > 1 and 2 * row.steps >= 3 * known.steps:
+            pace = SchedulerStepsTooOften(scheduler=row.name, optimizer=name)
+            yield Found(pace, place, latest={"count": row.steps, "steps": known.steps})
+        for end, last, is_inner in row.cosines:
+            if last - row.steps <= end < last:
+                label = f"CosineAnnealingLR of {row.name}" if is_inner else row.name
+                past = SchedulerPastEnd(scheduler=label, optimizer=name)
+                yield Found(past, place, latest={"count": last, "end": end})
+
+
+def _restarts(known: _Optimizer, step: StepRow) -> Iterator[Found]:
+    """Yield the schedulers at step 0 of an optimizer that has loaded a checkpoint's state."""
+    if not (known.row.is_new and step.has_state):
+        return
+    place = MethodCall("load_state_dict", step.name, known.around, or_any=True)
+    for row in known.schedulers.values():
+        if row.last == 0:
+            found = RestartedSchedule(scheduler=row.name, optimizer=step.name)
+            assigned = VariableLine(row.variable, known.around)
+            yield Found(found, place, latest={"assigned": assigned})
+
+
+def _schedulers_without_steps(known: _Optimizer) -> Iterator[Found]:
+    """Yield the first scheduler of an optimizer, if none has stepped when the program ends."""
+    rows, step = list(known.schedulers.values()), known.first
+    if step is None or known.steps < _MIN_UNSCHEDULED_STEPS or not rows:
+        return
+    # One of several schedulers may be meant for a later part of the training.
+    if any(row.last > 0 or row.is_unknown for row in rows):
+        return
+    found = NeverSteppedScheduler(scheduler=rows[0].name, optimizer=step.name)
+    assigned = VariableLine(rows[0].variable, known.around)
+    yield Found(found, step.place, latest={"steps": known.steps, "assigned": assigned})
