@@ -228,17 +228,6 @@ def slope_whose_graph_is_not_used(record: Record) -> None:
             torch.autograd.grad(loss, list(model.parameters()), create_graph=True)  # cause
 
 
-@silent("unneeded-retain-graph")
-def penalty_of_a_slope(record: Record) -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    with record(model):
-        for _ in range(3):
-            x = torch.randn(8, 6, requires_grad=True)
-            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
-            step(optimizer, (slope.norm(dim=1) - 1).square().mean())
-
-
 def decayed(record: Record, *, steps: int, many: int, floor: float = 0.0) -> None:
     model = mlp()
     optimizer = SGD(model.parameters(), lr=0.1)
