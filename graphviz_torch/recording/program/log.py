@@ -69,20 +69,25 @@ class Log:
             self.read()
 
     def read(self) -> None:
-        """Let the queries read all unread rows, and add the events that they find."""
+        """Let each query read all unread rows, and add the events that it finds."""
         unread, self._unread = self._unread, []
-        for backwards, row in unread:
-            for query in self.queries:
-                self._note(query.read, row, since=backwards)
+        for query in self.queries:
+            read = query.read
+            for backwards, row in unread:
+                try:
+                    self._note(read(row), backwards)
+                except Exception as error:
+                    self._notes.miss(error)
 
     def on_graphs_built(self) -> None:
         """Add the events of the unread rows, and those that describe the run so far."""
         self.read()
         for query in self.queries:
-            self._note(query.events_of_run)
+            try:
+                self._note(query.events_of_run())
+            except Exception as error:
+                self._notes.miss(error)
 
-    def _note(
-        self, find: Callable[..., Iterable[Found]], *args: Row, since: int | None = None
-    ) -> None:
-        for found in self._notes.attempt(lambda: list(find(*args))) or ():
+    def _note(self, events: Iterable[Found], since: int | None = None) -> None:
+        for found in events:
             self._events.note(*found[:-1], since=since, **found.latest)
