@@ -2,26 +2,50 @@
 
 from __future__ import annotations
 
+import dis
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...findings.rules.meaning.optimizers import DecayedNorms, EmptyParameterGroup, VanishedEpsilon
+from ...findings.rules.meaning.optimizers import (
+    DecayedNorms,
+    EmptyParameterGroup,
+    UnknownGroupOption,
+    VanishedEpsilon,
+)
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ..program import Program
 from ..program.events import Events
 
+_MAX_OPTIONS = 64  # a group with more options is not checked
+_SIMILAR = 0.8  # the least similarity of an option to the option that was meant
+# Other names of options, which are not similar to them.
+_OTHER_NAMES = {
+    "learning_rate": "lr",
+    "learningrate": "lr",
+    "wd": "weight_decay",
+    "decay": "weight_decay",
+    "l2": "weight_decay",
+    "epsilon": "eps",
+}
 _HALF_UNDERFLOW = 2.0**-25  # the largest number that float16 rounds to 0
 
 
 def note_group_problems(
-    events: Events, program: Program, optimizer: Optimizer, name: str, place: CodePosition | None
+    events: Events,
+    program: Program,
+    optimizer: Optimizer,
+    name: str,
+    place: CodePosition | None,
+    around: Sequence[CodeType],
 ) -> None:
-    """Report empty groups, weight decay on norms and biases, and an epsilon too small for float16.
+    """Report empty groups, unknown options, decay of norms, and an epsilon too small for float16.
 
     Args:
         events: receives the events.
@@ -29,6 +53,7 @@ def note_group_problems(
         optimizer: the optimizer.
         name: the user's name for the optimizer.
         place: position of the optimizer's step.
+        around: code objects of the user's frames around the step.
     """
     groups = optimizer.param_groups
     for i, group in enumerate(groups):
@@ -41,8 +66,58 @@ def note_group_problems(
             if small:
                 idle = VanishedEpsilon(optimizer=name, epsilon=epsilon)
                 events.note(idle, place, leaves=map(id, small))
+        for option, meant in _unknown_options(optimizer, group, around):
+            unknown = UnknownGroupOption(
+                optimizer=name, owner=type(optimizer).__name__, option=option, meant=meant
+            )
+            events.note(
+                unknown,
+                place,
+                group=i,
+                groups=len(groups),
+                value=str(group[option]),
+                used=str(group[meant]),
+            )
     if len(groups) > 1:
         _check_decay(events, program, groups, name, place)
+
+
+def _unknown_options(
+    optimizer: Optimizer, group: Mapping[str, Any], around: Sequence[CodeType]
+) -> list[tuple[str, str]]:
+    """Return options that the optimizer does not read, each with the option that was meant.
+
+    An option that the program's own code names in another place is left out, because the program
+    may read it.
+
+    Args:
+        optimizer: the optimizer.
+        group: one of its parameter groups.
+        around: code objects of the user's frames around the step.
+    """
+    known = optimizer.defaults
+    if not type(optimizer).__module__.startswith("torch.") or len(group) > _MAX_OPTIONS:
+        return []
+    found = []
+    for option, value in group.items():
+        if option in known or option == "params" or type(value) not in (int, float, tuple):
+            continue
+        plain = option.lower().replace("-", "_")
+        meant = next(iter(get_close_matches(plain, known, 1, _SIMILAR)), _OTHER_NAMES.get(plain))
+        if meant in known and value != known[meant] and _times_named(option, around) < 2:
+            found.append((option, meant))
+    return found
+
+
+def _times_named(text: str, around: Sequence[CodeType]) -> int:
+    """Return how often the code and the functions in it load a constant that contains a text."""
+    count, codes = 0, [*dict.fromkeys(around)]
+    for code in codes:
+        codes += [part for part in code.co_consts if isinstance(part, CodeType)]
+        for step in dis.get_instructions(code):
+            names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+            count += step.opname == "LOAD_CONST" and text in names
+    return count
 
 
 def _check_decay(

@@ -140,7 +140,8 @@ class OptimizerCalls(Listener):
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
-        note_group_problems(self.events, self.program, optimizer, name, place)
+        around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
+        note_group_problems(self.events, self.program, optimizer, name, place, around)
         self._check_shared_parameters(optimizer, name, place)
         found: dict[int, Schedule] = {}
         for values in variables:
@@ -149,7 +150,6 @@ class OptimizerCalls(Listener):
                 if own or len(self._schedules) < _MAX_OPTIMIZERS:
                     schedule = Schedule.create(each, label)
                     (found if own else self._schedules).setdefault(id(each), schedule)
-        around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
         is_new = self._complete and record.steps == 1
         row = OptimizerRow(record.number, around=tuple(around), is_new=is_new)
         if len(found) == 1:

@@ -521,3 +521,33 @@ def rate_of_all_groups(record: Record) -> None:
             group["lr"] = rate
 
     with_rates(record, set_rate, 2)
+
+
+def with_option(record: Record, **options: float) -> None:
+    model = mlp()
+    groups = [{"params": [*model[0].parameters()]}, {"params": [*model[2].parameters()], **options}]
+    optimizer = SGD(groups, lr=0.1, momentum=0.9)
+    with record(model):
+        optimizer.zero_grad()
+        F.cross_entropy(model(torch.randn(8, 6)), CLASSES).backward()
+        optimizer.step()
+
+
+@says("unknown-group-option", "Group 1 of 2 in optimizer", "learning_rate=0.5", "its lr is 0.1")
+def learning_rate_by_its_long_name(record: Record) -> None:
+    with_option(record, learning_rate=0.5)
+
+
+@says("unknown-group-option", "momentun=0.5, which SGD does not know: its momentum is 0.9")
+def misspelled_momentum(record: Record) -> None:
+    with_option(record, momentun=0.5)
+
+
+@silent("unknown-group-option")
+def options_that_are_known(record: Record) -> None:
+    with_option(record, lr=0.5, momentum=0.5, weight_decay=0.1)
+
+
+@silent("unknown-group-option")
+def factor_of_the_rate(record: Record) -> None:
+    with_option(record, lr_scale=0.5, initial_lr=0.3, layer=3)

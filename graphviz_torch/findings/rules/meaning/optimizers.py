@@ -294,6 +294,83 @@ class EmptyParameterGroup(IneffectiveCall):
         )
 
 
+@rule("warning", reads="end")
+@immutable
+class UnknownGroupOption(IneffectiveCall):
+    """A parameter group has an option that its optimizer does not know, such as `learning_rate`, so
+    that the option has no effect.
+
+    ## Why it matters
+
+    An optimizer accepts any option in a parameter group, and reads only its own. The parameters of
+    the group get the default of the option that was meant, and no error is raised.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    groups = [{"params": [model.weight], "learning_rate": 0.5}, {"params": [model.bias]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(6, 3)
+    groups = [{"params": [model.weight], "lr": 0.5}, {"params": [model.bias]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    with record(model) as recording:
+        model(torch.randn(8, 6)).square().mean().backward()
+        optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A program may store numbers of its own in a group, such as the factor of a schedule.
+
+    ## Not detected
+
+    An option is reported if its name is similar to that of a known option, or one of a few other
+    usual names, such as `wd`, and if the code around the step names it only once. Optimizers that
+    are not in `torch.optim` are not checked.
+
+    ## See also
+
+    - [Per-parameter options](https://docs.pytorch.org/docs/stable/optim.html#per-parameter-options)
+    """
+
+    optimizer: str = ""
+    owner: str = ""  # class of the optimizer
+    option: str = ""
+    meant: str = ""  # the option that was probably meant
+    group: int = 0  # index of the group
+    groups: int = 0  # number of groups of the optimizer
+    value: str = ""  # value of the option
+    used: str = ""  # value of the option that was meant
+
+    def report(self) -> Finding:
+        return finding(
+            "warning",
+            f"Group {self.group} of {self.groups} in {self.optimizer}, which "
+            f"steps{at(self.where)}, has the option {self.option}={self.value}, which "
+            f"{self.owner} does not know: its {self.meant} is {self.used}.",
+            cause="an unknown option of a parameter group",
+            advice=f'Pass "{self.meant}" in place of "{self.option}".',
+            where=self.where,
+        )
+
+
 @immutable
 class DecayedNorms(IneffectiveCall):
     """Biases and norm weights in a parameter group with weight decay, while another has none.

@@ -19,6 +19,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     RecreatedOptimizer,
     SharedParameters,
     StepWithoutGradients,
+    UnknownGroupOption,
     VanishedEpsilon,
     ZeroLearningRate,
 )
@@ -82,6 +83,22 @@ CASES: dict[str, Case] = {
         "Group 1 of 2 in o, which steps at train.py:7, is empty: no parameter matched, so its "
         "options apply to nothing.",
         [idle(RecreatedOptimizer, name="o")],
+    ),
+    "unknown-group-option": Case(
+        idle(
+            UnknownGroupOption,
+            optimizer="o",
+            owner="SGD",
+            option="wd",
+            meant="weight_decay",
+            groups=2,
+            value="0.1",
+            used="0",
+        ),
+        "warning",
+        "Group 0 of 2 in o, which steps at train.py:7, has the option wd=0.1, which SGD does not "
+        "know: its weight_decay is 0.",
+        [idle(EmptyParameterGroup, optimizer="o", group=1, groups=2)],
     ),
     "weight-decay-on-norms": Case(
         idle(DecayedNorms, optimizer="o", group=1, groups=2, decay=0.1, nodes=(0,)),
