@@ -515,8 +515,8 @@ def test_modules_and_functions_reach_the_depth_of_a_plain_run_in_steps_recorded_
 ) -> None:
     (training / "train.py").write_text(DEEP)
     plain, done = (
-        python("train.py", folder=training),
-        recorded("--steps", "2", "train.py", folder=training),
+        forked("train.py", folder=training),
+        forked_run("--steps", "2", "train.py", folder=training),
     )
     pairs = zip(plain.stdout.split(), done.stdout.split(), strict=True)
     assert all(int(reached) >= int(bare) for bare, reached in pairs), (plain.stdout, done.stdout)
