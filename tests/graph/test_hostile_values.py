@@ -22,13 +22,13 @@ from tests.graph.test_hostile_files import RENDERERS, SAVED
 from tests.graph.test_json import full_graph
 from tests.tensorboard.test_plugin import client
 
-SEED, MUTATIONS, PARTS = 49, 1000, 4
+SEED, MUTATIONS, PARTS = 49, 500, 4
 
-WHOLE = [0, 1, -1, 2, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63)]
-REAL = [0.0, -0.0, 0.5, -0.5, 1.0, 1.5, 1e9, 1e308, -1e308, 5e-324, 1, 2**62, 2**63 - 1]
-REAL += ["NaN", "Infinity", "-Infinity"]
-TEXTS = ["", "a.b", "/", "a" * 4096, ".".join("a" * 100), '<b>&"\\n{|}', "☃\u2028\x00", "-1", "%"]
-TEXTS += ["a, b called at", "Linear(4, x)", "float99999", "cuda:-1", "x" * 30_000, "../..", "\r\n"]
+WHOLE = (0, 1, -1, 2, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
+REAL = (0.0, -0.0, 0.5, -0.5, 1.0, 1.5, 1e9, 1e308, -1e308, 5e-324, 1, 2**62, 2**63 - 1)
+REAL += ("NaN", "Infinity", "-Infinity")
+TEXTS = ("", "a.b", "/", "a" * 4096, ".".join("a" * 100), '<b>&"\\n{|}', "☃\u2028\x00", "-1", "%")
+TEXTS += ("a, b called at", "Linear(4, x)", "float99999", "cuda:-1", "x" * 30_000, "../..", "\r\n")
 # Positions and lengths say where a value stands: what is replaced is a value.
 _FORM = ("at", "lengths", "kinds", "version", "format")
 
@@ -41,39 +41,66 @@ COMMANDS = [
 SENTENCES = "has no source lines|no time was measured|has no values of this kind"
 
 
-def leaves(data: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield each (container, key) of a value that is a number or a text."""
-    stack = [data]
+def fields(data: Any) -> dict[tuple[str, ...], list[tuple[Any, Any]]]:
+    """Return the (container, key) of each value that is a number or a text, by its field."""
+    found: dict[tuple[str, ...], list[tuple[Any, Any]]] = {}
+    stack: list[tuple[tuple[str, ...], Any]] = [((), data)]
     while stack:
-        container = stack.pop()
+        field, container = stack.pop()
         pairs = container.items() if isinstance(container, dict) else enumerate(container)
         for key, part in pairs:
             if key in _FORM:
                 continue
+            inner = (*field, key) if isinstance(container, dict) else field
             if isinstance(part, (dict, list)):
-                stack.append(part)
+                stack.append((inner, part))
             else:
-                yield container, key
+                found.setdefault(inner, []).append((container, key))
+    return found
+
+
+def leaves(data: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield each (container, key) of a value that is a number or a text."""
+    for places in fields(data).values():
+        yield from places
+
+
+def others(old: Any) -> tuple[Any, ...]:
+    """Return the extreme values of the same kind."""
+    if isinstance(old, float) or old in REAL[-3:]:
+        return REAL
+    if isinstance(old, str):
+        return TEXTS
+    return (True, False, None) if isinstance(old, bool) or old is None else WHOLE
 
 
 def mutations(part: int) -> Iterator[str]:
-    """Yield files with one or two values replaced by values of the same kind."""
-    chance = random.Random(SEED + part)
+    """Yield files with one or two values replaced by values of the same kind.
+
+    No field gets the same value twice, except as the second one.
+    """
+    chance = random.Random(SEED)
     graphs = [gt.load(SAVED / f"{name}.json") for name in ("recording", "failed")]
     files = [to_json(graph) for graph in (*graphs, full_graph())]
-    for _ in range(MUTATIONS // PARTS):
-        data = json.loads(chance.choice(files))
-        found = list(leaves(data))
-        for _ in range(chance.randint(1, 2)):
-            container, key = chance.choice(found)
-            old = container[key]
-            if isinstance(old, float) or old in REAL[-3:]:
-                others: list[Any] = REAL
-            elif isinstance(old, str):
-                others = TEXTS
-            else:
-                others = [True, False, None] if isinstance(old, bool) or old is None else WHOLE
-            container[key] = chance.choice(others)
+    # The number of a file, a field of it, and an extreme value.
+    replacements = [
+        (number, field, values, value)
+        for number, file in enumerate(files)
+        for field, places in fields(json.loads(file)).items()
+        for values in dict.fromkeys(others(container[key]) for container, key in places)
+        for value in values
+    ]
+    chance.shuffle(replacements)
+    for number, *first in replacements[part:MUTATIONS:PARTS]:
+        data = json.loads(files[number])
+        alike = [more for other, *more in replacements[MUTATIONS:] if other == number]
+        for field, values, value in (first, *chance.sample(alike, chance.randint(0, 1))):
+            places = [
+                place for place in fields(data)[field] if others(place[0][place[1]]) == values
+            ]
+            if places:
+                container, key = chance.choice(places)
+                container[key] = value
         yield json.dumps(data)
 
 

@@ -383,11 +383,12 @@ class MeanOfUnequalMeans(Event):
     most: int = 0
 
     def report(self) -> Finding:
+        times = self.most / max(self.least, 1)  # a file may say 0
         return finding(
             "info",
             f"{self.function}{at(self.where)} averages {self.least} to {self.most} targets in "
             f"the {count_text(self.calls, 'backward')} before one step: each batch weighs the "
-            f"same, so a target in the smallest weighs {self.most / self.least:.3g} times as "
+            f"same, so a target in the smallest weighs {times:.3g} times as "
             "much as one in the largest.",
             cause="mean of means over unequal numbers of targets",
             advice="Pass reduction='sum', and divide by the number of targets of all batches of "
