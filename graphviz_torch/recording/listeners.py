@@ -28,6 +28,7 @@ from .events.overwritten import Overwrites
 from .events.pairs import PairedTensors
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
+from .events.straight_through import StraightThrough
 from .events.targets import Targets
 from .events.temperatures import Temperatures
 from .events.tokens import TokenUses
@@ -88,6 +89,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     ChosenRows,
     LastSteps,
     Messages,
+    StraightThrough,
     Overwrites,
     UnreadArguments,
     UnusedNames,
