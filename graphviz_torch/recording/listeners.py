@@ -26,6 +26,7 @@ from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
 from .events.pairs import PairedTensors
+from .events.positions import Positions
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
 from .events.straight_through import StraightThrough
@@ -90,6 +91,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     LastSteps,
     Messages,
     StraightThrough,
+    Positions,
     Overwrites,
     UnreadArguments,
     UnusedNames,
