@@ -59,6 +59,7 @@ from .steps.later_losses import LaterLosses
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.optimizer_lines import OptimizerLines
 from .steps.progress import Progress
+from .steps.replaced_parameters import TemporaryParameters
 from .steps.steps import Steps
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
@@ -79,6 +80,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     PairedTensors,
     OptimizerCalls,
     OptimizerLines,
+    TemporaryParameters,
     Steps,  # after the listener that appends the row of a new optimizer
     GradientAccesses,
     Targets,

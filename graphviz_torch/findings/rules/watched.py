@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ...graph import Finding
-from ...graph.events import IneffectiveCall
+from ...graph.events import Event, IneffectiveCall
 from ...graph.immutable import immutable
+from ...graph.text import listing
+from ...graph.units import count_text
 from ..rule import external_rule, finding, rule
 from ..run_findings import SPOILT
 from ..words import at
@@ -410,14 +412,17 @@ def learning_rate_jump() -> None:
     """
 
 
-@external_rule("error", "watch")
-def replaced_parameters() -> None:
-    """Parameters of the model were replaced, but the optimizer still contains the old ones.
+@rule("error", reads="end", also=("watch",))
+@immutable
+class ReplacedParameters(Event):
+    """Parameters of the model were replaced, for good or during the forward, but the optimizer
+    still contains the old ones.
 
     ## Why it matters
 
     The optimizer updates tensors that the model no longer uses, for example because a head was
-    replaced. The new parameters never change.
+    replaced. The new parameters never change. If a program puts the old ones back before the step,
+    the gradient went to temporary parameters, and the old ones get none.
 
     ## Example
 
@@ -435,6 +440,22 @@ def replaced_parameters() -> None:
             optimizer.zero_grad()
             model(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
+    ```
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer, weight = torch.optim.SGD(model.parameters(), lr=0.1), model.weight
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model.weight = nn.Parameter(weight.detach() / 2)
+            model(torch.randn(8, 4)).square().mean().backward()
+            model.weight = weight
+            optimizer.step()  # <- reported
     ```
 
     ## Use instead
@@ -456,6 +477,22 @@ def replaced_parameters() -> None:
             optimizer.step()
     ```
 
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 1)
+    optimizer, weight = torch.optim.SGD(model.parameters(), lr=0.1), model.weight
+    with record(model) as recording:
+        for _ in range(3):
+            optimizer.zero_grad()
+            values = {"weight": weight / 2, "bias": model.bias}
+            y = torch.func.functional_call(model, values, torch.randn(8, 4))
+            y.square().mean().backward()
+            optimizer.step()
+    ```
+
     ## When it is intended
 
     A part of the model may be replaced for an evaluation and put back afterwards.
@@ -469,6 +506,27 @@ def replaced_parameters() -> None:
     - [Constructing an optimizer](https://docs.pytorch.org/docs/stable/optim.html#constructing-it)
     - [torch.nn.Module.load_state_dict](https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.load_state_dict)
     """
+
+    # `where` is the line of the step. The event is about parameters that were put back.
+    parameters: tuple[str, ...] = ()  # names of the first of them
+    count: int = 0  # number of these parameters
+    backward: str = ""  # line of backward
+    steps: int = 0
+
+    def report(self) -> Finding:
+        more = self.count - len(self.parameters)
+        names = listing([*self.parameters, *[f"{more} more"] * (more > 0)])
+        return finding(
+            "error",
+            f"backward{at(self.backward)} gives the gradient of {names} to temporary parameters of "
+            "these names, and the parameters that the optimizer holds get no gradient: they were "
+            f"replaced during the forward, and put back before the step{at(self.where)}, in "
+            f"{count_text(self.steps, 'step')}.",
+            cause="temporary parameters",
+            advice="Compute the temporary values from the parameters with gradients, and pass them "
+            "with torch.func.functional_call: a new nn.Parameter has no history.",
+            where=self.where,
+        )
 
 
 @external_rule("warning", "watch")

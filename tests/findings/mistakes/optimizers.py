@@ -551,3 +551,35 @@ def options_that_are_known(record: Record) -> None:
 @silent("unknown-group-option")
 def factor_of_the_rate(record: Record) -> None:
     with_option(record, lr_scale=0.5, initial_lr=0.3, layer=3)
+
+
+def with_halved_weight(record: Record, way: str) -> None:
+    model = nn.Linear(6, 3)
+    optimizer, weight = SGD(model.parameters(), lr=0.1), model.weight
+    with record(model):
+        for _ in range(3):
+            optimizer.zero_grad()
+            if way != "computed":
+                model.weight = nn.Parameter(weight.detach() / 2)
+            values = {"weight": weight / 2} if way == "computed" else {}
+            y = torch.func.functional_call(model, values, torch.randn(8, 6))
+            F.cross_entropy(y, CLASSES).backward()
+            if way == "gradients":
+                weight.grad = model.weight.grad
+            model.weight = weight
+            optimizer.step()
+
+
+@says("replaced-parameters", "gives the gradient of weight to temporary parameters", "in 3 steps")
+def temporary_parameter(record: Record) -> None:
+    with_halved_weight(record, "temporary")
+
+
+@silent("replaced-parameters")
+def computed_values_of_a_parameter(record: Record) -> None:
+    with_halved_weight(record, "computed")
+
+
+@silent("replaced-parameters")
+def gradients_that_are_copied_from_a_temporary_parameter(record: Record) -> None:
+    with_halved_weight(record, "gradients")

@@ -27,7 +27,7 @@ from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
 from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
 from graphviz_torch.findings.rules.single_rows import RowOfData
-from graphviz_torch.findings.rules.watched import NonfiniteLoss
+from graphviz_torch.findings.rules.watched import NonfiniteLoss, ReplacedParameters
 from graphviz_torch.graph import Graph, TensorMeta, Untracked
 from tests.findings.by_hand.graphs import Case, event, told
 
@@ -163,6 +163,14 @@ CASES: dict[str, Case] = {
         "warning",
         "The values of ema.shadow replace the trained weights at train.py:7, and step 9 continues "
         "from them: ema.stored, which has the trained weights, was not copied back.",
+        [idle(CallPerSample, module="Net")],
+    ),
+    "replaced-parameters": Case(
+        idle(ReplacedParameters, parameters=("a", "b"), count=3, backward="train.py:5", steps=3),
+        "error",
+        "backward at train.py:5 gives the gradient of a, b and 1 more to temporary parameters "
+        "of these names, and the parameters that the optimizer holds get no gradient: they were "
+        "replaced during the forward, and put back before the step at train.py:7, in 3 steps.",
         [idle(CallPerSample, module="Net")],
     ),
     "nonfinite-loss": Case(
