@@ -44,6 +44,7 @@ class _Sample(NamedTuple):
     node: Node  # the product of scale and noise
     mean: Result
     power: float  # the scale is exp(power * log), or the scale itself to this power
+    exponential: bool  # True if the scale is computed from a log-scale
 
 
 @rule("warning", of=("exp", "log"))
@@ -172,15 +173,19 @@ def _problem(reading: Reading, found: _Divergence) -> Finding | None:
         return _formula(found, f"subtracts {name} with a factor of {factor} instead of {right}")
     if any(squares[i] == -1 for i in means):
         return _formula(found, "subtracts the square of the mean, where it is added", "sign")
-    if sample is not None and found.exponential and 2 * sample.power != found.power:
+    scales = found.exponential and sample is not None and 2 * sample.power != found.power
+    if sample is not None and (scales or (sample.exponential and not found.exponential)):
+        variance = _power(found.power, name) if found.exponential else f"{name} ** 2"
         return finding(
             "warning",
             f"The sample{at(sample.node.where)} has the standard deviation "
             f"{_power(sample.power, name)}, but the divergence{at(top.where)} has the variance "
-            f"{_power(found.power, name)}, which is not its square.",
+            f"{variance}, which is not its square.",
             cause="two scales of one distribution",
             advice=f"Use {_power(found.power / 2, name)} as the standard deviation"
-            f"{at(sample.node.where)}.",
+            f"{at(sample.node.where)}."
+            if found.exponential
+            else f"Use {_power(2 * sample.power, name)} as the variance{at(top.where)}.",
             where=sample.node.where,
             nodes=(sample.node.id, top.id),
         )
@@ -269,7 +274,7 @@ def _divergences(reading: Reading) -> Iterator[_Divergence]:
             if log_scale is not None:
                 log_factor = terms.pop(log, 0.0)
             else:
-                log_factor = _pop_logarithm(reading, terms, {variance: 2.0, scale: 1.0})
+                log_factor = _pop_logarithm(reading, terms, scale)
             if factor and log_factor:
                 scaled = {term: value / factor for term, value in terms.items()}
                 exp, log_factor = log_scale is not None, log_factor / factor
@@ -286,27 +291,25 @@ def _logarithm(reading: Reading, result: Result) -> tuple[float, Result] | None:
     return terms[0] if len(terms) == 1 else None
 
 
-def _pop_logarithm(
-    reading: Reading, terms: dict[Result, float], powers: dict[Result, float]
-) -> float:
-    """Remove the term with the logarithm of a scale, and return the factor of the log-scale.
+def _pop_logarithm(reading: Reading, terms: dict[Result, float], scale: Result) -> float:
+    """Remove the term with the logarithm of a scale or its square; return the log-scale's factor.
 
     The result is 0 if there is no such term.
 
     Args:
         reading: the graph.
         terms: factors by term.
-        powers: the scale and its square -> the power of the scale.
+        scale: the scale.
     """
     for term, factor in terms.items():
         node = reading.graph.nodes[term[0]]
         if term != NUMBER and node.operation == "log":
             edge = reading.inputs[node.id][0]
             added = linear_terms(reading, (edge.source, edge.output_nr), reduces=False)
-            of = [powers.get(each, 0.0) for _, each in added if each != NUMBER]
-            if len(of) == 1 and of[0]:
+            of = [each for _, each in added if each != NUMBER]
+            if of == [scale] or (len(of) == 1 and _root(reading, of[0]) == scale):
                 del terms[term]
-                return factor * of[0]
+                return factor * (1 if of == [scale] else 2)
     return 0.0
 
 
@@ -349,7 +352,7 @@ def _samples(reading: Reading, log: Result) -> Iterator[_Sample]:
             into = reading.inputs[edge.target]
             means = [(e.source, e.output_nr) for e in into if e.source != node.id]
             if reading.graph.nodes[edge.target].operation == "add" and len(means) == 1:
-                yield _Sample(node, means[0], log_scale[0])
+                yield _Sample(node, means[0], log_scale[0], scale != log)
 
 
 def _name(reading: Reading, result: Result) -> str:

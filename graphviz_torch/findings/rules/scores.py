@@ -299,7 +299,8 @@ def unequal_temperatures(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Temperatures that are tensors, and losses that the program computes itself, are not compared.
+    Temperatures that are tensors, and losses that the program computes itself in another way than
+    as a product of probabilities and log-probabilities, are not compared.
 
     ## See also
 
@@ -323,8 +324,8 @@ def unequal_temperatures(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if sharpened or scaled else "info",
             f"{event.function}{at(event.where)} compares distributions of different temperatures: "
-            f"the scores of its input are multiplied by {event.scale:.3g}, and those of its "
-            f"target by {event.target_scale:.3g}.",
+            f"the scores of the log-probabilities are multiplied by {event.scale:.3g}, and those "
+            f"of the target by {event.target_scale:.3g}.",
             cause="unequal temperatures",
             advice="Divide both scores by the same temperature before the softmax.",
             where=event.where,

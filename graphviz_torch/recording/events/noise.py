@@ -206,6 +206,8 @@ class MixedNoises(Listener):
         if inverse:
             factor = 1 / factor if isinstance(factor, float) and factor else None
         terms = self._terms(one)
+        if isinstance(factor, float) and {key.kind for key in terms} == {"data"}:
+            return  # data that is scaled is other data
         value.terms = {key: _times(each, factor) for key, each in terms.items()}
         scale = self._value(other) if isinstance(other, Tensor) else None
         own = self._value(one)
@@ -321,7 +323,8 @@ class MixedNoises(Listener):
             kinds = {key.kind for key in part.terms or ()}
             if source.kind == "uniform" and "normal" not in kinds:
                 self._note(event, "uniform", source.place, part.place, numbers)
-            elif "data" in kinds:  # data that is drawn itself may have a scale of its own
+            # Data that is drawn itself may have a scale of its own.
+            elif "data" in kinds and sum(key.kind != "data" for key in part.scales) < 2:
                 self._note(event, "factors", source.place, part.place, numbers)
 
     def _is_time(self, key: _NoiseSource, part: _TensorOrigin) -> bool:

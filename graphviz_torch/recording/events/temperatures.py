@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 from torch.nn import functional
@@ -24,7 +24,12 @@ _SOFTMAXES = functions_named("softmax log_softmax") | {
     functional.softmax,
     functional.log_softmax,
 }
-_MOVES = functions_named("detach to float clone contiguous view reshape squeeze unsqueeze")
+_MOVES = functions_named(
+    "neg __neg__ detach to float clone contiguous view reshape squeeze unsqueeze"
+)
+
+
+ScoreKind = Literal["scores", "probabilities", "log-probabilities"]
 
 
 class _Scaled(NamedTuple):
@@ -32,7 +37,7 @@ class _Scaled(NamedTuple):
 
     tensor: Ref
     scale: float
-    is_distribution: bool
+    kind: ScoreKind
 
 
 class Temperatures(Listener):
@@ -57,18 +62,20 @@ class Temperatures(Listener):
         if type(given) is not Tensor or type(result) is not Tensor:
             return
         known = self._find(given)
-        scale, distribution = (known.scale, known.is_distribution) if known else (1.0, False)
+        scale, kind = (known.scale, known.kind) if known else (1.0, "scores")
         if func in _SOFTMAXES:
-            distribution = True
+            kind = "log-probabilities" if "log" in func.__name__ else "probabilities"
         elif func in _MOVES:
             if known is None:
                 return
         else:
             by = args[1] if len(args) > 1 else None
-            if type(by) not in (int, float) or not by or distribution:
+            if type(by) is Tensor and func in _PRODUCTS:
+                self._note_loss(event)
+            if type(by) not in (int, float) or not by or kind != "scores":
                 return
             scale *= by if func in _PRODUCTS else 1 / by
-        self._known[id(result)] = _Scaled(Ref(result), scale, distribution)
+        self._known[id(result)] = _Scaled(Ref(result), scale, kind)
         while len(self._known) > _MAX_KNOWN:
             del self._known[next(iter(self._known))]
 
@@ -86,24 +93,20 @@ class Temperatures(Listener):
         """Note a loss whose target is a distribution that was computed from scores."""
         kwargs = event.kwargs or {}
         given = [*event.args[:2], *(kwargs[key] for key in ("input", "target") if key in kwargs)]
-        if len(given) != 2 or event.end == event.start:
+        if len(given) != 2 or event.end == event.start or type(given[0]) is not Tensor:
             return
         scores, target = map(self._find, given)
-        if target is None or not target.is_distribution or type(given[0]) is not Tensor:
-            return
-        divergence = event.func is functional.kl_div
-        if divergence and (scores is None or not scores.is_distribution):
-            return
-        if not divergence and scores is not None and scores.is_distribution:
+        if event.func in _PRODUCTS and target is not None and target.kind == "log-probabilities":
+            scores, target = target, scores
+        kind = "scores" if scores is None else scores.kind
+        wanted = "scores" if event.func is functional.cross_entropy else "log-probabilities"
+        if target is None or target.kind != "probabilities" or kind != wanted:
             return
         scale = 1.0 if scores is None else scores.scale
         outer = user_frame(event.frame)
         with no_functions():
-            shape = tuple(given[0].shape)
-            same = shape == tuple(given[1].shape) and TensorBase.dim(given[0]) > 0
+            same = given[0].shape == given[1].shape and TensorBase.dim(given[0]) > 0
         if same and scale != target.scale:
-            self.events.note(
-                SoftTargets(function=event.func.__name__, scale=scale, target_scale=target.scale),
-                self.program.place(outer),
-                [event.end - 1],
-            )
+            name = event.func.__name__.strip("_")
+            found = SoftTargets(function=name, scale=scale, target_scale=target.scale)
+            self.events.note(found, self.program.place(outer), [event.end - 1])

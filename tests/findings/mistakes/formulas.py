@@ -179,6 +179,11 @@ def variance_in_place_of_the_deviation(record: Record) -> None:
     encode(record, of_log_variance, torch.exp)
 
 
+@says("gaussian-divergence", "exp(0.5 * split)", "split ** 2, which is not its square")
+def log_variance_for_a_scale(record: Record) -> None:
+    encode(record, of_scale)
+
+
 @says("gaussian-divergence", "mean, where its square belongs")
 def mean_without_a_square(record: Record) -> None:
     encode(record, lambda mean, spread: -0.5 * (1 + spread - mean - spread.exp()))
@@ -703,28 +708,51 @@ def distill(record: Record, given: float, wanted: float, weight: float = 1.0) ->
     learn(record, student, loss)
 
 
-@says("unequal-temperatures", "by 1, and those of its target by 0.25", severity="info")
+@says("unequal-temperatures", "by 1, and those of the target by 0.25", severity="info")
 def temperature_of_the_teacher_alone(record: Record) -> None:
     distill(record, 1, 4)
 
 
-@says("unequal-temperatures", "by 1, and those of its target by 0.25", severity="warning")
+@says("unequal-temperatures", "by 1, and those of the target by 0.25", severity="warning")
 def temperature_of_the_teacher_and_its_square(record: Record) -> None:
     distill(record, 1, 4, 16)
 
 
-@says("unequal-temperatures", "by 0.25, and those of its target by 1", severity="info")
+@says("unequal-temperatures", "by 0.25, and those of the target by 1", severity="info")
 def temperature_of_the_student_alone(record: Record) -> None:
     distill(record, 4, 1)
 
 
-@says("unequal-temperatures", "by 2, and those of its target by 0.5", severity="warning")
+@says("unequal-temperatures", "by 2, and those of the target by 0.5", severity="warning")
 def temperature_that_multiplies_the_target(record: Record) -> None:
     model = nn.Linear(4, 3)
 
     def loss() -> Any:
         scores = model(torch.randn(16, 4))
         return F.cross_entropy(scores / 0.5, (scores.detach() * 0.5).softmax(-1))
+
+    learn(record, model, loss)
+
+
+@says("unequal-temperatures", "mul at", "by 10, and those of the target by 0.1")
+def temperature_that_multiplies_the_target_of_a_product(record: Record) -> None:
+    model = nn.Linear(4, 3)
+
+    def loss() -> Any:
+        scores = model(torch.randn(16, 4))
+        targets = (scores.detach() * 0.1).softmax(-1)
+        return (-targets * (scores / 0.1).log_softmax(-1)).sum(1).mean()
+
+    learn(record, model, loss)
+
+
+@silent("unequal-temperatures")
+def entropy_of_soft_probabilities(record: Record) -> None:
+    model = nn.Linear(4, 3)
+
+    def loss() -> Any:
+        scores = model(torch.randn(16, 4)) / 4
+        return -(scores.softmax(-1) * scores.log_softmax(-1)).sum(1).mean()
 
     learn(record, model, loss)
 
