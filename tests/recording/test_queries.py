@@ -57,6 +57,7 @@ from graphviz_torch.recording.program.rows import (
     BatchRow,
     ClearRow,
     ClipRow,
+    CosineRow,
     GradientReadRow,
     GraphRow,
     GroupRow,
@@ -65,6 +66,7 @@ from graphviz_torch.recording.program.rows import (
     ProgramEndRow,
     ResumeRow,
     Row,
+    SchedulerRow,
     StepEndRow,
     StepRow,
     TrainingStepRow,
@@ -91,7 +93,7 @@ from graphviz_torch.recording.queries.optimizers import (
 from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
 from graphviz_torch.recording.queries.retained_graphs import RetainingLines
-from graphviz_torch.recording.queries.schedulers import CosineRow, SchedulerRow, Schedulers
+from graphviz_torch.recording.queries.schedulers import Schedulers
 from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
 
 CODE = (lambda: None).__code__
@@ -304,6 +306,27 @@ def test_learning_rates_of_zero(rates: list[tuple[GroupRow, ...]], what: str) ->
     events = [each.event for each in query.events_of_run()]
     kinds = [each.what for each in events if isinstance(each, ZeroLearningRate)]
     assert kinds == ([what] if what else [])
+
+
+@pytest.mark.parametrize(
+    ("schedulers", "name", "call"),
+    [
+        ([], "", ""),
+        ([SchedulerRow(5, "self.plan", 1)], "self.plan", MethodCall("step", "plan", (CODE,))),
+        ([SchedulerRow(5, "a", 1), SchedulerRow(6, "b", 1)], "", ""),
+        ([SchedulerRow(5, "a", 2)], "", ""),
+    ],
+)
+def test_the_scheduler_of_an_optimizer_whose_rate_ends_at_zero(
+    schedulers: list[Row], name: str, call: Any
+) -> None:
+    query = ZeroLearningRates()
+    rates = [1.0, 0.0, 0.0, 0.0]
+    rows = [step(groups=(GroupRow(2, rate),), steps=i + 1) for i, rate in enumerate(rates)]
+    assert not found(query, [OptimizerRow(1, around=(CODE,)), *schedulers, *rows])
+    [end] = query.events_of_run()
+    assert end.event == ZeroLearningRate(what="end", optimizer="opt", scheduler=name)
+    assert end.latest == {"count": 3, "steps": 4, "scheduled": call}
 
 
 COSINE = [0.05 * (1 + math.cos(math.pi * i / 8)) for i in range(17)]

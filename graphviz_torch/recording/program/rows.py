@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from ...findings.rules.meaning.calls import RetainedBy
 from ...internals.frames import CodePosition
-from .events import MethodCall
 
 Row = NamedTuple  # a row is any named tuple of plain values
 Hashes = dict[str, int]  # path of a tensor in a batch -> hash of its values
@@ -56,10 +55,34 @@ class OptimizerRow(NamedTuple):
     """An optimizer that is about to step for the first time."""
 
     optimizer: int
-    scheduler: str = ""  # the program's name for its only scheduler; "" for none and for several
-    scheduled: MethodCall | None = None  # the call of the scheduler's `step`
     around: tuple[CodeType, ...] = ()  # code of the user's frames around the first step
     is_new: bool = False  # True if all steps of the optimizer were observed
+
+
+class CosineRow(NamedTuple):
+    """A CosineAnnealingLR that sets the learning rate now."""
+
+    end: int  # T_max
+    last: int  # `last_epoch`
+    is_inner: bool = False  # True if another scheduler, such as a SequentialLR, contains it
+
+
+class SchedulerRow(NamedTuple):
+    """A scheduler: at the first step of its optimizer, and when a graph is built."""
+
+    scheduler: int  # identifies the scheduler
+    name: str  # the program's name for it
+    optimizer: int = 0  # number of its optimizer; 0 if the optimizer does not step
+    steps: int = 0  # number of steps of the scheduler since it was found
+    last: int = 0  # `last_epoch`
+    cosines: tuple[CosineRow, ...] = ()
+    # True if the scheduler was freed, and may have stepped after the last step of its optimizer.
+    is_unknown: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Return the last part of the name, as in "scheduler" for "trainer.scheduler"."""
+        return self.name.rpartition(".")[2]
 
 
 class StepRow(NamedTuple):

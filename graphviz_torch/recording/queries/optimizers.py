@@ -16,8 +16,16 @@ from ...findings.rules.meaning.optimizers import (
 )
 from ...graph.events import OptimizerStep
 from ...graph.immutable import mutable
+from ..program.events import MethodCall
 from ..program.log import Found, Query
-from ..program.rows import BackwardRow, OptimizerRow, Row, StepEndRow, StepRow
+from ..program.rows import (
+    BackwardRow,
+    OptimizerRow,
+    Row,
+    SchedulerRow,
+    StepEndRow,
+    StepRow,
+)
 
 _MAX_OPTIMIZERS = 64
 _MAX_LEAVES = 10_000  # number of leaves that are remembered between backward and step
@@ -59,10 +67,13 @@ class ZeroLearningRates(Query):
     def __init__(self) -> None:
         self._rates: dict[int, _OptimizerRates] = {}  # by optimizer
         self._optimizers: dict[int, OptimizerRow] = {}
+        self._schedulers: dict[int, dict[int, SchedulerRow]] = {}  # by optimizer and by scheduler
 
     def read(self, row: Row) -> Iterable[Found]:
         if isinstance(row, OptimizerRow) and len(self._optimizers) < _MAX_OPTIMIZERS:
             self._optimizers[row.optimizer] = row
+        elif isinstance(row, SchedulerRow) and row.optimizer in self._optimizers:
+            self._schedulers.setdefault(row.optimizer, {})[row.scheduler] = row
         elif isinstance(row, StepRow) and row.optimizer in self._optimizers:
             known = self._rates.setdefault(row.optimizer, _OptimizerRates(row))
             known.step = row
@@ -90,9 +101,15 @@ class ZeroLearningRates(Query):
                 yield Found(idle, place, latest={"count": steps, "steps": steps})
             elif counts and (number := min(count.last for count in counts)) >= _MIN_STEPS:
                 row = self._optimizers[known.step.optimizer]
-                idle = ZeroLearningRate(what="end", optimizer=name, scheduler=row.scheduler)
-                latest = {"count": number, "steps": steps, "scheduled": row.scheduled or ""}
-                yield Found(idle, place, latest=latest)
+                schedulers = list(self._schedulers.get(row.optimizer, {}).values())
+                only = schedulers[0] if len(schedulers) == 1 else None
+                idle = ZeroLearningRate(
+                    what="end", optimizer=name, scheduler="" if only is None else only.name
+                )
+                call = "" if only is None else MethodCall("step", only.variable, row.around)
+                yield Found(
+                    idle, place, latest={"count": number, "steps": steps, "scheduled": call}
+                )
             else:
                 for i, (count, size) in enumerate(zip(known.groups, sizes, strict=False)):
                     if size and steps >= _MIN_STEPS and count.idle == steps:

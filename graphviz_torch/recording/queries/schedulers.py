@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 from types import CodeType
-from typing import NamedTuple
 
 from ...findings.rules.meaning.schedulers import (
     NeverSteppedScheduler,
@@ -27,6 +26,7 @@ from ..program.rows import (
     OptimizerRow,
     ProgramEndRow,
     Row,
+    SchedulerRow,
     StepRow,
     TrainingStepRow,
 )
@@ -34,32 +34,6 @@ from ..program.rows import (
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 # A scheduler that has not stepped is reported if its optimizer has stepped this often.
 _MIN_UNSCHEDULED_STEPS = 5
-
-
-class CosineRow(NamedTuple):
-    """A CosineAnnealingLR that sets the learning rate now."""
-
-    end: int  # T_max
-    last: int  # `last_epoch`
-    is_inner: bool = False  # True if another scheduler, such as a SequentialLR, contains it
-
-
-class SchedulerRow(NamedTuple):
-    """A scheduler: at the first step of its optimizer, and when a graph is built."""
-
-    scheduler: int  # identifies the scheduler
-    name: str  # the program's name for it
-    optimizer: int = 0  # number of its optimizer; 0 if the optimizer does not step
-    steps: int = 0  # number of steps of the scheduler since it was found
-    last: int = 0  # `last_epoch`
-    cosines: tuple[CosineRow, ...] = ()
-    # True if the scheduler was freed, and may have stepped after the last step of its optimizer.
-    is_unknown: bool = False
-
-    @property
-    def variable(self) -> str:
-        """Return the last part of the name, as in "scheduler" for "trainer.scheduler"."""
-        return self.name.rpartition(".")[2]
 
 
 @mutable

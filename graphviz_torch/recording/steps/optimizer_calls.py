@@ -34,9 +34,7 @@ from ..listener import BackwardEnded, Listener, Resumed
 from ..optimizer_log import OptimizerRecord
 from ..program import Program
 from ..program.code import codes, find_method_call, is_made_by_call, owners_of_method
-from ..program.events import MethodCall
-from ..program.rows import OptimizerRow, ProgramEndRow
-from ..queries.schedulers import SchedulerRow
+from ..program.rows import OptimizerRow, ProgramEndRow, SchedulerRow
 from .groups import note_group_problems
 from .schedulers import Schedule, schedulers
 
@@ -152,10 +150,6 @@ class OptimizerCalls(Listener):
                     (found if own else self._schedules).setdefault(id(each), schedule)
         is_new = self._complete and record.steps == 1
         row = OptimizerRow(record.number, around=tuple(around), is_new=is_new)
-        if len(found) == 1:
-            scheduler = next(iter(found.values()))
-            call = MethodCall("step", scheduler.name.rpartition(".")[2], tuple(around))
-            row = row._replace(scheduler=scheduler.name, scheduled=call)
         self.program.log.append(row)
         self._append_rows(found.values(), record.number)
         return _Optimizer(record, name, place, list(found.values()), around)

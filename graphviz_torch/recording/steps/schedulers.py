@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import (
 
 from ...graph.immutable import mutable
 from ...internals.tensors.pytree import own_attributes
-from ..queries.schedulers import CosineRow, SchedulerRow
+from ..program.rows import CosineRow, SchedulerRow
 
 _MAX_ITEMS = 16  # number of items of a list that are searched
 
