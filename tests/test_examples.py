@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,31 @@ from tests.support.processes.launch import launched
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PARALLEL = sorted((ROOT / "examples" / "parallel").glob("*.py"))
+RANKS = {  # the examples that start torchrun, and their number of ranks
+    path: int(found[1])
+    for path in EXAMPLES
+    if (found := re.search(r"^RANKS = (\d+)$", path.read_text(), re.M))
+}
 ENGINES = {"ray_train": "ray", "deepspeed_zero": "deepspeed"}  # which need a package of their own
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_the_example_runs_and_what_it_claims_holds(path: Path, tmp_path: Path) -> None:
-    done = forked(path, folder=tmp_path)
+    done = forked(path, folder=tmp_path, ranks=RANKS.get(path, 0))
     assert done.returncode == 0, done.stdout + done.stderr
     if path.name == "16_who_has_what.py":
         page = ROOT / "docs" / "tutorial" / "7-many-processes.md"
         assert f"```text\n{done.stdout}```" in page.read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", RANKS, ids=lambda path: path.name)
+def test_an_example_of_several_ranks_starts_torchrun_itself(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHON_EXEC", "echo")  # in place of Python, which the test above starts
+    done = forked(path, folder=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(f"-u {path}\n") == RANKS[path]
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
