@@ -13,6 +13,8 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
+_SIGNALS = signal.valid_signals()  # listing them takes longer than all else here
+
 
 class ignore_exceptions:
     """A context that ignores exceptions, except those of the program's signal handlers.
@@ -32,7 +34,7 @@ class ignore_exceptions:
 
 def raised_by_signal_handler(error: BaseException) -> bool:
     """Return True if a signal handler of the program raised an exception in our code."""
-    handlers = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
+    handlers = {_code_of(signal.getsignal(each)) for each in _SIGNALS}
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code not in handlers:
         trace = trace.tb_next
