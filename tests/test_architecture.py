@@ -177,6 +177,15 @@ def test_packages_are_listed_after_those_that_they_import() -> None:
         assert each.imports <= {*order[: order.index(name)]}
 
 
+def test_the_map_of_contributing_has_the_imports_of_each_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    table = dict(re.findall(r"^\| `(\w+)/` \|.*\| (.*) \|$", text, re.MULTILINE))
+    for name, each in packages().items():
+        if name != "(root)":
+            listed = set(table[name].split(", ")) - {"the standard library only"}
+            assert (name, listed) == (name, each.imports)
+
+
 def names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 

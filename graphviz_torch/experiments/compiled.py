@@ -8,10 +8,10 @@ from ..graph import Experiment
 from ..internals.compiled import is_compiled
 from ..internals.compiler.region_graph import CompiledOperation
 from ..internals.replay.forward import run_forward
-from .comparison import Comparison
 from .divergence import Divergence, compare_forwards, outputs_differ, scaled_distance
 from .precision import distance
 from .subject import Subject
+from .two_runs import Comparison
 
 _ADVICE = "Compile with backend='aot_eager' to see whether the kernels or the graph differ."
 

@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from ..graph import Graph
-from .comparison import Comparison
 from .inputs import _perturb_input
 from .runner import subject_of
 from .subject import Input, Subject, other_values
+from .two_runs import Comparison
 
 
 def influence(

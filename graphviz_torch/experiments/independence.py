@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..graph import Experiment, Finding
 from ..graph.text import listing
-from .comparison import Comparison, OperatorComparison
 from .subject import Input, Subject, other_values
+from .two_runs import Comparison, OperatorComparison
 
 # Operators whose integer operands define which samples or positions are combined.
 _INDEXED = (

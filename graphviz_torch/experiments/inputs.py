@@ -11,9 +11,9 @@ from torch import Tensor
 from ..graph import Experiment, Finding
 from ..internals.replay.forward import ForwardResult, run_forward
 from ..internals.tensors.pytree import flatten
-from .comparison import Comparison
 from .divergence import outputs_differ
 from .subject import Input, Subject
+from .two_runs import Comparison
 
 _MAX_INPUTS = 3  # number of inputs to change, one forward for each
 _CHANGED = "{} got other values"

@@ -13,8 +13,8 @@ from ..graph import Experiment
 from ..internals.replay.shadows import DOUBLE
 from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.pytree import flatten
-from .comparison import Comparison, OperatorComparison, readable, row_of
 from .subject import Subject
+from .two_runs import Comparison, OperatorComparison, readable, row_of
 
 _ADVICE = (
     "It subtracts nearly equal numbers, or exceeds the range of its dtype: compute it in float32, "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ..graph import Experiment
-from .comparison import Comparison, OperatorComparison
 from .subject import Subject
+from .two_runs import Comparison, OperatorComparison
 
 _SEED = 20_011
 _DROPS = ("dropout", "bernoulli")

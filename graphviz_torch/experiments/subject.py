@@ -20,7 +20,7 @@ from ..internals.replay.side_effects import SideEffectError
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
 from ..recording.program.source_lines import lines, short_names
-from .comparison import Comparison, OperatorComparison, readable
+from .two_runs import Comparison, OperatorComparison, readable
 
 
 class Input(NamedTuple):

@@ -14,8 +14,9 @@ A listener implements the callbacks of the events that it needs:
     on_optimizer_step_start  on_optimizer_step_end    internals/hooks/optimizers.py
     on_batch                     a DataLoader yielded a batch; internals/hooks/optimizers.py
     on_graph_read                a graph was read while its nodes are alive (LiveGraph)
-    on_backward_start  on_backward_end       BackwardBegan, BackwardEnded
-    on_later_backward            a later backward than the recorded ones; internals/hooks/engine.py
+    on_backward_start  on_backward_end       internals/hooks/engine.py; session.py sends these
+                                 events after it has read the graph (BackwardBegan, BackwardEnded)
+    on_later_backward            a backward after the last recorded step; internals/hooks/engine.py
     on_inner_backward_error      a nested backward raised (InnerBackwardRaised)
     on_block_error               an exception ends the block (BlockRaised)
     on_next_step                 the next training step begins; graphs are built after it (None)

@@ -90,7 +90,7 @@ def _undrawn_backwards(graph: Graph, graphs: Sequence[Graph]) -> str:
     last = len(graphs) - inner
     if last > 1 and graph is graphs[-1]:
         said.append(
-            f"This is the last of {last:,} backwards from one line; recording.graphs has all."
+            f"This is the last of {last:,} backwards from one output; recording.graphs has all."
         )
     return " ".join(said)
 

@@ -34,9 +34,9 @@ from ..optimizer_log import OptimizerLog
 from .averages import Averages
 from .checks import HealthChecks, WatchReport, line_of
 from .frozen_weights import FrozenGroup, FrozenWeights
+from .graph_marks import RetainedGraphMarks
 from .model_parameters import ModelParameters
 from .optimizer_past import OptimizerPast
-from .retained_graphs import RetainedGraphMarks
 
 _COST_SHARE = 0.03  # fraction of a step's time that the checks may take
 _MIN_COST = 6e-5  # seconds per step that the checks may always take

@@ -46,7 +46,7 @@ def recorded(*graphs: Graph) -> Any:
 def test_of_backwards_from_one_line_the_last_is_drawn_and_the_footer_says_so() -> None:
     first, last = named("loss", 1), named("loss", 2)
     source = draw_graph(recorded(first, first, last)).source
-    assert "This is the last of 3 backwards from one line; recording.graphs has all." in source
+    assert "This is the last of 3 backwards from one output; recording.graphs has all." in source
     assert "the last of" not in draw_graph(recorded(last)).source
 
 
