@@ -93,7 +93,7 @@ def mismatched_noise(reading: Reading) -> Iterator[Finding]:
 
 def _is_error(reading: Reading, node: Node) -> bool:
     """Return True for a loss, and for a difference that is only squared, or made absolute."""
-    if node.operation in _LOSSES:
+    if node.call.rpartition("/")[2].partition("#")[0] in _LOSSES:
         return True
     users = [reading.graph.nodes[edge.target] for edge in reading.users[node.id]]
     square = [each for each in users if attribute(each, "exponent") in ("2", "2.0")]

@@ -446,7 +446,7 @@ def _is_weighted(reading: Reading, node: int) -> bool:
             if user.operation == "mul" and reading.stats(value.id) is not None:
                 if constant(user) is None and direction(reading, value.id) == 0:
                     return True
-            elif user.operation in ("sub", "neg", "sum") or user.operation in SAME_VALUES:
+            elif user.operation in {"sub", "neg", "sum", "select", "slice", *SAME_VALUES}:
                 differs |= user.operation == "sub" and alone and constant(user) is None
                 stack.append(user.id)
     return False

@@ -95,6 +95,19 @@ def entropy_of_a_normal_policy_with_a_plus_sign(record: Record) -> None:
     explore(record, 0.01, continuous=True)
 
 
+@says("reversed-term", "entropy of the policy", "smaller")
+def entropy_by_hand_with_a_plus_sign(record: Record) -> None:
+    policy = nn.Linear(4, 3)
+
+    def loss() -> Any:
+        logs = policy(torch.randn(16, 4)).log_softmax(-1)
+        actions = torch.multinomial(logs.detach().exp(), 1)
+        entropy = -(logs.exp() * logs).sum(-1)
+        return (0.05 * entropy - logs.gather(1, actions)[:, 0] * torch.randn(16)).mean()
+
+    learn(record, policy, loss)
+
+
 @silent("reversed-term")
 def entropy_bonus(record: Record) -> None:
     explore(record, -0.01)
@@ -421,6 +434,7 @@ def denoise(
     mix: Callable[[Tensor, Tensor, Tensor], Tensor],
     draw: Callable[[Tensor], Tensor] = torch.randn_like,
     target: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda data, noise, noisy: noise,
+    error: Callable[[Tensor, Tensor], Tensor] = F.mse_loss,
 ) -> None:
     """Steps of a diffusion model with this mixture of data and noise, and this target."""
     model = Denoiser()
@@ -430,7 +444,7 @@ def denoise(
             data, t = DATA.clone(), torch.randint(100, (16,))
             noise = draw(data)
             noisy = mix(data, noise, ALPHA_BAR[t][:, None])
-            step(optimizer, F.mse_loss(model(noisy, t), target(data, noise, noisy)))
+            step(optimizer, error(model(noisy, t), target(data, noise, noisy)))
 
 
 def keep_variance(data: Tensor, noise: Tensor, share: Tensor) -> Tensor:
@@ -443,6 +457,14 @@ def noise_that_is_drawn_again(record: Record) -> None:
         return keep_variance(data, torch.randn_like(data), share)
 
     denoise(record, mix)
+
+
+@says("mismatched-noise", "did not get this noise", severity="warning")
+def noise_that_is_drawn_again_beside_an_absolute_error(record: Record) -> None:
+    def mix(data: Tensor, noise: Tensor, share: Tensor) -> Tensor:
+        return keep_variance(data, torch.randn_like(data), share)
+
+    denoise(record, mix, error=F.l1_loss)
 
 
 @says("mismatched-noise", "did not get this noise", severity="warning")
