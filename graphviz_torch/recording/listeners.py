@@ -21,7 +21,7 @@ from .events.ignored_results import IgnoredResults
 from .events.last_steps import LastSteps
 from .events.masks import AttentionMasks
 from .events.means import MaskedMeans
-from .events.messages import Messages
+from .events.messages import GraphMessages
 from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
@@ -91,7 +91,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     AttentionMasks,
     ChosenRows,
     LastSteps,
-    Messages,
+    GraphMessages,
     StraightThrough,
     Positions,
     Overwrites,

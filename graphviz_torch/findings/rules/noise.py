@@ -35,8 +35,10 @@ def mismatched_noise(reading: Reading) -> Iterator[Finding]:
 
     A diffusion model gets `a * data + b * noise`, and predicts the noise, the data or a velocity.
     If the target is noise that was drawn again, the input says nothing about it, and the best
-    prediction is 0. If the network gets another time than the noise has, it learns an average over
-    all times. The loss falls in all these cases, and only the samples are bad.
+    prediction is 0.
+
+    If the network gets another time than the noise has, it learns an average over all times. The
+    loss falls in all these cases, and only the samples are bad.
 
     ## Example
 

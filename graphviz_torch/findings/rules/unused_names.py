@@ -69,8 +69,10 @@ class UnusedName(Event):
 
     Only the file of the script is searched, for names that usually belong to a training: functions
     with words such as `loss`, `update` or `reset`, and variables and arguments with words such as
-    `mask`, `done` or `scheduler`. Methods of classes with bases other than `nn.Module` are not
-    reported, because a base class may call them, and neither are arguments of methods.
+    `mask`, `done` or `scheduler`.
+
+    Methods of classes with bases other than `nn.Module` are not reported, because a base class may
+    call them, and neither are arguments of methods.
 
     ## See also
 

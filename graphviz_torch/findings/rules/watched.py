@@ -20,9 +20,11 @@ class NonfiniteLoss(IneffectiveCall):
     ## Why it matters
 
     A step with the gradients of such a loss makes all parameters NaN, and the model cannot learn
-    any more. `watch` runs the model again on the same batch, and names the first operation whose
-    result is not finite, or the row of the data that is not finite. `graphviz-torch run` names the
-    step from which on the loss is not finite, if it comes after the recorded steps.
+    any more.
+
+    `watch` runs the model again on the same batch, and names the first operation whose result is
+    not finite, or the row of the data that is not finite. `graphviz-torch run` names the step from
+    which on the loss is not finite, if it comes after the recorded steps.
 
     ## Example
 

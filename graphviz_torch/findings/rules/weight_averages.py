@@ -116,9 +116,10 @@ class StaleAverage(IneffectiveCall):
     ## Not detected
 
     `watch` recognizes averages by variable names that contain ema, average, shadow or target, in
-    functions of the training loop. Other averages, and averages on a GPU, are not checked. An
-    average that only an evaluation after the recorded steps calls is found if it is a module in a
-    variable around the optimizer's step, or an attribute of an object there.
+    functions of the training loop. Other averages, and averages on a GPU, are not checked.
+
+    An average that only an evaluation after the recorded steps calls is found if it is a module in
+    a variable around the optimizer's step, or an attribute of an object there.
 
     ## See also
 

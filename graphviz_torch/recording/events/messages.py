@@ -33,7 +33,7 @@ _MIN_EDGES = 8  # fewer edges are no graph
 Index = tuple[int, int, int, int]  # storage, offset, number of rows, and stride
 
 
-class Messages(Listener):
+class GraphMessages(Listener):
     """Listener that reports messages that are added up by the index that read them."""
 
     needs = ("every_call",)

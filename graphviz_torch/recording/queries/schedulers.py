@@ -37,7 +37,7 @@ _MIN_UNSCHEDULED_STEPS = 5
 
 
 @mutable
-class _Optimizer:
+class _ScheduledOptimizer:
     """An optimizer, and its schedulers."""
 
     row: OptimizerRow
@@ -55,7 +55,7 @@ class Schedulers(Query):
     """Find schedulers that do not step together with their optimizers."""
 
     def __init__(self) -> None:
-        self._optimizers: dict[int, _Optimizer] = {}
+        self._optimizers: dict[int, _ScheduledOptimizer] = {}
         self._is_scaled = False  # True if a GradScaler may have skipped steps
 
     def read(self, row: Row) -> Iterator[Found]:
@@ -65,7 +65,7 @@ class Schedulers(Query):
             case TrainingStepRow():
                 self._is_scaled = False
             case OptimizerRow():
-                self._optimizers[row.optimizer] = _Optimizer(row)
+                self._optimizers[row.optimizer] = _ScheduledOptimizer(row)
             case StepRow() if known := self._optimizers.get(row.optimizer):
                 if known.first is None:
                     known.first = row
@@ -82,7 +82,7 @@ class Schedulers(Query):
                 for known in self._optimizers.values():
                     yield from _schedulers_without_steps(known)
 
-    def _compare(self, row: SchedulerRow, known: _Optimizer, name: str) -> Iterator[Found]:
+    def _compare(self, row: SchedulerRow, known: _ScheduledOptimizer, name: str) -> Iterator[Found]:
         """Compare the steps of a scheduler with those of its optimizer, and with its end."""
         place = MethodCall("step", row.variable, known.around)
         if not self._is_scaled and known.steps > 1 and 2 * row.steps >= 3 * known.steps:
@@ -95,7 +95,7 @@ class Schedulers(Query):
                 yield Found(past, place, latest={"count": last, "end": end})
 
 
-def _restarts(known: _Optimizer, step: StepRow) -> Iterator[Found]:
+def _restarts(known: _ScheduledOptimizer, step: StepRow) -> Iterator[Found]:
     """Yield the schedulers at step 0 of an optimizer that has loaded a checkpoint's state."""
     if not (known.row.is_new and step.has_state):
         return
@@ -107,7 +107,7 @@ def _restarts(known: _Optimizer, step: StepRow) -> Iterator[Found]:
             yield Found(found, place, latest={"assigned": assigned})
 
 
-def _schedulers_without_steps(known: _Optimizer) -> Iterator[Found]:
+def _schedulers_without_steps(known: _ScheduledOptimizer) -> Iterator[Found]:
     """Yield the first scheduler of an optimizer, if none has stepped when the program ends."""
     rows, step = list(known.schedulers.values()), known.first
     if step is None or known.steps < _MIN_UNSCHEDULED_STEPS or not rows:

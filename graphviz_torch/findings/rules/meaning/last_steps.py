@@ -30,10 +30,11 @@ def last_step(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     A bidirectional layer returns, for each step, the state of the forward direction after the steps
-    so far, and that of the reverse direction after the later ones. At the last step, the reverse
-    direction has read a single step, so half of the features ignore the rest of the sequence. After
-    `pad_packed_sequence`, the result at the last step is 0 for each sequence that is shorter than
-    the longest.
+    so far, and that of the reverse direction after the later ones.
+
+    At the last step, the reverse direction has read a single step, so half of the features ignore
+    the rest of the sequence. After `pad_packed_sequence`, the result at the last step is 0 for each
+    sequence that is shorter than the longest.
 
     ## Example
 

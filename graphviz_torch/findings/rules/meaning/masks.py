@@ -63,8 +63,10 @@ def attention_mask(reading: Reading) -> Iterator[Finding]:
 
     A softmax gives a position no weight only if its score is -inf, or a large negative number.
     After a mask of 0 and 1 that is added or multiplied, or a fill with 0 or 1e-9, each position
-    still attends to all others. A language model then reads the tokens that it should predict, and
-    padding changes the results of other tokens.
+    still attends to all others.
+
+    A language model then reads the tokens that it should predict, and padding changes the results
+    of other tokens.
 
     ## Example
 

@@ -33,10 +33,11 @@ def overlap_loss(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The quotient of the intersection and the sizes is an overlap only for probabilities. Raw scores
-    may be negative or large, so the quotient has no upper bound and the loss falls below 0. Dice is
-    2 I / (A + B) and IoU is I / (A + B - I): without the factor 2, or without the subtraction, no
-    prediction reaches a loss of 0. A loss that rises with the overlap trains the model to avoid the
-    target.
+    may be negative or large, so the quotient has no upper bound and the loss falls below 0.
+
+    Dice is 2 I / (A + B) and IoU is I / (A + B - I): without the factor 2, or without the
+    subtraction, no prediction reaches a loss of 0. A loss that rises with the overlap trains the
+    model to avoid the target.
 
     ## Example
 
