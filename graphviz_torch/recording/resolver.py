@@ -6,7 +6,7 @@ by its position in a code object. In a graph, nodes and leaves are node ids, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from types import CodeType
@@ -53,14 +53,16 @@ class Resolver:
     def nodes(self, numbers: Iterable[int], leaves: Iterable[int] = ()) -> tuple[int, ...]:
         """Return the node ids in this graph of nodes, then of leaves; others are skipped.
 
-        The order of leaves is that of the graph: the order of id() differs between runs.
+        The leaves of a set are in the order of the graph: that of id() differs between runs.
 
         Args:
             numbers: sequence numbers of nodes.
             leaves: id() of leaf tensors.
         """
-        found = map(self.leaf, leaves)
-        return (*self.backward.node_ids(numbers), *sorted(i for i in found if i is not None))
+        found = [i for i in map(self.leaf, leaves) if i is not None]
+        if isinstance(leaves, Set):
+            found.sort()
+        return (*self.backward.node_ids(numbers), *found)
 
     def ran_node(self, node: int | None, run: int) -> int | None:
         """Return `node` if the backward of this graph ran it; None if another backward did.

@@ -34,8 +34,9 @@ def test_nodes_and_leaves_become_ids_and_others_are_skipped() -> None:
     assert resolver().nodes([12, 99, 11], [77, 78]) == (1, 0, 2)
 
 
-def test_leaves_are_in_the_order_of_the_graph() -> None:
-    assert resolver().nodes([12, 11], [33, 77]) == (1, 0, 2, 3)
+def test_the_leaves_of_a_set_are_in_the_order_of_the_graph() -> None:
+    assert resolver().nodes([12, 11], {33, 77}) == (1, 0, 2, 3)
+    assert resolver().nodes([12, 11], [33, 77]) == (1, 0, 3, 2)
 
 
 def test_only_the_graph_of_the_backward_that_ran_a_node_has_the_node() -> None:

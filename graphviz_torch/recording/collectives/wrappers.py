@@ -92,7 +92,7 @@ class Wrappers(Listener):
                 continue
             if each.passed:
                 bypass = WrapperBypass(wrapper=each.name)
-                self.events.note(bypass, each.place, leaves=sorted(reached))
+                self.events.note(bypass, each.place, leaves=reached)
             elif each.waits:
                 parameters = each.parameters.items()
                 lost = [p for key, p in parameters if key not in each.reached and p.grad is None]

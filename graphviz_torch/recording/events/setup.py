@@ -388,7 +388,7 @@ class Leaves(Listener):
                 lines.setdefault(self._leaves[key][1], []).append(key)
         for place, keys in lines.items():
             found = NewLeaves(maker=self._makers.get(place, ""))
-            self.events.note(found, place, leaves=sorted(keys))
+            self.events.note(found, place, leaves=set(keys))
 
     def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
         """Report a backward whose root is a leaf."""

@@ -8,7 +8,7 @@ something that could not be recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import field
 from types import CodeType
 from typing import Any, NamedTuple, TypeVar
@@ -136,7 +136,7 @@ class EventRecord:
     place: Place
     first: int  # number of backwards that had started at the first occurrence
     numbers: tuple[int, ...] = ()  # sequence numbers of the event's nodes
-    leaves: tuple[int, ...] = ()  # id() of the event's leaves
+    leaves: Collection[int] = ()  # id() of the event's leaves; a set has no order
     latest: dict[str, Any] = field(default_factory=dict)  # fields that differ between occurrences
     times: int = 0  # number of occurrences in the run
 
@@ -192,7 +192,8 @@ class Events:
             first = self.backwards if since is None else since
             record = self._records[event, place] = EventRecord(event, place, first)
             record.times = self._times.pop((event, place), 0)
-        record.numbers, record.leaves, record.latest = tuple(numbers), tuple(leaves), latest
+        record.numbers, record.latest = tuple(numbers), latest
+        record.leaves = frozenset(leaves) if isinstance(leaves, Set) else tuple(leaves)
         record.times += 1
 
     def forget(self, *kinds: type[Event]) -> None:

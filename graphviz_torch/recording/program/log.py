@@ -12,7 +12,7 @@ an `ObservedRow`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from ...graph import Event
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     event: Event
     place: Place = None
     numbers: tuple[int, ...] = ()  # sequence numbers of the event's nodes
-    leaves: tuple[int, ...] = ()  # id() of the event's leaves
+    leaves: Collection[int] = ()  # id() of the event's leaves; a set has no order
     latest: Mapping[str, Any] = {}  # fields of the event that differ between occurrences
 
 

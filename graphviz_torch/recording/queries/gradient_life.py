@@ -196,7 +196,7 @@ class MixedGradients(Query):
             first, second, through = min((self._mixed[key] for key in mixed), key=_source_order)
             lines = {"second": UserLine(second), "stepped": UserLine(step.place)}
             latest = {"optimizer": step.name, **lines}
-            yield Found(MixedLosses(through=through), first, leaves=tuple(mixed), latest=latest)
+            yield Found(MixedLosses(through=through), first, leaves=mixed, latest=latest)
         for line in {line for key in used for line in self._given[key]}:
             self._learnt.setdefault(line, set()).update(
                 used if step.used_parameters is None else step.used_parameters

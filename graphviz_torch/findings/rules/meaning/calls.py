@@ -56,7 +56,7 @@ class DropoutInEvalMode(IneffectiveCall):
 
     class Net(nn.Linear):
         def forward(self, x):
-            return F.dropout(super().forward(x), 0.5)  # <- reported
+            return super().forward(F.dropout(x, 0.5))  # <- reported
 
 
     model = Net(6, 3)
@@ -76,7 +76,7 @@ class DropoutInEvalMode(IneffectiveCall):
 
     class Net(nn.Linear):
         def forward(self, x):
-            return F.dropout(super().forward(x), 0.5, training=self.training)
+            return super().forward(F.dropout(x, 0.5, training=self.training))
 
 
     model = Net(6, 3)
