@@ -26,6 +26,7 @@ from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
 from .events.pairs import PairedTensors
+from .events.pixels import Pixels
 from .events.positions import Positions
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
@@ -94,6 +95,7 @@ LISTENERS: tuple[type[Listener], ...] = (
     GraphMessages,
     StraightThrough,
     Positions,
+    Pixels,
     Overwrites,
     UnreadArguments,
     UnusedNames,
