@@ -44,6 +44,17 @@ def dice_of_scores(record: Record) -> None:
         (1 - overlap).mean().backward()
 
 
+@says("overlap-loss", "raw scores")
+def negative_dice_of_scores_with_a_least_denominator(record: Record) -> None:
+    model = convolution()
+    with record(model):
+        x, target = batch()
+        scores = model(x)
+        size = scores.sum((2, 3)) + target.sum((2, 3))
+        overlap = (2 * (scores * target).sum((2, 3)) + 1e-5) / size.add(1e-5).clip(1e-8)  # cause
+        (-overlap.mean()).backward()
+
+
 @says("overlap-loss", "the positions", "dimension 3")
 def softmax_over_a_row_of_pixels(record: Record) -> None:
     model = convolution(5)

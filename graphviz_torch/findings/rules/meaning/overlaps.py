@@ -159,7 +159,7 @@ def _add_terms(reading: Reading, node: int, factor: float, terms: _Terms) -> Non
         # The mean over elements divides by the same number in numerator and denominator.
         terms.added_up = True
         _add_terms(reading, edges[0].source, factor, terms)
-    elif operation in (*SAME_VALUES, "clamp_min") and edges:
+    elif operation in (*SAME_VALUES, "clamp_min", "clamp") and edges:
         _add_terms(reading, edges[0].source, factor, terms)
     elif operation in ("add", "sub", "rsub"):
         _add_addends(reading, value, factor, terms)
