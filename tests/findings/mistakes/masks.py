@@ -80,6 +80,17 @@ def large_negative_numbers_added(record: Record) -> None:
 
 
 @silent("attention-mask")
+def bias_of_zero_outside_of_a_window(record: Record) -> None:
+    outside = torch.triu(torch.ones(LENGTH, LENGTH), 2) > 0
+
+    def weigh(scores: Tensor) -> Tensor:
+        bias = scores.detach().requires_grad_().tanh().masked_fill(outside, 0.0)
+        return (scores + bias).softmax(-1)
+
+    attend(record, weigh)
+
+
+@silent("attention-mask")
 def large_negative_scores(record: Record) -> None:
     attend(record, lambda scores: scores.masked_fill(PAST == 0, -1e4).softmax(-1))
 

@@ -132,7 +132,7 @@ def attention_mask(reading: Reading) -> Iterator[Finding]:
         softmax = _softmax_after(reading, node)
         if softmax is None or node.where in told or not _is_above(value, _VISIBLE):
             continue
-        if is_of_scores(reading, softmax.id) and any(next_products(reading, softmax.id)):
+        if is_of_scores(reading, node.id) and any(next_products(reading, softmax.id)):
             told.add(node.where)
             effect = "takes all of the weight" if _is_above(value, 100) else "keeps its weight"
             yield finding(
