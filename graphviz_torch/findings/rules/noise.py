@@ -34,6 +34,7 @@ def mismatched_noise(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     A diffusion model gets `a * data + b * noise`, and predicts the noise, the data or a velocity.
+
     If the target is noise that was drawn again, the input says nothing about it, and the best
     prediction is 0.
 
