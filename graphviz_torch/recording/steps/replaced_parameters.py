@@ -29,7 +29,9 @@ class TemporaryParameters(Listener):
         self._steps = 0
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        reached = event.backward.reached
+        reached, known = event.backward.reached, self.program.steps.ever
+        if not known or reached <= known:
+            return  # no optimizer has stepped, or optimizers hold all of these parameters
         if event.error is None and event.backward.call.accumulates:
             named = self.program.parameters()
             self._reached |= {name: id(p) for name, p in named if id(p) in reached}
@@ -37,9 +39,9 @@ class TemporaryParameters(Listener):
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         reached, self._reached = self._reached, {}
-        waiting = {id(p) for p in parameters_of(event.optimizer) if p.is_leaf and p.grad is None}
-        if not waiting or not reached:
+        if not reached:
             return
+        waiting = {id(p) for p in parameters_of(event.optimizer) if p.is_leaf and p.grad is None}
         named = [(name, id(p)) for name, p in self.program.parameters() if id(p) in waiting]
         names = [name for name, key in named if reached.get(name, key) != key]
         self._steps += bool(names)

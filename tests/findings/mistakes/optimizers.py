@@ -570,7 +570,7 @@ def with_halved_weight(record: Record, way: str) -> None:
             optimizer.step()
 
 
-@says("replaced-parameters", "gives the gradient of weight to temporary parameters", "in 3 steps")
+@says("replaced-parameters", "gives the gradient of weight to temporary parameters", "in 2 steps")
 def temporary_parameter(record: Record) -> None:
     with_halved_weight(record, "temporary")
 
