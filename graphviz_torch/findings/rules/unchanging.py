@@ -94,10 +94,10 @@ def unchanging_term(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "info",
             f"{name}{at(where)}, added to the loss{at(event.where)}, has the same value "
-            f"{event.value:.6g} in {event.count} steps: it is constant, and trains nothing.",
+            f"{event.value:.6g} in {event.count} steps, although parameters changed.",
             cause="constant term of the loss",
             advice="Check from which values the term is computed: a sum of probabilities is always "
-            "1, and counts of an argmax have no gradient.",
+            "1, counts of an argmax have no gradient, and the ratio of a policy to itself is 1.",
             where=where,
             nodes=event.nodes,
         )
