@@ -67,6 +67,7 @@ _OF_TORCH = (
     "torch.nn.parallel.distributed",
     "torch.optim",
 )
+_COMMAND = "graphviz-torch"  # file that pip installs as this package's command
 _STAGES = os.path.join("torch", "distributed", "pipelining", "stage.py")
 _GRAPHS = os.path.join("torch", "cuda", "graphs.py")
 _APPLY = torch.nn.Module._apply.__code__
@@ -77,7 +78,7 @@ _STANDARD = os.path.join(sysconfig.get_path("stdlib"), "")
 @cache
 def code_owner(file: str) -> int:
     """Classify the code in a file as `OWN` (the user's), `LIBRARY` or `OTHER`."""
-    if file.startswith(_OTHER_PATHS):
+    if file.startswith(_OTHER_PATHS) or os.path.basename(file) == _COMMAND:
         return OTHER
     if file.startswith(_LIBRARIES):  # site-packages may be below the standard library
         return LIBRARY

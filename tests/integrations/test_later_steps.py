@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import math
+import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from graphviz_torch import Finding
 from graphviz_torch.graph import TrainingStep
 from graphviz_torch.integrations.steps import LoopSteps, due_steps
 from graphviz_torch.recording.steps.later_losses import NEVER, since_on_device
-from tests.integrations.scripts import recorded
+from tests.integrations.scripts import python
 
 _LINES = Path(__file__).read_text("utf-8").split("\n")
 
@@ -272,12 +273,19 @@ def test_a_fact_of_a_later_step_is_reported(
     assert text.format(**lines) in found[-1].message
 
 
-def test_a_scheduler_that_starts_again_is_reported_by_run(tmp_path: Path) -> None:
-    # Only a recording that began before the script knows that the optimizer has not stepped.
+COMMAND = str(Path(sys.executable).with_name("graphviz-torch"))  # as pip installs it
+
+
+@pytest.mark.parametrize("command", [["-m", "graphviz_torch"], [COMMAND]])
+def test_a_scheduler_that_starts_again_is_reported_by_run(
+    command: list[str], tmp_path: Path
+) -> None:
+    # Only a recording that began before the script knows that the optimizer has not stepped. The
+    # file of the command, which is no file of this package, does not count as the script.
     name = scheduler_that_starts_again.__name__
     script = tmp_path / "resumed.py"
     script.write_text(f"from {__name__} import {name}\n{name}()\n")
-    ran = recorded(str(script), folder=Path.cwd())
+    ran = python(*command, "run", str(script), folder=Path.cwd())
     assert "warning[scheduler-out-of-step]: optimizer has loaded the state" in ran.stderr
 
 
