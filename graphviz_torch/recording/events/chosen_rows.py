@@ -7,7 +7,6 @@ The indices are compared on their device, and the results are read at the end of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...findings.rules.meaning.rows import UnpairedRows
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called
@@ -38,7 +38,7 @@ _LOSSES = frozenset(
 )
 
 
-@dataclass(slots=True)
+@mutable
 class _Choice:
     """Rows of a tensor that the program chose by an index or a slice."""
 
@@ -51,7 +51,7 @@ class _Choice:
     place: CodePosition | None
 
 
-@dataclass(slots=True)
+@mutable
 class _RowComparison:
     """A comparison of the rows of a loss's target with those of each possible input."""
 
@@ -61,7 +61,7 @@ class _RowComparison:
     inputs: CodePosition | None  # line that chose the rows of the last of the inputs
 
 
-@dataclass(slots=True)
+@mutable
 class _StepCounts:
     """The number of steps in which the rows of a loss differed, and in which they did not."""
 

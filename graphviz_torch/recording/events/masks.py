@@ -7,7 +7,6 @@ end of the step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...findings.rules.meaning.masks import AttentionMask, MaskFault
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called
@@ -34,7 +34,7 @@ _FILLS = functions_named("masked_fill masked_fill_")
 _BEFORE = ("BmmBackward0", "SoftmaxBackward0")
 
 
-@dataclass(slots=True)
+@mutable
 class _Mask:
     """A mask that was read, whose numbers may still be on a device."""
 

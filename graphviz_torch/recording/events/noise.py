@@ -10,13 +10,13 @@ have one number for each sample, are copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.noise import MixedNoise, NoiseFault
+from ...graph.immutable import immutable, mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
@@ -58,7 +58,7 @@ _COMPARISONS = (*_LOSSES, "sub", "rsub", "subtract")
 Factor = float | Tensor | None  # None: unknown
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@immutable(eq=False)
 class _NoiseSource:
     """Data or noise that tensors were computed from."""
 
@@ -67,7 +67,7 @@ class _NoiseSource:
     place: CodePosition | None  # of the draw
 
 
-@dataclass(slots=True, eq=False)
+@mutable(eq=False)
 class _TensorOrigin:
     """The origin of a tensor's values."""
 
@@ -92,7 +92,7 @@ class _OriginRef(Ref):
     value: _TensorOrigin
 
 
-@dataclass(slots=True)
+@mutable
 class _NoisyTarget:
     """A loss whose target contains noise, or whose network got noise."""
 

@@ -5,7 +5,6 @@ The first layer of each line is checked once in a run, on its device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from torch.nn import Parameter
 from torch.nn import functional as F
 
 from ...findings.rules.meaning.pixels import UnscaledPixels
+from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
@@ -27,7 +27,7 @@ _LARGEST = 255
 _LIGHT = 128  # a picture has pixels of at least this value
 
 
-@dataclass(slots=True)
+@mutable
 class _LayerInput:
     """The input of a layer, whose numbers may still be on a device."""
 

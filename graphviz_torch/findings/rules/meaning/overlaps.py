@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ....graph import Finding, Node
 from ....graph.events import OptimizerStep
+from ....graph.immutable import mutable
 from ....graph.operations import SAME_VALUES
 from ...axes import attribute, number
 from ...graph_reading import Reading
@@ -100,7 +101,7 @@ def overlap_loss(reading: Reading) -> Iterator[Finding]:
                 yield found
 
 
-@dataclass(slots=True)
+@mutable
 class _Terms:
     """A sum of products of a number and a quantity, in which sums over elements are left out."""
 
@@ -113,7 +114,7 @@ class _Terms:
     known: bool = True  # False if the factors could not be read
 
 
-@dataclass(slots=True)
+@mutable
 class _Overlap:
     """A quotient of an intersection and the sizes of prediction and target."""
 
