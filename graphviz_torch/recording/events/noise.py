@@ -286,7 +286,8 @@ class MixedNoises(Listener):
                 self._compare(value, event)
                 if name in _LOSSES:
                     continue
-            self._reached |= value.sources
+            # The network does not get the factors of a mixture, but those of an embedding.
+            self._reached |= value.sources if value.parts else value.sources | value.scales
             self._inputs += [part for part in value.parts if part not in self._inputs]
 
     def _compare(self, target: _TensorOrigin, event: Called) -> None:

@@ -526,6 +526,22 @@ def velocity_of_a_linear_path(record: Record) -> None:
 
 
 @silent("mismatched-noise")
+def time_in_an_embedding(record: Record) -> None:
+    """The network gets the product of the time and frequencies, and data that is drawn, too."""
+    field = nn.Linear(16, 8)
+
+    def loss() -> Any:
+        data = torch.rand(16)[:, None].expand(16, 8) + 0.1
+        t = torch.rand(16)
+        noise = torch.randn_like(data)
+        noisy = (1 - t[:, None]) * data + t[:, None] * noise
+        time = (t[:, None] * torch.arange(8.0)[None]).cos()
+        return (field(torch.cat([noisy, time], 1)) - (noise - data)).square().mean()
+
+    learn(record, field, loss)
+
+
+@silent("mismatched-noise")
 def noise_of_a_diffusion(record: Record) -> None:
     denoise(record, keep_variance)
 
