@@ -31,21 +31,26 @@ class RedrawnDropouts(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Hashes of the generator's state at the start of backward and after each repeated forward.
-        self._states: set[int] = set()
+        # Hash of the generator's state at the start of backward, and after each module that ran
+        # again -> sequence number of the node that ran the module; None for the start.
+        self._states: dict[int, int | None] = {}
         attempt = program.remarks.attempt
         program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
         program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
 
     def on_backward_start(self, event: BackwardBegan) -> None:
-        self._states = {_random_state()}
+        self._states = {_random_state(): None}
 
     def on_backward_end(self, event: BackwardEnded) -> None:
-        self._states = set()
+        self._states = {}
 
     def _on_outermost_start(self, event: ModuleBegan) -> None:
         node: Any = running_node()
-        if node is None or _random_state() not in self._states:
+        if node is None:
+            return
+        number = int(node._sequence_nr())
+        # A node may run several modules after it has restored the state.
+        if self._states.get(_random_state(), number) == number:
             return
         dropout = next(filter(_draws, event.module.modules()), None)
         if dropout is None:
@@ -57,11 +62,12 @@ class RedrawnDropouts(Listener):
             self.events.note(drawn, calling_position(segment))
         else:
             place = None if drawn.checkpoint else self.program.place(user_frame(event.frame))
-            self.events.note(drawn, place, [int(node._sequence_nr())])
+            self.events.note(drawn, place, [number])
 
     def _on_outermost_end(self, event: ModuleEnded) -> None:
-        if running_node() is not None:
-            self._states.add(_random_state())
+        node: Any = running_node()
+        if node is not None:
+            self._states.setdefault(_random_state(), int(node._sequence_nr()))
 
 
 def _checkpoints(node: Any, event: ModuleBegan) -> bool:

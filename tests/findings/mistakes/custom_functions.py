@@ -446,3 +446,42 @@ def target_without_a_gradient(record: Record) -> None:
     with record(model):
         y = model(torch.randn(8, 6))
         (y.mean() + Match.apply(y.sin(), y.cos())).backward()
+
+
+def run_again(record: Record, restore: bool) -> None:
+    """A checkpoint by hand whose forward calls two modules, the second with a dropout."""
+    first, second = nn.Linear(6, 6), nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 6))
+
+    class Again(Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
+            ctx.save_for_backward(x, *weights)
+            ctx.state = torch.get_rng_state()
+            with torch.no_grad():
+                result: Tensor = second(first(x))
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *given: Tensor) -> Any:
+            x, *weights = ctx.saved_tensors
+            x = x.detach().requires_grad_()
+            with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                if restore:
+                    torch.set_rng_state(ctx.state)
+                result = second(first(x))
+            return torch.autograd.grad(result, [x, *weights], given)
+
+    model = nn.ModuleList([first, second])
+    with record(model):
+        x = torch.randn(4, 6, requires_grad=True)
+        Again.apply(x, *model.parameters()).square().mean().backward()
+
+
+@says("redrawn-dropout", "random state")
+def random_state_that_is_not_restored(record: Record) -> None:
+    run_again(record, restore=False)
+
+
+@silent("redrawn-dropout")
+def random_state_that_is_restored_before_two_modules(record: Record) -> None:
+    run_again(record, restore=True)
