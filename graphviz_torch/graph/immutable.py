@@ -47,7 +47,8 @@ def _compile_init(kind: type[Any]) -> Callable[..., None]:
     if hasattr(kind, "__post_init__"):
         lines.append("self.__post_init__()")
     body = "\n  ".join(lines or ["pass"])
-    exec(f"def __init__({', '.join(arguments)}):\n  {body}", scope)
+    text = f"def __init__({', '.join(arguments)}):\n  {body}"
+    exec(compile(text, __file__, "exec"), scope)  # in this file, so that it is not the user's code
     made: Callable[..., None] = scope["__init__"]
     made.__annotations__ = {field.name: field.type for field in fields(kind)} | {"return": None}
     made.__qualname__ = f"{kind.__qualname__}.__init__"

@@ -170,7 +170,7 @@ class ReplayedCalls(TorchFunctionMode):
         with _isolated_gradients():
             values: dict[int, Tensor] = {}
             for i, leaf in enumerate(leaves):
-                leaf.requires_grad_(leaf.is_floating_point())
+                leaf.requires_grad_(leaf.is_floating_point() or leaf.is_complex())
                 values[i] = leaf.clone()  # a leaf itself must not be changed in place
             for func, rest, structure, known, made in self._calls:
                 given = [
@@ -244,7 +244,7 @@ def _random_state(device: torch.device | None) -> Tensor:
 
 
 def _is_wide(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.element_size() > 1
+    return tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() > 1)
 
 
 def _is_close(copy: Tensor, result: Tensor) -> bool:

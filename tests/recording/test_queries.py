@@ -427,13 +427,15 @@ EVAL = backward(eval_layers=(("0", "Dropout"), ("1", "Dropout"), ("2", "BatchNor
     ],
 )
 def test_steps_after_a_backward_in_eval_mode(rows: list[Row], modules: list[Any]) -> None:
-    modes = [each.event for each in found(EvalModes(), rows)]
+    modes = [each.event for each in found(EvalModes(), [OptimizerRow(1), *rows])]
     assert modes == [EvalMode(module=path, count=n, classes=kinds) for path, n, kinds in modules]
 
 
 def test_the_line_of_a_mode_is_that_of_the_call_of_eval_around_the_step() -> None:
-    [mode] = found(EvalModes(), [OptimizerRow(1, around=(CODE,)), EVAL, step()])
-    assert mode.place == MethodCall("eval", "", (CODE,))
+    optimizer = OptimizerRow(1, around=(CODE,))
+    for rows in ([optimizer, EVAL, step()], [EVAL, step(), optimizer]):  # in any order at a step
+        [mode] = found(EvalModes(), rows)
+        assert mode.place == MethodCall("eval", "", (CODE,))
 
 
 def test_a_dropout_that_drops_values_in_both_modes() -> None:

@@ -167,6 +167,11 @@ def norm_over_batch(reading: Reading) -> Iterator[Finding]:
         (critic(torch.randn(16, 8)).mean() + 10 * penalty).backward()
     ```
 
+    ## When it is intended
+
+    A penalty on the derivative of a single sample, with a batch of several noisy copies of it, may
+    use one norm for all copies.
+
     ## Not detected
 
     Norms that the program computes from squares and sums are not checked.

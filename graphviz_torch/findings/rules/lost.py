@@ -169,6 +169,8 @@ def backward_returned_none_for_a_term(reading: Reading) -> Iterator[Finding]:
         is_final = inputs and all(reading.dropping_nodes.get(i) == dropping for i in inputs)
         if not (is_final and is_custom(nodes[dropping])):
             continue
+        if any(nodes[node].placement for node in (dropping, *inputs)):
+            continue  # not all gradients of DTensors are recorded
         before = [*inputs]
         for node in before:  # the list grows while it is iterated
             before += {edge.source for edge in reading.inputs[node]}.difference(before)

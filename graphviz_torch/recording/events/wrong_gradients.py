@@ -239,6 +239,10 @@ def _error(own: Tensor, right: Tensor, leaf: Tensor) -> Tensor:
         right: the derivative of the forward.
         leaf: the input.
     """
+    if own.is_complex():  # real and imaginary parts are compared one by one
+        own, right, leaf = (
+            torch.view_as_real(x.resolve_conj()).flatten() for x in (own, right, leaf)
+        )
     limit = _MAX_ERROR.get(own.dtype, _MAX_ERROR_OF_HALF)
     own, right = own.double(), right.double()
     if leaf.dim() > 1 and leaf.shape[-1] == leaf.shape[-2]:

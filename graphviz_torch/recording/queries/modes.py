@@ -59,21 +59,30 @@ class EvalModes(Query):
     def __init__(self) -> None:
         self._last: BackwardRow | None = None  # the last backward of this training step
         self._around: dict[int, tuple[CodeType, ...]] = {}  # by optimizer
+        self._first: int | None = None  # an optimizer at its first step, whose row follows
 
     def read(self, row: Row) -> Iterator[Found]:
         match row:
             case BackwardRow():
                 self._last = row
             case StepRow() if self._last is not None and self._last.eval_layers:
-                layers, roots = self._last.eval_layers, self._last.roots
-                classes = tuple(dict.fromkeys(kind for _, kind in layers))
-                mode = EvalMode(module=layers[0][0], count=len(layers), classes=classes)
-                around = self._around.get(row.optimizer, ())
-                yield Found(mode, MethodCall("eval", around=around), roots)
+                self._first = None if row.optimizer in self._around else row.optimizer
+                if self._first is None:
+                    yield self._found(self._last, row.optimizer)
             case OptimizerRow():
                 self._around[row.optimizer] = row.around
+                if self._last is not None and row.optimizer == self._first:
+                    yield self._found(self._last, row.optimizer)
+                    self._first = None
             case TrainingStepRow():
-                self._last = None
+                self._last = self._first = None
+
+    def _found(self, backward: BackwardRow, optimizer: int) -> Found:
+        layers = backward.eval_layers
+        classes = tuple(dict.fromkeys(kind for _, kind in layers))
+        mode = EvalMode(module=layers[0][0], count=len(layers), classes=classes)
+        place = MethodCall("eval", around=self._around[optimizer])
+        return Found(mode, place, backward.roots)
 
 
 class ForwardRow(NamedTuple):

@@ -485,3 +485,33 @@ def random_state_that_is_not_restored(record: Record) -> None:
 @silent("redrawn-dropout")
 def random_state_that_is_restored_before_two_modules(record: Record) -> None:
     run_again(record, restore=True)
+
+
+def rotate(record: Record, conjugate: bool) -> None:
+    """A product of complex numbers, whose backward multiplies by the conjugate of the other one."""
+
+    class Rotate(Function):
+        @staticmethod
+        def forward(ctx: Any, z: Tensor, w: Tensor) -> Tensor:
+            ctx.save_for_backward(z, w)
+            return z * w
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+            z, w = ctx.saved_tensors
+            return grad * w.conj(), (grad * (z.conj() if conjugate else z)).sum(0)
+
+    weight = nn.Parameter(torch.randn(4, dtype=torch.complex64))
+    with record(nn.ParameterList([weight])):
+        z = torch.randn(16, 4, dtype=torch.complex64)
+        (Rotate.apply(z, weight) - 2j * z).abs().square().mean().backward()
+
+
+@says("wrong-backward", "wrong gradient")
+def complex_factor_without_its_conjugate(record: Record) -> None:
+    rotate(record, conjugate=False)
+
+
+@silent("wrong-backward")
+def complex_factor_with_its_conjugate(record: Record) -> None:
+    rotate(record, conjugate=True)

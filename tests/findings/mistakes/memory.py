@@ -85,7 +85,7 @@ silent()(sliced(clone=True))
 
 @silent()
 def last_of_a_sequence_that_keeps_little_of_it_all(record: Record) -> None:
-    recurrent = nn.LSTM(16, 64, num_layers=2, batch_first=True, bidirectional=True)
+    recurrent = nn.LSTM(16, 128, num_layers=2, batch_first=True)
     head = nn.Linear(128, 4)
     with record():
         results, _ = recurrent(torch.randn(64, 64, 16))
