@@ -172,6 +172,8 @@ class MixedNoises(Listener):
         if not found or not given:
             return
         sources = frozenset().union(*(one.sources for one in found))
+        if name not in (*_SUMS, *_PRODUCTS, *_RESHAPES):  # such as the cosine of an embedding
+            sources = sources.union(*(one.scales for one in found if not one.parts))
         scales = frozenset().union(*(one.scales for one in found))
         parts = tuple(dict.fromkeys(part for one in found for part in one.parts))
         value = _TensorOrigin(None, sources, scales, parts, None, tuple(result.shape))
@@ -317,7 +319,7 @@ class MixedNoises(Listener):
         if part.scales and times and not part.scales & self._reached:
             same = {key.shape for key in part.scales}
             if times[0].shape in same:
-                scale = next(iter(part.scales)).place
+                scale = next((each.place for each in part.scales if each.kind in _TIMES), None)
                 self._note(event, "other time", times[0].place, scale)
         numbers = self._fit(part, noise[0])
         if numbers is not None:
@@ -330,7 +332,7 @@ class MixedNoises(Listener):
 
     def _is_time(self, key: _NoiseSource, part: _TensorOrigin) -> bool:
         """Return True for a draw that the network got, and that is not in the mixture itself."""
-        kinds = {each.kind for each in part.scales}
+        kinds = {each.kind for each in part.scales} & _TIMES
         own = part.terms is not None and key in part.terms
         return not own and key not in part.scales and key.kind in kinds
 

@@ -142,6 +142,8 @@ def fork_for(worker: TextIO) -> None:
             child = os.fork()
             if not child:
                 signal.alarm(LIMIT)  # ends ranks that wait for each other
+                # A shell that starts the tests in the background makes them ignore Ctrl-C.
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 return run(**process)
             children.add(child)
         print(ended(children), file=worker, flush=True)
