@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 from ..graph import Node
 from ..graph.operations import SAME_VALUES
@@ -63,30 +62,36 @@ def linear_terms(
         reduces: True to pass means and sums over elements. The factors then have the right sign
             only.
     """
-    return [*_terms(reading, result, _AVERAGING if reduces else SAME_VALUES)]
+    passed = _AVERAGING if reduces else SAME_VALUES
+    waiting, found = {result: 1.0}, dict[Result, float]()
+    while waiting:
+        # Users are divided before their sources, so that each result is divided only once.
+        result = max(waiting)
+        factor = waiting.pop(result)
+        terms = _operands(reading, result, passed)
+        for by, term in terms or [(1.0, result)]:
+            to = waiting if terms and term != NUMBER else found
+            to[term] = to.get(term, 0.0) + factor * by
+    return [(factor, term) for term, factor in found.items()]
 
 
-def _terms(
-    reading: Reading, start: Result, passed: set[str] | frozenset[str]
-) -> Iterator[tuple[float, Result]]:
-    stack = [(1.0, start)]
-    while stack:
-        factor, result = stack.pop()
-        node, edges = reading.graph.nodes[result[0]], reading.inputs[result[0]]
-        given, other = [(edge.source, edge.output_nr) for edge in edges], constant(node)
-        if node.operation in passed and len(edges) == 1:
-            stack.append((factor, given[0]))
-        elif node.operation == "neg" and edges:
-            stack.append((-factor, given[0]))
-        elif (by := number_by(node)) and edges:
-            stack.append((factor * by, given[0]))
-        elif node.operation in _ADDING and (len(edges) == 2 or (edges and other is not None)):
-            alpha = constant(node, "alpha")
-            second = (1.0 if alpha is None else alpha) * (1 if node.operation == "add" else -1)
-            signs = (1.0, second) if node.operation != "rsub" else (second, 1.0)
-            for edge, each in zip(edges, given, strict=True):
-                stack.append((factor * signs[min(edge.input_nr, 1)], each))
-            if other is not None:
-                yield factor * signs[1] * other, NUMBER
-        else:
-            yield factor, result
+def _operands(
+    reading: Reading, result: Result, passed: set[str] | frozenset[str]
+) -> list[tuple[float, Result]]:
+    """Return the terms of one operation, with their factors; [] if the result is not a sum."""
+    node, edges = reading.graph.nodes[result[0]], reading.inputs[result[0]]
+    given, other = [(edge.source, edge.output_nr) for edge in edges], constant(node)
+    if node.operation in passed and len(edges) == 1:
+        return [(1.0, given[0])]
+    if node.operation == "neg" and edges:
+        return [(-1.0, given[0])]
+    if (by := number_by(node)) and edges:
+        return [(by, given[0])]
+    if node.operation not in _ADDING or not (len(edges) == 2 or (edges and other is not None)):
+        return []
+    alpha = constant(node, "alpha")
+    second = (1.0 if alpha is None else alpha) * (1 if node.operation == "add" else -1)
+    signs = (1.0, second) if node.operation != "rsub" else (second, 1.0)
+    pairs = zip(edges, given, strict=True)
+    terms = [(signs[min(edge.input_nr, 1)], each) for edge, each in pairs]
+    return terms if other is None else [*terms, (signs[1] * other, NUMBER)]
