@@ -22,6 +22,7 @@ _RECONSTRUCTIONS = {
     "binary_cross_entropy_with_logits": 1.0,
 }
 _MEAN_REDUCTION = "1"  # value of a loss node's attribute `reduction`
+_MAX_SUMS = 16  # maximum number of nested sums in which a variance is a term
 _LARGE_RATIO = 50  # a divergence that counts this many times as much as in the ELBO is reported
 
 
@@ -325,9 +326,11 @@ def _root(reading: Reading, result: Result) -> Result | None:
 
 
 def _sums_above(reading: Reading, node: int) -> list[int]:
-    """Return the sums and differences that a node is a term of, innermost first."""
+    """Return the innermost sums and differences that a node is a term of, innermost first."""
     found, waiting = list[int](), [node]
     for number in waiting:
+        if len(found) >= _MAX_SUMS:
+            break
         for edge in reading.users[number]:
             user = reading.graph.nodes[edge.target]
             if user.operation in _SUMS and user.id not in found:

@@ -21,6 +21,7 @@ _ADDING_UP = ("sum", "mean")
 _RISING = {*SAME_VALUES, *_ADDING_UP, "stack", "cat", "select", "slice", "index", "log", "pow"}
 _RISING |= {"clamp", "clamp_min", "clamp_max", "add"}
 _MAX_TERMS = 12  # a longer denominator is not that of an overlap
+_MAX_VISITS = 100  # maximum number of operations in a numerator or denominator
 _MAX_PATH = 64  # maximum number of nodes between an overlap and the loss
 _SHARES = 3  # products in the denominator of a soft F1 or Tversky index
 _EXACT = 0.01  # largest difference from 1 that a constant such as an epsilon explains
@@ -112,6 +113,7 @@ class _Terms:
     count: int = 0  # number of times that data is added
     added_up: bool = False  # True if a sum over elements is among the operations
     known: bool = True  # False if the factors could not be read
+    visits: int = 0  # number of operations that were read
 
 
 @mutable
@@ -154,7 +156,8 @@ def _add_terms(reading: Reading, node: int, factor: float, terms: _Terms) -> Non
     """Add the terms of a node's result to `terms`, each multiplied by the factor."""
     value, edges = reading.graph.nodes[node], reading.inputs[node]
     operation, data = value.operation, attribute(value, "data")
-    if len(terms.plain) + len(terms.products) > _MAX_TERMS:
+    terms.visits += 1
+    if terms.visits > _MAX_VISITS or len(terms.plain) + len(terms.products) > _MAX_TERMS:
         terms.known = False
     elif operation in _ADDING_UP and edges:
         # The mean over elements divides by the same number in numerator and denominator.
