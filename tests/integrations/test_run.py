@@ -191,6 +191,17 @@ def test_with_all_steps_recorded_what_is_new_is_said_at_once(
     assert "10 |         return self.b(self.a(x).detach())\n" in said
 
 
+def test_after_a_finding_hidden_notes_are_counted_without_nothing_found(
+    training: Path, command: Command
+) -> None:
+    noted = TRAINING.replace("loss.backward()", "loss.backward(retain_graph=True)")
+    (training / "train.py").write_text(noted)
+    said = command("train.py")[2]
+    assert "[cut-gradient]" in said
+    assert "steps recorded; see above\n1 note (--notes shows all)\n" in said
+    assert "nothing found" not in said
+
+
 def test_a_script_that_fails_between_steps_has_the_last_step_and_the_failure(
     training: Path, command: Command
 ) -> None:

@@ -309,7 +309,8 @@ class Outputs:
             lines.append(self._text(new))
         if lines and lines[0].startswith(NOTHING_FOUND):
             notes = lines[0].removeprefix(NOTHING_FOUND)
-            lines[0] = NOTHING_FOUND + self._scope_text() + notes
+            nothing = NOTHING_FOUND + self._scope_text()
+            lines[0] = notes.lstrip() if printed else nothing + notes
         later = printed if self._recorded > self._at_step else ()
         for each in later:  # the findings printed before, with the steps that have them
             steps = steps_text(each, self._recorded)
