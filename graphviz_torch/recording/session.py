@@ -75,7 +75,7 @@ class Session:
         kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
         self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         queries = [kind for kind in listeners.QUERIES if kind.light or options.every_call]
-        program.log.queries = tuple([kind() for kind in queries])
+        program.log.ask([kind() for kind in queries])
         self.checkpoints = CheckpointWatch()
         self._live: LiveGraph | None = None
         # id() of each leaf that a backward of this step or of the previous step reached.

@@ -126,7 +126,8 @@ def clip(parameter: int = 1, storage: int | None = 100, backwards: int = 1) -> C
 
 def found(query: Query, rows: Iterable[Row]) -> list[Found]:
     """Return the events that a query finds in these rows, in order."""
-    return [each for row in rows for each in query.read(row)]
+    named = [(query.methods.get(type(row)), row) for row in rows]
+    return [each for name, row in named if name for each in getattr(query, name)(row) or ()]
 
 
 @pytest.mark.parametrize(
@@ -410,7 +411,7 @@ def test_each_step_is_an_event_with_its_rates() -> None:
 class Broken(Query):
     """A query that fails."""
 
-    def read(self, row: Row) -> Iterable[Found]:
+    def on_clear(self, row: ClearRow) -> None:
         raise ValueError("broken")
 
 
@@ -616,7 +617,7 @@ def test_events_of_hooks_are_read_without_a_listener() -> None:
 def test_events_belong_to_the_backward_after_which_their_row_was_appended() -> None:
     events, notes = Events(), RecordingNotes()
     log = Log(events, notes)
-    log.queries = Broken(), ClearedGradients()
+    log.ask([Broken(), ClearedGradients()])
     events.begin_backward()
     log.append(backward())
     log.append(clear())
@@ -630,7 +631,7 @@ def test_events_belong_to_the_backward_after_which_their_row_was_appended() -> N
 def test_the_log_is_bounded() -> None:
     events = Events()
     log = Log(events, RecordingNotes())
-    log.queries = (OptimizerSteps(),)
+    log.ask([OptimizerSteps()])
     for _ in range(10_000):
         log.append(step())
     assert len(log._unread) < 1000

@@ -15,7 +15,7 @@ from ...graph.events import AccumulatedBackwards
 from ...internals.frames import CodePosition
 from ..program.events import UserLine
 from ..program.log import Found, Query
-from ..program.rows import BackwardRow, ResumeRow, Row, StepRow
+from ..program.rows import BackwardRow, ResumeRow, StepRow
 
 _MIN_STEPS = 2  # a number of backwards is the usual one if at least this many steps had it
 _MAX_LINES = 64  # number of observed pairs of lines that call backward and step
@@ -37,17 +37,17 @@ class Accumulation(Query):
         # with this number of backwards
         self._steps: dict[tuple[CodePosition | None, CodePosition | None], Counter[int]] = {}
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow():
-                self._roots = {row.place: row.roots}
-                self._running[row.place] += 1
-            case StepRow():
-                for line, count in self._running.items():
-                    yield from self._count(row, line, count)
-                self._running.clear()
-            case ResumeRow():
-                self._running.clear()
+    def on_backward(self, row: BackwardRow) -> None:
+        self._roots = {row.place: row.roots}
+        self._running[row.place] += 1
+
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        for line, count in self._running.items():
+            yield from self._count(row, line, count)
+        self._running.clear()
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._running.clear()
 
     def _count(self, step: StepRow, line: CodePosition | None, count: int) -> Iterator[Found]:
         """Count a step, and compare its number of backwards with those of most other steps.

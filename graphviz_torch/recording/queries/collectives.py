@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...findings.rules.ranks.in_place import CollectiveInGraph
 from ...internals.frames import CodePosition
 from ..program.log import Found, Query
-from ..program.rows import GraphRow, Row, TrainingStepRow
+from ..program.rows import GraphRow, TrainingStepRow
 
 _MAX_TENSORS = 256
 
@@ -29,16 +29,16 @@ class CollectivesInGraph(Query):
     def __init__(self) -> None:
         self._changed: dict[int, CollectiveRow] = {}  # by sequence number of the tensor's node
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case CollectiveRow():
-                if len(self._changed) < _MAX_TENSORS:
-                    self._changed |= dict.fromkeys(row.changed, row)
-            case GraphRow() if self._changed:
-                inner = {*row.numbers} - {*row.roots}
-                for number in inner & self._changed.keys():
-                    made = self._changed.pop(number)
-                    event = CollectiveInGraph(kind=made.kind, label=made.changed[number])
-                    yield Found(event, made.place, (number,))
-            case TrainingStepRow():
-                self._changed = {}
+    def on_collective(self, row: CollectiveRow) -> None:
+        if len(self._changed) < _MAX_TENSORS:
+            self._changed |= dict.fromkeys(row.changed, row)
+
+    def on_graph(self, row: GraphRow) -> Iterator[Found]:
+        inner = {*row.numbers} - {*row.roots} if self._changed else set()
+        for number in inner & self._changed.keys():
+            made = self._changed.pop(number)
+            event = CollectiveInGraph(kind=made.kind, label=made.changed[number])
+            yield Found(event, made.place, (number,))
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._changed = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...findings.rules.func_gradients import IgnoredFuncArgument
 from ...internals.hooks.func_gradients import ZeroGradients, ZeroGradientWatch
 from ..program.log import Found, Query
-from ..program.rows import ObservedRow, Row
+from ..program.rows import ObservedRow
 
 
 class IgnoredFuncArguments(Query):
@@ -15,7 +15,6 @@ class IgnoredFuncArguments(Query):
 
     watches = (ZeroGradientWatch,)
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case ObservedRow(ZeroGradients(inputs=inputs), place):
-                yield Found(IgnoredFuncArgument(tensors=inputs), place)
+    def on_observed(self, row: ObservedRow) -> Iterator[Found]:
+        if isinstance(row.event, ZeroGradients):
+            yield Found(IgnoredFuncArgument(tensors=row.event.inputs), row.place)

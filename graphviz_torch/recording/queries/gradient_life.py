@@ -22,7 +22,6 @@ from ..program.rows import (
     ClipRow,
     GradientReadRow,
     ResumeRow,
-    Row,
     StepEndRow,
     StepRow,
     UnscaleRow,
@@ -46,41 +45,46 @@ class ClearedGradients(Query):
         # Lines of backwards whose gradients were used at least once.
         self._lines_used: set[CodePosition | None] = set()
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow():
-                yield from self._check_discarded(row.place)
-                if row.reached:
-                    self._runs[row.place] = _LineBackward(row.reached, used=self._stepping)
-                self._fresh |= row.reached
-                self._used = self._used or self._stepping
-                self._clearing = None
-            case StepRow():
-                # An optimizer with copies of the parameters may use any gradient.
-                used = set(self._fresh) if row.used_parameters is None else row.used_parameters
-                self._used = self._used or not used.isdisjoint(self._fresh)
-                for run in self._runs.values():
-                    run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
-                self._stepping = True
-                yield from self._finish(used)
-            case StepEndRow():
-                self._stepping = False
-            case ClearRow():
-                self._clearing = self._clearing or row
-                for run in self._runs.values():
-                    run.cleared = run.cleared or not row.parameters.isdisjoint(run.reached)
-                yield from self._finish(row.parameters)
-            case UnscaleRow():
-                self._mark_used()
-            case GradientReadRow() if row.is_use:
-                self._mark_used()
-            case ResumeRow():
-                self._begin()
+    def on_backward(self, row: BackwardRow) -> Iterator[Found]:
+        yield from self._check_discarded(row.place)
+        if row.reached:
+            self._runs[row.place] = _LineBackward(row.reached, used=self._stepping)
+        self._fresh |= row.reached
+        self._used = self._used or self._stepping
+        self._clearing = None
+
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        # An optimizer with copies of the parameters may use any gradient.
+        used = set(self._fresh) if row.used_parameters is None else row.used_parameters
+        self._used = self._used or not used.isdisjoint(self._fresh)
+        for run in self._runs.values():
+            run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
+        self._stepping = True
+        yield from self._finish(used)
+
+    def on_step_end(self, row: StepEndRow) -> None:
+        self._stepping = False
+
+    def on_clear(self, row: ClearRow) -> Iterator[Found]:
+        self._clearing = self._clearing or row
+        for run in self._runs.values():
+            run.cleared = run.cleared or not row.parameters.isdisjoint(run.reached)
+        yield from self._finish(row.parameters)
+
+    def on_gradient_read(self, row: GradientReadRow) -> None:
+        if row.is_use:
+            self._mark_used()
+
+    def on_unscale(self, row: UnscaleRow) -> None:
+        self._mark_used()
 
     def _mark_used(self) -> None:
         self._used = True
         for run in self._runs.values():
             run.used = run.used or not run.cleared
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._begin()
 
     def _check_discarded(self, place: CodePosition | None) -> Iterator[Found]:
         """Report a line that calls backward again after its last gradients were cleared unused.
@@ -154,24 +158,21 @@ class MixedGradients(Query):
         # second backward also reached the updated parameters.
         self._mixed: dict[int, _Lines] = {}
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow() if row.reached and not self._stepping:
-                self._add(row)  # a closure's gradients are used by the running step alone
-            case StepRow():
-                self._stepping = True
-                yield from self._check(row)
-            case StepEndRow():
-                self._stepping = False
-            case ClearRow():
-                self._forget(row.parameters)
-            case GradientReadRow():  # the program may combine gradients of several losses
-                self._forget({row.parameter})
-            case ResumeRow():
-                self._begin()
+    def on_step_end(self, row: StepEndRow) -> None:
+        self._stepping = False
 
-    def _add(self, row: BackwardRow) -> None:
-        """Record that a backward added to the gradients of parameters."""
+    def on_clear(self, row: ClearRow) -> None:
+        self._forget(row.parameters)
+
+    def on_gradient_read(self, row: GradientReadRow) -> None:
+        self._forget({row.parameter})  # the program may combine gradients of several losses
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._begin()
+
+    def on_backward(self, row: BackwardRow) -> None:
+        if not row.reached or self._stepping:
+            return  # a closure's gradients are used by the running step alone
         given, learnt, place = self._given, self._learnt, row.place
         for key in row.reached:
             lines = () if key in row.new else given.get(key, ())
@@ -186,20 +187,21 @@ class MixedGradients(Query):
                 given[key] = (*lines, place)
         learnt.pop(place, None)
 
-    def _check(self, step: StepRow) -> Iterator[Found]:
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        self._stepping = True
         used = (
             self._given.keys()
-            if step.used_parameters is None
-            else step.used_parameters & self._given.keys()
+            if row.used_parameters is None
+            else row.used_parameters & self._given.keys()
         )
         if mixed := used & self._mixed.keys():
             first, second, through = min((self._mixed[key] for key in mixed), key=_source_order)
-            lines = {"second": UserLine(second), "stepped": UserLine(step.place)}
-            latest = {"optimizer": step.name, **lines}
+            lines = {"second": UserLine(second), "stepped": UserLine(row.place)}
+            latest = {"optimizer": row.name, **lines}
             yield Found(MixedLosses(through=through), first, leaves=mixed, latest=latest)
         for line in {line for key in used for line in self._given[key]}:
             self._learnt.setdefault(line, set()).update(
-                used if step.used_parameters is None else step.used_parameters
+                used if row.used_parameters is None else row.used_parameters
             )
         self._forget(set(used))
         if not self._given:
@@ -231,33 +233,32 @@ class Clips(Query):
         self._clipped: set[int] = set()  # storage ids of gradients clipped since backward or step
         self._norm_clip: CodePosition | None = None  # the line that called clip_grad_norm_
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow():
-                self._on_backward(row)
-            case StepRow():
-                used = set(self._fresh) if row.used_parameters is None else row.used_parameters
-                self._has_run = False
-                self._stepped |= used
-                self._fresh -= used
-                self._backwards = {k: v for k, v in self._backwards.items() if k not in used}
-                self._forget_clips()
-            case ClearRow():
-                self._fresh -= row.parameters
-                for key in row.parameters & self._backwards.keys():
-                    del self._backwards[key]
-            case UnscaleRow():
-                self._is_scaled = False
-            case ClipRow():
-                yield from self._on_clip(row)
-            case AverageRow() if not self._clipped.isdisjoint(row.storages) and self._norm_clip:
-                early = GradientClip(function="clip_grad_norm_", moment="before the average")
-                yield Found(early, self._norm_clip)
-                self._norm_clip = None  # the line is reported once, not for each parameter
-            case ResumeRow():
-                self._begin()
+    def on_step(self, row: StepRow) -> None:
+        used = set(self._fresh) if row.used_parameters is None else row.used_parameters
+        self._has_run = False
+        self._stepped |= used
+        self._fresh -= used
+        self._backwards = {k: v for k, v in self._backwards.items() if k not in used}
+        self._forget_clips()
 
-    def _on_backward(self, row: BackwardRow) -> None:
+    def on_clear(self, row: ClearRow) -> None:
+        self._fresh -= row.parameters
+        for key in row.parameters & self._backwards.keys():
+            del self._backwards[key]
+
+    def on_unscale(self, row: UnscaleRow) -> None:
+        self._is_scaled = False
+
+    def on_average(self, row: AverageRow) -> Iterator[Found]:
+        if self._norm_clip and not self._clipped.isdisjoint(row.storages):
+            early = GradientClip(function="clip_grad_norm_", moment="before the average")
+            yield Found(early, self._norm_clip)
+            self._norm_clip = None  # the line is reported once, not for each parameter
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._begin()
+
+    def on_backward(self, row: BackwardRow) -> None:
         self._has_run, self._is_scaled = True, row.is_scaled
         self._stepped -= row.shards
         if not row.reached <= self._fresh:
@@ -265,7 +266,7 @@ class Clips(Query):
             self._stepped -= self._fresh
         self._forget_clips()
 
-    def _on_clip(self, row: ClipRow) -> Iterator[Found]:
+    def on_clip(self, row: ClipRow) -> Iterator[Found]:
         key = row.parameter
         moment: ClipMoment | None = None
         if row.storage is None:

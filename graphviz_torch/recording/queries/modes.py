@@ -8,7 +8,7 @@ random, and batch norm normalizes with the batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 from types import CodeType
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from ...internals.frames import CodePosition
 from ..program.call_lines import Lines, own_line
 from ..program.events import MethodCall
 from ..program.log import Found, Query
-from ..program.rows import BackwardRow, GraphRow, OptimizerRow, Row, StepRow, TrainingStepRow
+from ..program.rows import BackwardRow, GraphRow, OptimizerRow, StepRow, TrainingStepRow
 
 _MAX_STACKS = 16  # maximum number of call stacks to keep for a module
 
@@ -40,12 +40,11 @@ class DropoutModes(Query):
     def __init__(self) -> None:
         self._modes: dict[CodePosition | None, set[bool]] = {}
 
-    def read(self, row: Row) -> Iterator[Found]:
-        if isinstance(row, DropoutRow):
-            known = self._modes.setdefault(row.place, set())
-            known.add(row.training)
-            if len(known) == 2:
-                yield Found(DropoutInEvalMode(function=row.function), row.place)
+    def on_dropout(self, row: DropoutRow) -> Iterator[Found]:
+        known = self._modes.setdefault(row.place, set())
+        known.add(row.training)
+        if len(known) == 2:
+            yield Found(DropoutInEvalMode(function=row.function), row.place)
 
 
 class EvalModes(Query):
@@ -61,21 +60,23 @@ class EvalModes(Query):
         self._around: dict[int, tuple[CodeType, ...]] = {}  # by optimizer
         self._first: int | None = None  # an optimizer at its first step, whose row follows
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow():
-                self._last = row
-            case StepRow() if self._last is not None and self._last.eval_layers:
-                self._first = None if row.optimizer in self._around else row.optimizer
-                if self._first is None:
-                    yield self._found(self._last, row.optimizer)
-            case OptimizerRow():
-                self._around[row.optimizer] = row.around
-                if self._last is not None and row.optimizer == self._first:
-                    yield self._found(self._last, row.optimizer)
-                    self._first = None
-            case TrainingStepRow():
-                self._last = self._first = None
+    def on_backward(self, row: BackwardRow) -> None:
+        self._last = row
+
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        if self._last is not None and self._last.eval_layers:
+            self._first = None if row.optimizer in self._around else row.optimizer
+            if self._first is None:
+                yield self._found(self._last, row.optimizer)
+
+    def on_optimizer(self, row: OptimizerRow) -> Iterator[Found]:
+        self._around[row.optimizer] = row.around
+        if self._last is not None and row.optimizer == self._first:
+            yield self._found(self._last, row.optimizer)
+            self._first = None
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._last = self._first = None
 
     def _found(self, backward: BackwardRow, optimizer: int) -> Found:
         layers = backward.eval_layers
@@ -121,19 +122,16 @@ class TrainModesWithoutGradients(Query):
         # Line that calls batch norm -> paths of the layers with frozen weights.
         self._frozen: dict[CodePosition | None, dict[str, None]] = {}
 
-    def read(self, row: Row) -> Iterable[Found]:
-        match row:
-            case ForwardRow():
-                self._add(row)
-            case FrozenNormRow():
-                self._frozen.setdefault(row.place, {})[row.module] = None
-            case GraphRow():
-                self._trains = self._trains or row.steps > 0
-            case StepRow():
-                self._trains = True
-        return ()
+    def on_frozen_norm(self, row: FrozenNormRow) -> None:
+        self._frozen.setdefault(row.place, {})[row.module] = None
 
-    def _add(self, row: ForwardRow) -> None:
+    def on_graph(self, row: GraphRow) -> None:
+        self._trains = self._trains or row.steps > 0
+
+    def on_step(self, row: StepRow) -> None:
+        self._trains = True
+
+    def on_forward(self, row: ForwardRow) -> None:
         known, lines = self._forwards.setdefault(row.module, _ModuleForwards()), row.lines
         if row.has_gradients:
             if lines not in known.with_gradients and len(known.with_gradients) < _MAX_STACKS:

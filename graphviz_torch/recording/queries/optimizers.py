@@ -6,7 +6,7 @@ a new optimizer for each step or epoch, which loses its state, such as momentum.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 
 from ...findings.rules.meaning.optimizers import (
@@ -21,7 +21,6 @@ from ..program.log import Found, Query
 from ..program.rows import (
     BackwardRow,
     OptimizerRow,
-    Row,
     SchedulerRow,
     StepEndRow,
     StepRow,
@@ -37,11 +36,10 @@ class OptimizerSteps(Query):
 
     light = True
 
-    def read(self, row: Row) -> Iterator[Found]:
-        if isinstance(row, StepRow):
-            step = OptimizerStep(optimizer=row.name, foreign=row.foreign, maximizes=row.maximizes)
-            rates = tuple([group.rate for group in row.groups])
-            yield Found(step, row.place, latest={"learning_rates": rates})
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        step = OptimizerStep(optimizer=row.name, foreign=row.foreign, maximizes=row.maximizes)
+        rates = tuple([group.rate for group in row.groups])
+        yield Found(step, row.place, latest={"learning_rates": rates})
 
 
 @mutable
@@ -69,23 +67,27 @@ class ZeroLearningRates(Query):
         self._optimizers: dict[int, OptimizerRow] = {}
         self._schedulers: dict[int, dict[int, SchedulerRow]] = {}  # by optimizer and by scheduler
 
-    def read(self, row: Row) -> Iterable[Found]:
-        if isinstance(row, OptimizerRow) and len(self._optimizers) < _MAX_OPTIMIZERS:
+    def on_optimizer(self, row: OptimizerRow) -> None:
+        if len(self._optimizers) < _MAX_OPTIMIZERS:
             self._optimizers[row.optimizer] = row
-        elif isinstance(row, SchedulerRow) and row.optimizer in self._optimizers:
+
+    def on_scheduler(self, row: SchedulerRow) -> None:
+        if row.optimizer in self._optimizers:
             self._schedulers.setdefault(row.optimizer, {})[row.scheduler] = row
-        elif isinstance(row, StepRow) and row.optimizer in self._optimizers:
-            known = self._rates.setdefault(row.optimizer, _OptimizerRates(row))
-            known.step = row
-            known.groups += [_GroupRates() for _ in row.groups[len(known.groups) :]]
-            for count, (_, rate) in zip(known.groups, row.groups, strict=False):
-                if rate is None or rate > 0:
-                    count.last = 0
-                else:
-                    count.idle += rate == 0
-                    count.last = count.last + 1 if rate == 0 else 0
-                    count.negative += rate < 0
-        return ()
+
+    def on_step(self, row: StepRow) -> None:
+        if row.optimizer not in self._optimizers:
+            return
+        known = self._rates.setdefault(row.optimizer, _OptimizerRates(row))
+        known.step = row
+        known.groups += [_GroupRates() for _ in row.groups[len(known.groups) :]]
+        for count, (_, rate) in zip(known.groups, row.groups, strict=False):
+            if rate is None or rate > 0:
+                count.last = 0
+            else:
+                count.idle += rate == 0
+                count.last = count.last + 1 if rate == 0 else 0
+                count.negative += rate < 0
 
     def events_of_run(self) -> Iterator[Found]:
         for known in self._rates.values():
@@ -136,19 +138,20 @@ class StepsWithoutGradients(Query):
         self._reached: set[int] = set()
         self._empty: dict[int, _EmptySteps] = {}  # by optimizer
 
-    def read(self, row: Row) -> Iterable[Found]:
-        if isinstance(row, BackwardRow):
-            self._has_run = True
-            self._reached |= row.leaves
-            if len(self._reached) > _MAX_LEAVES:  # keep only parameters, not inputs
-                self._reached = set(row.reached)
-        elif isinstance(row, StepRow) and len(self._empty) < _MAX_OPTIMIZERS:
-            known = self._empty.setdefault(row.optimizer, _EmptySteps())
-            known.last = row
-            if self._has_run and not row.has_closure:
-                known.count += not row.has_gradients and self._reached.isdisjoint(row.parameters)
-                self._reached -= row.parameters
-        return ()
+    def on_backward(self, row: BackwardRow) -> None:
+        self._has_run = True
+        self._reached |= row.leaves
+        if len(self._reached) > _MAX_LEAVES:  # keep only parameters, not inputs
+            self._reached = set(row.reached)
+
+    def on_step(self, row: StepRow) -> None:
+        if len(self._empty) >= _MAX_OPTIMIZERS:
+            return
+        known = self._empty.setdefault(row.optimizer, _EmptySteps())
+        known.last = row
+        if self._has_run and not row.has_closure:
+            known.count += not row.has_gradients and self._reached.isdisjoint(row.parameters)
+            self._reached -= row.parameters
 
     def events_of_run(self) -> Iterator[Found]:
         for known in self._empty.values():
@@ -177,16 +180,16 @@ class LostStates(Query):
     def __init__(self) -> None:
         self._counts: dict[int, _StateCounts] = {}  # by number of the first parameter
 
-    def read(self, row: Row) -> Iterable[Found]:
-        if isinstance(row, StepRow):
-            counts = self._counts.setdefault(row.first, _StateCounts(row))
-            counts.fresh += not row.has_state
-            counts.old += row.has_state
-            while len(self._counts) > _MAX_OPTIMIZERS:
-                del self._counts[next(iter(self._counts))]
-        elif isinstance(row, StepEndRow) and row.has_state and row.first in self._counts:
+    def on_step(self, row: StepRow) -> None:
+        counts = self._counts.setdefault(row.first, _StateCounts(row))
+        counts.fresh += not row.has_state
+        counts.old += row.has_state
+        while len(self._counts) > _MAX_OPTIMIZERS:
+            del self._counts[next(iter(self._counts))]
+
+    def on_step_end(self, row: StepEndRow) -> None:
+        if row.has_state and row.first in self._counts:
             self._counts[row.first].keeps = True
-        return ()
 
     def events_of_run(self) -> Iterator[Found]:
         for counts in self._counts.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field
 from itertools import pairwise
 from typing import Any
@@ -12,7 +12,7 @@ from ...findings.rules.meaning.rates import RateSetByHand
 from ...graph.immutable import mutable
 from ..program.events import Assignment
 from ..program.log import Found, Query
-from ..program.rows import OptimizerRow, Row, StepRow
+from ..program.rows import OptimizerRow, StepRow
 
 _MAX_OPTIMIZERS = 64
 _MAX_STEPS = 4096  # number of steps of an optimizer whose rates are kept
@@ -43,24 +43,26 @@ class HandSetRates(Query):
     def __init__(self) -> None:
         self._known: dict[int, _RateHistory] = {}  # by optimizer
 
-    def read(self, row: Row) -> Iterable[Found]:
-        if isinstance(row, OptimizerRow) and len(self._known) < _MAX_OPTIMIZERS:
+    def on_optimizer(self, row: OptimizerRow) -> None:
+        if len(self._known) < _MAX_OPTIMIZERS:
             self._known[row.optimizer] = _RateHistory(row)
-        elif isinstance(row, StepRow) and row.optimizer in self._known:
-            known = self._known[row.optimizer]
-            known.last = row
-            known.is_scheduled = known.is_scheduled or row.is_scheduled
-            rates = tuple([group.rate for group in row.groups if group.size])
-            if len(known.rates) < _MAX_STEPS:
-                known.rates.append(rates)
-            numbers = [rate for rate in rates if rate is not None]
-            largest = max(numbers, default=0.0)
-            known.largest = max(known.largest, largest)
-            has_vanished = 0 < largest < _VANISHED * known.largest
-            known.vanished = known.vanished + 1 if has_vanished else 0
-            if row.default_rate is not None and known.defaults[-1:] != [row.default_rate]:
-                known.defaults = [*known.defaults[-_MIN_VALUES:], row.default_rate]
-        return ()
+
+    def on_step(self, row: StepRow) -> None:
+        known = self._known.get(row.optimizer)
+        if known is None:
+            return
+        known.last = row
+        known.is_scheduled = known.is_scheduled or row.is_scheduled
+        rates = tuple([group.rate for group in row.groups if group.size])
+        if len(known.rates) < _MAX_STEPS:
+            known.rates.append(rates)
+        numbers = [rate for rate in rates if rate is not None]
+        largest = max(numbers, default=0.0)
+        known.largest = max(known.largest, largest)
+        has_vanished = 0 < largest < _VANISHED * known.largest
+        known.vanished = known.vanished + 1 if has_vanished else 0
+        if row.default_rate is not None and known.defaults[-1:] != [row.default_rate]:
+            known.defaults = [*known.defaults[-_MIN_VALUES:], row.default_rate]
 
     def events_of_run(self) -> Iterator[Found]:
         for known in self._known.values():

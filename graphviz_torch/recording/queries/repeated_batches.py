@@ -11,7 +11,7 @@ from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
 from ...graph.immutable import mutable
 from ..program.events import MethodCall
 from ..program.log import Found, Query
-from ..program.rows import BatchRow, Hashes, ResumeRow, Row, StepEndRow
+from ..program.rows import BatchRow, Hashes, ResumeRow, StepEndRow
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
 _MIN_EQUAL = 4  # a pass is reported if this many consecutive batches repeat the previous pass
@@ -43,16 +43,13 @@ class RepeatedBatches(Query):
         self._passes: dict[int, _Pass] = {}  # by `BatchRow.loader`
         self._stepped = False  # True if an optimizer stepped since the last batch
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BatchRow():
-                yield from self._on_batch(row)
-            case StepEndRow():
-                self._stepped = True
-            case ResumeRow():  # batches during the pause were not observed
-                self._passes.clear()
+    def on_step_end(self, row: StepEndRow) -> None:
+        self._stepped = True
 
-    def _on_batch(self, row: BatchRow) -> Iterator[Found]:
+    def on_resume(self, row: ResumeRow) -> None:
+        self._passes.clear()  # batches during the pause were not observed
+
+    def on_batch(self, row: BatchRow) -> Iterator[Found]:
         now = self._pass_of(row)
         now.settings = now.settings or row.settings
         changed = [n for n, v in row.settings.items() if now.settings.get(n, v) != v]

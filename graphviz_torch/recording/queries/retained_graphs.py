@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field
 
 from ...findings.rules.meaning.calls import RetainedBy, UnneededRetainGraph
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ..program.log import Found, Query
-from ..program.rows import GraphRow, ResumeRow, Row, TrainingStepRow
+from ..program.rows import GraphRow, ResumeRow, TrainingStepRow
 
 _MAX_LINES = 64  # maximum number of observed lines that call backward
 _MAX_GRAPHS = 4  # maximum number of retained graphs per line to compare with later backwards
@@ -35,25 +35,24 @@ class RetainingLines(Query):
         # Lines that called backward in this training step.
         self._running: set[CodePosition | None] = set()
 
-    def read(self, row: Row) -> Iterable[Found]:
-        match row:
-            case GraphRow():
-                self._running.add(row.place)
-                ran = row.numbers_ran() if self._lines else frozenset()
-                for known in self._lines.values():
-                    disjoint = [numbers.isdisjoint(ran) for numbers in known.numbers]
-                    known.runs_again = known.runs_again or not all(disjoint)
-                if row.retained_by is not None:
-                    known = self._lines.setdefault(row.place, _LineGraphs(row.retained_by))
-                    known.count += 1
-                    known.numbers.append(frozenset(row.numbers) - {-1})
-                    while len(self._lines) > _MAX_LINES:
-                        del self._lines[next(iter(self._lines))]
-            case ResumeRow():  # an unobserved backward may have run through these graphs
-                self._lines = {}
-            case TrainingStepRow():
-                self._running = set()
-        return ()
+    def on_graph(self, row: GraphRow) -> None:
+        self._running.add(row.place)
+        ran = row.numbers_ran() if self._lines else frozenset()
+        for known in self._lines.values():
+            disjoint = [numbers.isdisjoint(ran) for numbers in known.numbers]
+            known.runs_again = known.runs_again or not all(disjoint)
+        if row.retained_by is not None:
+            known = self._lines.setdefault(row.place, _LineGraphs(row.retained_by))
+            known.count += 1
+            known.numbers.append(frozenset(row.numbers) - {-1})
+            while len(self._lines) > _MAX_LINES:
+                del self._lines[next(iter(self._lines))]
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._lines = {}  # an unobserved backward may have run through these graphs
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._running = set()
 
     def events_of_run(self) -> Iterator[Found]:
         for place, known in self._lines.items():

@@ -25,7 +25,6 @@ from ..program.rows import (
     BackwardRow,
     OptimizerRow,
     ProgramEndRow,
-    Row,
     SchedulerRow,
     StepRow,
     TrainingStepRow,
@@ -58,29 +57,36 @@ class Schedulers(Query):
         self._optimizers: dict[int, _ScheduledOptimizer] = {}
         self._is_scaled = False  # True if a GradScaler may have skipped steps
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case BackwardRow():
-                self._is_scaled = self._is_scaled or row.is_scaled
-            case TrainingStepRow():
-                self._is_scaled = False
-            case OptimizerRow():
-                self._optimizers[row.optimizer] = _ScheduledOptimizer(row)
-            case StepRow() if known := self._optimizers.get(row.optimizer):
-                if known.first is None:
-                    known.first = row
-                    yield from _restarts(known, row)
-                known.steps = row.steps
-            case SchedulerRow(optimizer=0) if row.steps >= _MIN_STEPS:
-                place = MethodCall("step", row.variable)
-                yield Found(UnusedScheduler(scheduler=row.name), place, latest={"count": row.steps})
-            case SchedulerRow() if known := self._optimizers.get(row.optimizer):
-                known.schedulers[row.scheduler] = row
-                if known.first is not None and not row.is_unknown:
-                    yield from self._compare(row, known, known.first.name)
-            case ProgramEndRow():
-                for known in self._optimizers.values():
-                    yield from _schedulers_without_steps(known)
+    def on_backward(self, row: BackwardRow) -> None:
+        self._is_scaled = self._is_scaled or row.is_scaled
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._is_scaled = False
+
+    def on_optimizer(self, row: OptimizerRow) -> None:
+        self._optimizers[row.optimizer] = _ScheduledOptimizer(row)
+
+    def on_step(self, row: StepRow) -> Iterator[Found]:
+        known = self._optimizers.get(row.optimizer)
+        if known is not None:
+            if known.first is None:
+                known.first = row
+                yield from _restarts(known, row)
+            known.steps = row.steps
+
+    def on_scheduler(self, row: SchedulerRow) -> Iterator[Found]:
+        known = self._optimizers.get(row.optimizer)
+        if row.optimizer == 0 and row.steps >= _MIN_STEPS:
+            place = MethodCall("step", row.variable)
+            yield Found(UnusedScheduler(scheduler=row.name), place, latest={"count": row.steps})
+        elif known is not None:
+            known.schedulers[row.scheduler] = row
+            if known.first is not None and not row.is_unknown:
+                yield from self._compare(row, known, known.first.name)
+
+    def on_program_end(self, row: ProgramEndRow) -> Iterator[Found]:
+        for known in self._optimizers.values():
+            yield from _schedulers_without_steps(known)
 
     def _compare(self, row: SchedulerRow, known: _ScheduledOptimizer, name: str) -> Iterator[Found]:
         """Compare the steps of a scheduler with those of its optimizer, and with its end."""

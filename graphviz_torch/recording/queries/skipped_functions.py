@@ -9,15 +9,15 @@ from ...internals.compiler.skipped import Skipped
 from ...internals.frames import OWN, code_owner
 from ..compiled.breaks import breaking_call, function_name, sentence
 from ..program.log import Found, Query
-from ..program.rows import ObservedRow, Row
+from ..program.rows import ObservedRow
 
 
 class SkippedFunctions(Query):
     """Find the program's functions that Dynamo skips now, or skipped earlier."""
 
-    def read(self, row: Row) -> Iterator[Found]:
-        match row:
-            case ObservedRow(Skipped(code, line, reason)) if code_owner(code.co_filename) == OWN:
+    def on_observed(self, row: ObservedRow) -> Iterator[Found]:
+        match row.event:
+            case Skipped(code, line, reason) if code_owner(code.co_filename) == OWN:
                 name, why = function_name(code), sentence(reason) if reason else ""
                 skipped = SkippedFunction(function=name, reason=why, call=breaking_call(reason))
                 starts = [start for start, _, number in code.co_lines() if number == line]
