@@ -3,14 +3,18 @@
 Padding must not be counted by the loss, and attention must not attend to it. A model that predicts
 the next token needs targets that are shifted by one, and an attention that is causal.
 
-A token is padding if it is the `padding_idx` of the embedding, or if several rows of a batch end
-with repetitions of the token, and it occurs nowhere else in the batch. The comparisons run on the
+A token is padding if it ends a row, or repeats itself at the end of a row, and is the `padding_idx`
+of the embedding, or ends several rows and occurs nowhere else in the batch. Which padding a loss
+uses is read from gradients: the positions whose result gets a gradient that is not zero. They are
+read at the last matrix product before the loss, and at the embedding. The comparisons run on the
 tokens' device, and their results are read at the end of the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -23,9 +27,11 @@ from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
+from ...internals.hooks.nodes import Hooks
 from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import may_be_read
-from ..listener import Listener
+from ...tracing.nodes import GradFn, GradientEdge, sources_of
+from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import UserLine
 
@@ -35,6 +41,10 @@ _MAX_TOKENS = 1 << 20  # maximum number of tokens of a batch that is kept
 _MIN_ROWS = 2  # a repeated last token is padding if at least this many rows end with it
 _LAGS = (0, 1, 2)
 _MIN_COMPARED = 8  # minimum number of targets from which a shift is inferred
+_MAX_NODES = 256  # maximum number of nodes to search upstream of a loss
+_MAX_COLUMNS = 256  # number of elements of each position's gradient that are read
+# Prefixes of the nodes up to which each position of a result stays apart from the others.
+_PRODUCTS = ("Addmm", "Mm", "Linear", "Bmm", "Baddbmm", "Convolution", "ScaledDotProduct")
 
 
 @mutable
@@ -45,6 +55,7 @@ class _EmbeddedTokens:
     token: Tensor  # the padding token; -1 if there is no padding
     classes: int  # vocabulary size of the embedding
     place: CodePosition | None
+    number: int  # sequence number of the first node after the tokens were given
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -53,14 +64,15 @@ class _EmbeddedTokens:
 
 @mutable
 class _PaddingUse:
-    """A call that may use padding."""
+    """A call, or a gradient, that may use padding."""
 
     event: UsedPadding
     place: CodePosition | None
-    embedded: CodePosition | None
-    numbers: Probe  # [padding token, number of its uses]
-    among: int  # number of targets, or of tokens, among which the uses are counted
-    allowed: int = 0  # number of uses that are not reported
+    batch: _EmbeddedTokens
+    # [padding token, number of padding tokens that are used]; for a gradient, also the number of
+    # other tokens that are used.
+    numbers: Probe
+    node: int = -1  # sequence number of the node that gets the gradient; -1 for a call
 
 
 @mutable
@@ -104,6 +116,7 @@ class TokenUses(Listener):
         self._attentions: list[_Attention] = []
         self._uses: list[_PaddingUse] = []
         self._shifts: list[_Shift] = []
+        self._hooks = Hooks()
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs = event.func, event.args, event.kwargs or {}
@@ -123,7 +136,9 @@ class TokenUses(Listener):
         if len(given) < 2 or not all(isinstance(each, Tensor) for each in given[:2]):
             return
         tokens, weight = given[:2]
-        if TensorBase.dim(tokens) != 2 or not all(type(n) is int for n in tokens.shape):
+        if TensorBase.dim(tokens) != 2 or not torch.is_grad_enabled():
+            return
+        if not all(type(n) is int for n in tokens.shape):
             return
         if not (min(tokens.shape) >= 2 and TensorBase.numel(tokens) <= _MAX_TOKENS):
             return
@@ -138,7 +153,8 @@ class TokenUses(Listener):
                 index = index % weight.shape[0]
                 token = torch.where(torch.any(torch.eq(copy, index)), index, -1)
         place = self.program.place(event.frame)
-        self._batches.append(_EmbeddedTokens(copy, token, int(weight.shape[0]), place))
+        known = copy, token, int(weight.shape[0]), place, event.start
+        self._batches.append(_EmbeddedTokens(*known))
 
     def _loss(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compare the targets of a loss with the tokens, if the loss's classes are tokens."""
@@ -149,14 +165,10 @@ class TokenUses(Listener):
         if TensorBase.dim(scores) < 2 or TensorBase.is_floating_point(target):
             return
         ignored = kwargs.get("ignore_index", -100)
-        among, place = TensorBase.numel(target), self.program.place(event.frame)
+        place = self.program.place(event.frame)
         for batch in self._batches:
             if scores.shape[1] != batch.classes or target.device != batch.tokens.device:
                 continue
-            if kwargs.get("weight") is None and kwargs.get("reduction", "mean") != "none":
-                numbers = probe(lambda t, token: _targets(t, token, ignored), target, batch.token)
-                # The token may also end a sequence, so that each row has it as a target once.
-                self._use(event, batch, "targets", numbers, among, allowed=batch.shape[0])
             rows = _rows(target, batch.shape)
             if rows is None:
                 continue
@@ -194,31 +206,52 @@ class TokenUses(Listener):
             if length != batch.shape[1] or keys.device != batch.tokens.device:
                 continue
             rows = None if mask is None else _masked_keys(mask, batch.shape, with_heads)
-            count = TensorBase.numel(batch.tokens)
             if mask is None and not other:
-                numbers = probe(
-                    lambda token, own: _targets(own, token, None), batch.token, batch.tokens
-                )
-                self._use(event, batch, "attended", numbers, count)
+                self._use(event, batch, "attended", probe(_padding, batch.token, batch.tokens))
             elif rows is not None:
                 numbers = probe(_inverted_mask, batch.token, batch.tokens, rows)
-                self._use(event, batch, "inverted", numbers, count)
+                self._use(event, batch, "inverted", numbers)
 
-    def _use(
-        self,
-        event: Called,
-        batch: _EmbeddedTokens,
-        use: Any,
-        numbers: Probe | None,
-        among: int,
-        allowed: int = 0,
-    ) -> None:
+    def _use(self, event: Called, batch: _EmbeddedTokens, use: Any, numbers: Probe | None) -> None:
         if numbers is not None:
             found = UsedPadding(use=use, function=event.func.__name__)
             place = self.program.place(event.frame)
-            self._uses.append(_PaddingUse(found, place, batch.place, numbers, among, allowed))
+            self._uses.append(_PaddingUse(found, place, batch, numbers))
+
+    def on_backward_start(self, event: BackwardBegan) -> None:
+        """Observe which positions of each batch get a gradient."""
+        if not self._batches:
+            return
+        live, seen = event.live, []
+        for fn in _last_products(live.ends):
+            number = int(fn._sequence_nr())
+            before = [batch for batch in self._batches if batch.number <= number]
+            if before:
+                seen.append((fn, partial(self._see, "results", before[-1], number)))
+        for batch in self._batches:
+            if batch.number in live.numbers:
+                at = live.numbers.index(batch.number)
+                fn = next(islice(live.ids, at, None))
+                seen.append((fn, partial(self._see, "only", batch, batch.number)))
+        self._hooks.put([(fn.register_prehook, hook) for fn, hook in seen])
+
+    def _see(
+        self, use: Any, batch: _EmbeddedTokens, number: int, gradients: Sequence[Tensor | None]
+    ) -> None:
+        """Count the tokens whose position of a result gets a gradient that is not zero."""
+        gradient = next((each for each in gradients if each is not None), None)
+        if gradient is None or gradient.device != batch.tokens.device:
+            return
+        dims, (rows, positions) = TensorBase.dim(gradient), batch.shape
+        is_flat = dims == 2 and gradient.shape[0] == rows * positions
+        if not is_flat and (dims < 3 or tuple(gradient.shape[:2]) != batch.shape):
+            return
+        numbers = probe(_used_positions, gradient, batch.token, batch.tokens)
+        if numbers is not None and len(self._uses) < _MAX_CALLS:
+            self._uses.append(_PaddingUse(UsedPadding(use=use), None, batch, numbers, number))
 
     def on_backward_end(self, event: object) -> None:
+        self._hooks.remove()
         self._batches, self._attentions = [], []
 
     def on_step_end(self, event: None) -> None:
@@ -227,9 +260,13 @@ class TokenUses(Listener):
     def on_graphs_built(self, backwards: Any, graphs: Any) -> None:
         uses, self._uses = self._uses, []
         for each, row in zip(uses, fetch([one.numbers for one in uses]), strict=True):
-            if row and row[0] >= 0 and each.allowed < row[1] < each.among:
-                found = {"token": row[0], "count": row[1], "among": each.among}
-                self.events.note(each.event, each.place, embedded=UserLine(each.embedded), **found)
+            if not row or row[0] < 0 or not row[1]:
+                continue
+            if each.event.use == "only" and row[2]:
+                continue  # other tokens get a gradient, too
+            found = {"token": row[0], "count": row[1], "among": TensorBase.numel(each.batch.tokens)}
+            numbers, embedded = (each.node,) if each.node >= 0 else (), UserLine(each.batch.place)
+            self.events.note(each.event, each.place, numbers, embedded=embedded, **found)
         shifts, self._shifts = self._shifts, []
         for shift, row in zip(shifts, fetch([one.numbers for one in shifts]), strict=True):
             lags = [lag for lag, unequal in zip(_LAGS, row, strict=False) if not unequal]
@@ -246,6 +283,7 @@ class TokenUses(Listener):
                 )
 
     def close(self) -> None:
+        self._hooks.remove()
         self._batches, self._attentions, self._uses, self._shifts = [], [], [], []
 
 
@@ -263,18 +301,47 @@ def _trailing_token(tokens: Tensor) -> Tensor:
     return torch.where(torch.logical_and(torch.logical_and(enough, only), begun), token, -1)
 
 
-def _targets(target: Tensor, token: Tensor, ignored: Any) -> Tensor:
-    """Return [padding token, number of targets that are this token and not ignored].
+def _last_products(ends: Iterable[GradientEdge]) -> list[GradFn]:
+    """Return the last matrix products, convolutions and attentions before the roots of a graph."""
+    waiting, known, found = [fn for fn, _ in ends], set[GradFn](), []
+    while waiting and len(known) < _MAX_NODES:
+        fn = waiting.pop()
+        if fn in known:
+            continue
+        known.add(fn)
+        if type(fn).__name__.startswith(_PRODUCTS):
+            found.append(fn)
+        else:
+            waiting += sources_of(fn)
+    return found
+
+
+def _is_padding(token: Tensor, tokens: Tensor) -> Tensor:
+    """Return True for each token that is padding: its row has no other token after it."""
+    trailing = torch.cumprod(torch.flip(torch.eq(tokens, token), (1,)), 1)
+    return torch.ne(torch.flip(trailing, (1,)), 0)
+
+
+def _padding(token: Tensor, tokens: Tensor) -> Tensor:
+    """Return [padding token, number of tokens that are padding]."""
+    return torch.stack((token, torch.sum(_is_padding(token, tokens))))
+
+
+def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
+    """Return [padding token, number of padding tokens used, number of other tokens used].
 
     Args:
-        target: the targets of a loss.
+        gradient: the gradient of a result, with a row for each token.
         token: the padding token.
-        ignored: `ignore_index` of the loss.
+        tokens: the tokens.
     """
-    counted = torch.eq(target, token)
-    if ignored is not None:
-        counted = torch.logical_and(counted, torch.ne(target, ignored))
-    return torch.stack((token, torch.sum(counted)))
+    rows = torch.reshape(gradient, (*tokens.shape, -1))
+    rows = torch.narrow(rows, 2, 0, min(rows.shape[2], _MAX_COLUMNS))
+    used = torch.any(torch.ne(rows, 0), -1)
+    padding = _is_padding(token, tokens)
+    others = torch.logical_and(used, torch.logical_not(padding))
+    used = torch.logical_and(used, padding)
+    return torch.stack((token, torch.sum(used), torch.sum(others)))
 
 
 def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:

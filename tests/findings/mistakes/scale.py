@@ -1,4 +1,4 @@
-"""Means over a wrong number of values, padding, overwritten weights, and wrong modes."""
+"""Means over a wrong number of values, overwritten weights, and wrong modes."""
 
 from __future__ import annotations
 
@@ -113,57 +113,6 @@ def losses_of_unequal_sizes_in_one_backward(record: Record) -> None:
         for size in (4, 16):
             total = total + F.cross_entropy(model(torch.randn(size, 6)), torch.arange(size) % 3)
         step(optimizer, total)
-
-
-def language(record: Record, tokens: Tensor, targets: Tensor, **options: Any) -> None:
-    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
-    with record(model):
-        scores = model(tokens[:, :-1]).flatten(0, 1)
-        F.cross_entropy(scores, targets[:, 1:].flatten(), **options).backward()  # cause
-
-
-def padded() -> Tensor:
-    tokens = torch.randint(1, 19, (4, 9))
-    for row, length in zip(tokens, (4, 6, 9, 5), strict=True):
-        row[length:] = 19
-    return tokens
-
-
-@says("padding-in-targets", "counts 12 of 32 targets that are 19", advice="ignore_index=19")
-def rows_that_end_with_one_token(record: Record) -> None:
-    tokens = padded()
-    language(record, tokens, tokens)
-
-
-@silent("padding-in-targets")
-def first_end_of_each_row_counts(record: Record) -> None:
-    tokens = padded()
-    targets = tokens.clone()
-    for row, length in zip(targets, (4, 6, 9, 5), strict=True):
-        row[length + 1 :] = -100
-    language(record, tokens, targets)
-
-
-@silent("padding-in-targets")
-def token_that_occurs_elsewhere_too(record: Record) -> None:
-    tokens = padded()
-    tokens[0, 0] = 19
-    language(record, tokens, tokens)
-
-
-@silent("padding-in-targets")
-def padding_without_weight(record: Record) -> None:
-    tokens, weight = padded(), torch.ones(20)
-    weight[19] = 0
-    language(record, tokens, tokens, weight=weight)
-
-
-@silent("attention-to-padding")
-def causal_attention_to_padding(record: Record) -> None:
-    embed, tokens = nn.Embedding(20, 8), padded()
-    with record(embed):
-        h = embed(tokens)
-        F.scaled_dot_product_attention(h, h, h, is_causal=True).mean().backward()
 
 
 def swap(record: Record, restored: bool) -> None:
@@ -411,24 +360,6 @@ def targets_that_are_other_tokens(record: Record) -> None:
     with record(nn.ModuleList([embed, head])):
         scores = head(embed(torch.randint(20, (4, 9))))
         F.cross_entropy(scores.transpose(1, 2), torch.randint(20, (4, 9))).backward()
-
-
-@says("attention-to-padding", "is inverted", severity="warning")
-def mask_that_hides_all_but_the_padding(record: Record) -> None:
-    embed, tokens = nn.Embedding(20, 8), padded()
-    with record(embed):
-        h = embed(tokens)[:, None]
-        shown = (tokens == 19)[:, None, None]
-        F.scaled_dot_product_attention(h, h, h, attn_mask=shown).square().mean().backward()
-
-
-@silent("attention-to-padding")
-def mask_that_hides_the_padding(record: Record) -> None:
-    embed, tokens = nn.Embedding(20, 8), padded()
-    with record(embed):
-        h = embed(tokens)[:, None]
-        shown = (tokens != 19)[:, None, None]
-        F.scaled_dot_product_attention(h, h, h, attn_mask=shown).square().mean().backward()
 
 
 @says("not-registered", "scale", "is not an nn.Parameter")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Literal
 
 from ....graph import Finding, Node
@@ -12,11 +13,11 @@ from ....graph.operations import SAME_VALUES
 from ...axes import attribute, number
 from ...graph_reading import Reading
 from ...rule import finding, rule
-from ...words import at
+from ...words import at, operation_text
 
-# Use of padding: a loss counts it, attention attends to it, or an inverted mask hides all other
-# tokens.
-PaddingUse = Literal["targets", "attended", "inverted"]
+# Use of padding: the loss uses results at padding, attention attends to it, an inverted mask hides
+# all other tokens, or only padding gets a gradient.
+PaddingUse = Literal["results", "attended", "inverted", "only"]
 
 # Operations between the product of queries and keys and the softmax that mask no score.
 _SCALES_SCORES = SAME_VALUES | {"mul", "div"}
@@ -223,22 +224,22 @@ def target_shift(reading: Reading) -> Iterator[Finding]:
 
 @immutable
 class UsedPadding(Event):
-    """Padding of a batch of tokens that a loss counts as targets, or that attention attends to.
+    """Padding of a batch of tokens that a loss uses, or that attention attends to.
 
-    `where` is the line of the call.
+    `where` is the line of the call of attention. `nodes` has the node whose gradient shows the use.
     """
 
-    use: PaddingUse = "targets"
-    function: str = ""  # "cross_entropy", "scaled_dot_product_attention"
+    use: PaddingUse = "results"
+    function: str = ""  # "scaled_dot_product_attention"; "" without a call
     token: int = 0  # id of the padding token
-    count: int = 0  # number of targets that are padding; for attention, of tokens
-    among: int = 0  # number of all targets, or of all tokens
+    count: int = 0  # number of tokens that are padding and used
+    among: int = 0  # number of all tokens
     embedded: str = ""  # line that embeds the tokens
 
 
 @rule("warning", reads="end", of=(UsedPadding,))
 def padding_in_targets(reading: Reading) -> Iterator[Finding]:
-    """A loss counts targets that are padding.
+    """A loss uses the results of a model at positions that are padding.
 
     ## Why it matters
 
@@ -280,14 +281,15 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    If the token that ends a sequence is also used as padding, its first occurrence in each row must
-    be counted. Nothing is reported if each row has at most one such target.
+    If the token that ends a sequence is also used as padding, a model must learn to predict its
+    first occurrence. That prediction is the result at the token before it, and is not reported.
 
     ## Not detected
 
-    A token is recognized as padding if it is the embedding's `padding_idx`, or if at least two rows
-    end with repetitions of the token and it occurs nowhere else. Losses with weights, and losses
-    with `reduction="none"`, are not reported, because the program may mask them.
+    A token is recognized as padding at the end of a row, if it is the embedding's `padding_idx`, or
+    if at least two rows end with repetitions of the token and it occurs nowhere else. The results
+    are those of the last linear layer or convolution before the loss. Results that are averaged
+    over positions before that layer are not checked.
 
     ## See also
 
@@ -295,21 +297,42 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
     - [Embedding](https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html)
     """
     for event in reading.events(UsedPadding):
-        if event.use == "targets":
+        if event.use == "results" and event.nodes:
+            user = _reduction(reading, event.nodes[0], event.among)
             yield finding(
                 "warning",
-                f"{event.function}{at(event.where)} counts {event.count} of {event.among} targets "
-                f"that are {event.token}, the padding of the tokens{at(event.embedded)}.",
-                cause="padding counted as targets",
-                advice=f"Pass ignore_index={event.token}, or set the targets of padding to -100.",
-                where=event.where,
-                nodes=event.nodes,
+                f"The loss uses results at {event.count} of {event.among} positions that are "
+                f"padding: {operation_text(user)}{at(user.where)} does not leave them out. Their "
+                f"tokens{at(event.embedded)} are {event.token}.",
+                cause="loss on padding",
+                advice=f"Leave out the padding: pass ignore_index={event.token} to the loss, set "
+                "the targets of padding to -100, or multiply by a mask before the sum. To take the "
+                "result of the last token, use the length of each row.",
+                where=user.where,
+                nodes=(*event.nodes, user.id),
             )
+
+
+def _reduction(reading: Reading, node: int, positions: int) -> Node:
+    """Return the first operation after a node whose result has fewer elements than positions.
+
+    Args:
+        reading: the graph.
+        node: id of a node whose result has a row for each position.
+        positions: number of positions.
+    """
+    nodes, ids = reading.graph.nodes, [node]
+    for each in ids:
+        meta = reading.meta(each)
+        if meta is not None and prod(meta.shape) < positions:
+            return nodes[each]
+        ids += sorted({edge.target for edge in reading.users[each]} - set(ids))
+    return nodes[node]
 
 
 @rule("warning", reads="end", of=(UsedPadding,))
 def attention_to_padding(reading: Reading) -> Iterator[Finding]:
-    """An attention layer or function attends to padding: it has no mask, or its mask is inverted.
+    """An attention attends to padding: it has no mask, or its mask is inverted.
 
     ## Why it matters
 
@@ -354,14 +377,17 @@ def attention_to_padding(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    Only `scaled_dot_product_attention` and `nn.MultiheadAttention` are checked. A causal attention
-    is not reported, because a token attends only to tokens before it.
+    Only `scaled_dot_product_attention` and `nn.MultiheadAttention` are checked for a missing mask.
+    An inverted mask of another attention is reported if no token but the padding gets a gradient. A
+    causal attention is not reported, because a token attends only to tokens before it.
 
     ## See also
 
     - [MultiheadAttention](https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html)
     """
-    for event in reading.events(UsedPadding):
+    events = reading.events(UsedPadding)
+    inverted = {event.embedded for event in events if event.use == "inverted"}
+    for event in events:
         if event.use == "inverted":
             yield finding(
                 "warning",
@@ -372,6 +398,18 @@ def attention_to_padding(reading: Reading) -> Iterator[Finding]:
                 advice="Negate the mask: key_padding_mask is True for padding, and a boolean "
                 "attn_mask of scaled_dot_product_attention is True for tokens to attend to.",
                 where=event.where,
+                nodes=event.nodes,
+            )
+        elif event.use == "only" and event.embedded not in inverted:
+            yield finding(
+                "warning",
+                f"Of the tokens{at(event.embedded)}, only the padding gets a gradient: "
+                f"{event.count} of {event.among} are {event.token}. The loss depends on no other "
+                "token of this batch.",
+                cause="inverted mask of the padding",
+                advice="Negate the mask: key_padding_mask is True for padding, and a boolean "
+                "attn_mask of scaled_dot_product_attention is True for tokens to attend to.",
+                where=event.embedded,
                 nodes=event.nodes,
             )
         elif event.use == "attended":
