@@ -56,6 +56,11 @@ def largest_unnamed_average(graph: Graph) -> int:
     )
 
 
+def is_differentiated(node: Node) -> bool:
+    """Return True if `autograd.grad` or `backward` created the node, with `create_graph=True`."""
+    return node.call.rpartition("/")[2].partition("#")[0] in ("grad", "backward")
+
+
 @immutable(slots=False)
 class Reading:
     """A graph with cached values that several rules need."""
@@ -164,6 +169,11 @@ class Reading:
     def ran(self) -> bool:
         """True if a recorded backward ran."""
         return any(node.order is not None for node in self.graph.nodes)
+
+    @cached_property
+    def has_derivatives(self) -> bool:
+        """True if the graph has nodes of a derivative, computed with `create_graph=True`."""
+        return any("BackwardBackward" in n.name or is_differentiated(n) for n in self.graph.nodes)
 
     @cached_property
     def parameters_with_gradient(self) -> frozenset[str]:

@@ -58,8 +58,8 @@ class IncompleteDerivative(Event):
 
     ## Not detected
 
-    Only derivatives with respect to leaves that are no parameters are checked, and only values that
-    were cut by `detach()`, `.data` or `no_grad`.
+    Only derivatives with respect to leaves that are no parameters, and that no optimizer holds, are
+    checked, and only values that were cut by `detach()`, `.data` or `no_grad`.
 
     ## See also
 

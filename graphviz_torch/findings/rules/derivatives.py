@@ -8,7 +8,7 @@ from ...graph import Cut, Finding, GradientStats, Node
 from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..directions import constant
-from ..graph_reading import Reading
+from ..graph_reading import Reading, is_differentiated
 from ..rule import finding, rule
 from ..words import at
 
@@ -189,8 +189,9 @@ def norm_over_batch(reading: Reading) -> Iterator[Finding]:
         derivative = nodes[edges[0].source]
         while derivative.operation in SAME_VALUES and reading.inputs[derivative.id]:
             derivative = nodes[reading.inputs[derivative.id][0].source]
-        differentiated = derivative.call.rpartition("/")[2].partition("#")[0] == "grad"
-        if given is None or len(given.shape) < 2 or given.shape[0] < 2 or not differentiated:
+        if given is None or len(given.shape) < 2 or given.shape[0] < 2:
+            continue
+        if not is_differentiated(derivative):
             continue
         for edge in reading.users[node.id]:
             if nodes[edge.target].operation in ("sub", "rsub") and constant(nodes[edge.target]):

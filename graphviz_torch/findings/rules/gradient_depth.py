@@ -67,7 +67,8 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     Gradients that are small everywhere, for example because the loss is divided by a large number,
-    are not reported: only the ratio between first and last layers is checked.
+    are not reported: only the ratio between first and last layers is checked. A loss that contains
+    derivatives by an input, such as that of a physics-informed network, is not checked.
 
     ## See also
 
@@ -140,7 +141,8 @@ def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     Growth inside one layer is not detected. `watch` reports growth in single steps as
-    `gradient-spike`.
+    `gradient-spike`. A loss that contains derivatives by an input, such as that of a
+    physics-informed network, is not checked: its gradients depend on the input's units.
 
     ## See also
 
@@ -201,7 +203,9 @@ def _from_last_layer(reading: Reading) -> list[tuple[int, float]]:
 def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     """Return the ratio of the norms next to the input and next to the last layer.
 
-    Return None for a short path.
+    Return None for a short path, and if the gradients along the path do not depend on its depth
+    alone. In the graph of a derivative, norms also depend on the units of the derivative's input. A
+    backward that computes only derivatives by inputs trains no parameter.
 
     The norm next to the input is the median norm in the quarter of the path that is farthest from
     the loss. If the norm at the end of the path is larger, it is used instead: in a branch beside a
@@ -211,7 +215,7 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     that of the last layer as well.
     """
     quarter = len(chain) // 4
-    if len(chain) < MIN_CHAIN:
+    if len(chain) < MIN_CHAIN or reading.has_derivatives or not _trains(reading):
         return None
     first = median(n for _, n in chain[:quarter])
     nodes = reading.graph.nodes
@@ -222,6 +226,12 @@ def _growth(reading: Reading, chain: list[tuple[int, float]]) -> float | None:
     deep, last = median(n for _, n in chain[-quarter:]) / first, end / first
     start = min(chain[0][1], _from_last_layer(reading)[0][1])
     return max(deep, last, end / start) if deep < 1 else deep
+
+
+def _trains(reading: Reading) -> bool:
+    """Return True if the backward computed the gradient of a parameter."""
+    leaves = (node for node in reading.graph.nodes if node.leaf == "parameter")
+    return any(node.order is not None or any(node.grad_outputs) for node in leaves)
 
 
 def _fed_only_by(reading: Reading, chain: list[int], deep: int) -> list[int]:

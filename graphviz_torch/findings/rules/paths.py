@@ -205,7 +205,6 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     called = {event.module: event.where for event in reading.events(UnusedModule)}
     ran_modules = {row.path for row in reading.graph.modules}
     custom = next((node for node in reading.graph.nodes if is_custom(node)), None)
-    slopes = any("BackwardBackward" in node.name for node in reading.graph.nodes)
     for module, parameters in group_by_key((_outermost(module_of(p), learning), p) for p in unused):
         names, name = names_of(parameters), module or "the model"
         severity: Severity = "warning"
@@ -220,7 +219,7 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
                 f"Use the results of the modules in {name} in the loss, as tensors, or do not "
                 "call the modules."
             )
-        if slopes:
+        if reading.has_derivatives:
             severity = "info"
             why = (
                 f"{name} ran, but the loss, which is computed from gradients, does not depend on it"
@@ -247,11 +246,9 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
                 f"Use {names} in the forward of {name}, or remove "
                 f"{'it' if len(parameters) == 1 else 'them'}."
             )
-            if slopes:  # a loss that is computed from a derivative may not depend on a bias
-                severity, advice = (
-                    "info",
-                    ("Do nothing if the loss is computed from gradients only."),
-                )
+            if reading.has_derivatives:  # a derivative may not depend on a bias
+                severity = "info"
+                advice = "Do nothing if the loss is computed from gradients only."
         yield finding(
             severity,
             f"{names} got no gradient: {why}.",

@@ -64,7 +64,8 @@ def missing_zero_grad(reading: Reading) -> Iterator[Finding]:
     ## Not detected
 
     Steps of optimizers that are not a `torch.optim.Optimizer` are not detected. Gradients that are
-    cleared by hand, with `parameter.grad = None` or `parameter.grad.zero_()`, count as cleared.
+    cleared by hand, with `parameter.grad = None` or `parameter.grad.zero_()`, count as cleared, and
+    so do gradients that the program replaces before the step.
 
     ## See also
 

@@ -45,6 +45,7 @@ from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.collectives.watch import CollectiveIssued
+from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, grad_fn_of, is_alive
@@ -259,7 +260,10 @@ class Cuts(Listener):
                 continue
             for label, fn in operands:
                 scales = str(fn.name()).startswith(_SCALES)
-                if not scales and not inputs.isdisjoint(collect_nodes([fn])[0]):
+                found = set() if scales else inputs.intersection(collect_nodes([fn])[0])
+                asked = {id(leaf.variable) for leaf in found}
+                # An optimizer's parameter gets an update, for which a part may be constant.
+                if asked and not asked <= optimized_parameters(asked):
                     event = IncompleteDerivative(how=cut.name, label=label)
                     called = UserLine(live.call.place)
                     self.events.note(event, cut.place, cut.after, called=called)

@@ -89,8 +89,11 @@ class Weights(Listener):
         known = updated is None or keys <= updated
         self._optimized = None if known else optimized_parameters(keys)
         timed = any(node.order is not None for graph in graphs for node in graph.nodes)
-        lost = timed and updated is not None and any(name not in self._got for name, _ in listed)
-        self._waiting = optimized_parameters(without=steps.held) if lost else None
+        lost = any(name not in self._got for name, _ in listed) or any(
+            not steps.ever.isdisjoint(backward.cut_off) for backward in backwards
+        )
+        asked = timed and updated is not None and lost
+        self._waiting = optimized_parameters(without=steps.held) if asked else None
         if not self.program.options.light:
             self._grads |= _sharded_gradients(listed)
 
@@ -110,8 +113,16 @@ class Weights(Listener):
         if listed and alone:
             held = self.program.steps.ever - table.every()
             alone = {key: node for key, node in alone.items() if key in held}
+        waiting = self._waiting
         strangers = tuple(
-            Parameter(label, meta, True, node, got_gradient=key in self._reached)
+            Parameter(
+                label,
+                meta,
+                True,
+                node,
+                got_gradient=key in self._reached,
+                in_other_optimizer=None if waiting is None else key in waiting,
+            )
             for key, node in alone.items()
             if (label := columns["label"][node]) and (meta := outputs[node][0]) is not None
         )

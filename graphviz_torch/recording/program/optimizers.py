@@ -50,6 +50,7 @@ class StepLog:
         self.ever: set[int] = set()  # id() of each parameter that any step of the run updated
         # For each optimizer that stepped in this training step: id() of its parameters.
         self.held: set[frozenset[int]] = set()
+        self._reached: set[int] = set()  # id() of each leaf that a backward of this step reached
         self.running: list[_RunningStep] = []  # outermost first
         self._by_hand = False
 
@@ -71,16 +72,20 @@ class StepLog:
         """Return the id() of each parameter that an optimizer updates.
 
         The result is None if the optimizer updates flat copies of the model's parameters and copies
-        the values back after the step, as ZeRO does.
+        the values back after the step, as ZeRO does. No backward reaches such a copy.
         """
         parameters = parameters_of(optimizer)
         keys = set(map(id, parameters))
         flat = parameters and all(TensorBase.dim(parameter) == 1 for parameter in parameters)
-        return None if flat and keys.isdisjoint(self._own()) else keys
+        return None if flat and keys.isdisjoint(self._own() | self._reached) else keys
 
     def begin_step(self) -> None:
-        """Forget the optimizers of the last training step."""
-        self.updated, self.held = None, set()
+        """Forget the optimizers and backwards of the last training step."""
+        self.updated, self.held, self._reached = None, set(), set()
+
+    def on_backward_end(self, event: Any) -> None:
+        """Remember the leaves that a backward reached."""
+        self._reached |= event.backward.reached
 
     def on_optimizer_step_end(self, event: Stepped) -> None:
         """Record that the optimizer step has ended."""

@@ -94,6 +94,11 @@ class _GradientSample:
         self.version = version
         return changed or gradient is None
 
+    def is_replaced(self) -> bool:
+        """Return True if the program has assigned another gradient since the last check."""
+        parameter, before = self.parameter(), None if self.gradient is None else self.gradient()
+        return parameter is not None and parameter.grad is not before
+
     def memory(self) -> tuple[Any, int, int] | None:
         """Return the storage of the gradient as a weak reference and an id, and the version.
 
@@ -180,7 +185,7 @@ class StaleGradients(Listener):
         """Check at an optimizer's step whether it uses a gradient of an earlier step again."""
         sample = self._samples.pop(id(optimizer), None)
         self._sample(optimizer)
-        if sample is not None and sample.stepped and sample.added:
+        if sample is not None and sample.stepped and sample.added and not sample.is_replaced():
             self._place = place
             if self._places:  # the last graph, which was read before, belongs to this step, too
                 self._places[max(self._places)] = place

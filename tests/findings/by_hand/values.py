@@ -11,19 +11,28 @@ from tests.findings.by_hand.graphs import META, Case, chain, event, stats, told
 
 
 def deep(
-    growth: float, shared: bool = False, last: float | None = None, first: float = 1.0
+    growth: float,
+    shared: bool = False,
+    last: float | None = None,
+    first: float = 1.0,
+    order: int | None = 0,
 ) -> Graph:
     """Eight weights, one behind the other, with a gradient that grows by a factor at each.
 
     Args:
         last: the gradient at the deepest, which a skip leads to, too.
         first: the gradient at the loss, which a small factor of a branch may scale.
+        order: of each weight; None after `autograd.grad` by an input.
     """
     nodes, edges = [], []
     for i in range(8):
         leaf, user = (0 if shared else 2 * i), (i + 1 if shared else 2 * i + 1)
         if not shared or i == 0:
-            nodes.append(Node(leaf, "AccumulateGrad", (META,), f"fc{i}.weight", leaf="parameter"))
+            nodes.append(
+                Node(
+                    leaf, "AccumulateGrad", (META,), f"fc{i}.weight", leaf="parameter", order=order
+                )
+            )
         norm = growth ** (7 - i) if i or last is None else last
         norm = norm if i < 7 else first
         nodes.append(Node(user, "MmBackward0", (META,), operation="mm", grad_outputs=stats(norm)))
@@ -68,14 +77,20 @@ CASES: dict[str, Case] = {
         "warning",
         "The gradient vanishes with depth: its norm goes from 1 at mm to 1e-07 at mm over 8 nodes, "
         "and fc0.weight and fc1.weight hardly learn.",
-        [deep(0.5), deep(1.0), deep(0.1, last=0.0008), deep(0.1, first=1e-6)],
+        [
+            deep(0.5),
+            deep(1.0),
+            deep(0.1, last=0.0008),
+            deep(0.1, first=1e-6),
+            deep(0.1, order=None),
+        ],
     ),
     "exploding-gradient": Case(
         deep(5.0),
         "warning",
         "The gradient explodes with depth: its norm goes from 1 at mm to 7.8e+04 at mm over 8 "
         "nodes.",
-        [deep(2.0), deep(1.0)],
+        [deep(2.0), deep(1.0), deep(5.0, order=None), deep(5.0).annotate(call={3: "grad#1"})],
     ),
     "dead-relu": Case(
         relu(0.9995, 0.0),

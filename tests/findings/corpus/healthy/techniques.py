@@ -94,6 +94,66 @@ def learned_weights_of_the_losses(record: Record) -> None:
             step(optimizer, (losses * torch.exp(-log_vars) + log_vars).sum())
 
 
+def weights_of_tasks_from_gradients_of_their_features(record: Record) -> None:
+    body, heads = nn.Sequential(nn.Linear(6, 16), nn.ReLU()), nn.ModuleList([mlp(16, 1)] * 2)
+    weights = nn.Parameter(torch.ones(2))
+    optimizer = Adam([*body.parameters(), *heads.parameters()], lr=1e-3)
+    balance = Adam([weights], lr=1e-2)
+    first = None
+    with record(nn.ModuleList([body, heads])):
+        for _ in range(3):
+            features = body(torch.randn(16, 6))
+            losses = torch.stack(
+                [
+                    F.mse_loss(head(features), torch.randn(16, 1) * 10**i)
+                    for i, head in enumerate(heads)
+                ]
+            )
+            first = losses.detach() if first is None else first
+            norms = torch.stack(
+                [
+                    weight * torch.autograd.grad(loss, features, retain_graph=True)[0].norm()
+                    for weight, loss in zip(weights, losses, strict=True)
+                ]
+            )
+            rate = losses.detach() / first
+            target = (norms.mean() * (rate / rate.mean()) ** 1.5).detach()
+            step(balance, (norms - target).abs().sum())
+            step(optimizer, (weights.detach() * losses).sum())
+            with torch.no_grad():
+                weights *= 2 / weights.sum()
+
+
+def weights_of_tasks_from_gradients_of_the_last_shared_layer(record: Record) -> None:
+    model = nn.ModuleDict({"body": mlp(6, 16), "a": nn.Linear(16, 1), "b": nn.Linear(16, 1)})
+    weights = torch.ones(2, requires_grad=True)
+    optimizer, balance = Adam(model.parameters(), lr=1e-3), SGD([weights], lr=1e-2)
+    first = None
+    with record(model):
+        for _ in range(3):
+            hidden = model["body"](torch.randn(16, 6)).relu()
+            results = model["a"](hidden), model["b"](hidden)
+            losses = torch.stack([F.mse_loss(y, torch.full((16, 1), 5.0)) for y in results])
+            first = losses.detach() if first is None else first
+            optimizer.zero_grad()
+            (weights * losses).sum().backward(retain_graph=True)
+            shared = model["body"][2].weight
+            norms = torch.stack(
+                [
+                    torch.autograd.grad(loss, shared, retain_graph=True, create_graph=True)[
+                        0
+                    ].norm()
+                    for loss in weights * losses
+                ]
+            )
+            rate = losses.detach() / first
+            target = norms.mean().detach() * (rate / rate.mean()) ** 1.5
+            weights.grad = torch.autograd.grad((norms - target).abs().sum(), weights)[0]
+            optimizer.step()
+            balance.step()
+            weights.data *= 2 / weights.data.sum()
+
+
 def spectral_norm_and_weight_norm(record: Record) -> None:
     norm = nn.utils.parametrizations
     model = nn.Sequential(norm.spectral_norm(nn.Linear(6, 8)), nn.ReLU())
