@@ -15,6 +15,7 @@ NUMBER = (-1, 0)  # represents a Python number
 _MIN_RATIO = 0.7  # smallest ratio of |sum| to its largest possible value for gradients of one sign
 _ADDING = ("add", "sub", "rsub")
 _AVERAGING = {"mean", "sum", "select"} | SAME_VALUES
+_LINEAR = {*_ADDING, *_AVERAGING, "neg", "stack", "cat", "slice", "index"}
 
 
 def direction(reading: Reading, node: int) -> int:
@@ -30,6 +31,21 @@ def direction(reading: Reading, node: int) -> int:
     if abs(stats.mean) * count < _MIN_RATIO * stats.norm * math.sqrt(nonzero):
         return 0
     return 1 if stats.mean > 0 else -1
+
+
+def is_linear_in_loss(reading: Reading, node: int) -> bool:
+    """Return True if a result is a term of the loss, possibly multiplied by data or numbers."""
+    waiting = [node]
+    for number in waiting:
+        for edge in reading.users[number]:
+            user = reading.graph.nodes[edge.target]
+            scales = user.operation == "mul" or (user.operation == "div" and not edge.input_nr)
+            scales &= len(reading.inputs[user.id]) == 1
+            if not scales and user.operation not in _LINEAR:
+                return False
+            if user.id not in waiting:
+                waiting.append(user.id)
+    return True
 
 
 def constant(node: Node, name: str = "other") -> float | None:

@@ -28,14 +28,14 @@ class _JudgedResult(NamedTuple):
 
 @rule("warning", reads="steps")
 def same_direction(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A generator's step moves the discriminator's results for generated samples in the same
-    direction as the discriminator's own step, or an actor makes its critic's values smaller.
+    """Generator and discriminator move the discriminator's result for generated samples in the same
+    direction, or an actor makes the values of its critic smaller.
 
     ## Why it matters
 
     A generator learns by working against the discriminator. If both lower the same results, because
-    a label or a sign is swapped, the generator learns samples that are easy to recognize. An actor
-    that minimizes its critic chooses the worst action.
+    a label or a sign is swapped, the generator learns samples that are easy to recognize as
+    generated. An actor that minimizes the values of its critic learns the worst actions.
 
     ## Example
 
@@ -81,7 +81,8 @@ def same_direction(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A critic may predict a cost, which an actor minimizes. This case is a note.
+    A critic may predict a cost, which its actor minimizes. A minimized value is therefore reported
+    as a note.
 
     ## Not detected
 

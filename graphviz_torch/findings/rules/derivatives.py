@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, GradientStats, Node
@@ -128,14 +129,14 @@ def _ancestors(reading: Reading, node: int) -> set[int]:
 
 @rule("warning", of=_NORMS)
 def norm_over_batch(reading: Reading) -> Iterator[Finding]:
-    """A gradient penalty compares one norm, of the derivatives of all samples together, with a
-    number.
+    """A gradient penalty takes one norm over the derivatives of all samples, instead of a norm for
+    each sample.
 
     ## Why it matters
 
-    The penalty of WGAN-GP makes the norm of each sample's derivative 1. With a norm over the whole
-    batch, the derivative of a sample becomes about 1 / sqrt(batch size), and depends on the other
-    samples.
+    The penalty of WGAN-GP moves the norm of each sample's derivative to 1. With a norm over the
+    whole batch, the norm of a sample's derivative becomes about 1 / sqrt(batch size), and depends
+    on the other samples.
 
     ## Example
 
@@ -169,8 +170,8 @@ def norm_over_batch(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A penalty on the derivative of a single sample, with a batch of several noisy copies of it, may
-    use one norm for all copies.
+    A function of a whole matrix, such as the energy of all atoms of a molecule, has one derivative
+    and one norm. Derivatives with respect to a parameter are not reported.
 
     ## Not detected
 
@@ -181,6 +182,11 @@ def norm_over_batch(reading: Reading) -> Iterator[Finding]:
     - [Improved training of Wasserstein GANs](https://arxiv.org/abs/1704.00028)
     """
     nodes = reading.graph.nodes
+    leaves = defaultdict[str, set[tuple[int, ...]]](set)  # shapes by kind
+    for node in nodes:
+        meta = reading.meta(node.id)
+        if node.leaf and meta is not None:
+            leaves[node.leaf].add(meta.shape)
     for node in reading.of_operations(_NORMS):
         meta, edges = reading.meta(node.id), reading.inputs[node.id]
         if meta is None or meta.shape or not edges or not node.where:
@@ -191,15 +197,16 @@ def norm_over_batch(reading: Reading) -> Iterator[Finding]:
             derivative = nodes[reading.inputs[derivative.id][0].source]
         if given is None or len(given.shape) < 2 or given.shape[0] < 2:
             continue
-        if not is_differentiated(derivative):
+        of_weight = given.shape in leaves["parameter"] - leaves["tensor"]
+        if of_weight or not is_differentiated(derivative):
             continue
         for edge in reading.users[node.id]:
             if nodes[edge.target].operation in ("sub", "rsub") and constant(nodes[edge.target]):
                 yield finding(
                     "warning",
-                    f"{node.title}{at(node.where)} returns one norm for the derivatives of all "
-                    f"{given.shape[0]} samples, whose difference to "
-                    f"{constant(nodes[edge.target]):g} is penalized.",
+                    f"The norm{at(node.where)} is one norm for the derivatives of all "
+                    f"{given.shape[0]} samples, and the loss penalizes its difference from "
+                    f"{constant(nodes[edge.target]):g}.",
                     cause="a norm over the batch",
                     advice="Take the norm of each sample, for example with "
                     f".flatten(1).norm(2, dim=1){at(node.where)}, and the mean of the penalties.",

@@ -9,7 +9,15 @@ from typing import NamedTuple
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
 from ..axes import attribute
-from ..directions import NUMBER, Result, constant, direction, linear_terms, number_by
+from ..directions import (
+    NUMBER,
+    Result,
+    constant,
+    direction,
+    is_linear_in_loss,
+    linear_terms,
+    number_by,
+)
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -50,16 +58,18 @@ class _Sample(NamedTuple):
 
 @rule("warning", of=("exp", "log"))
 def gaussian_divergence(reading: Reading) -> Iterator[Finding]:
-    """The divergence of a normal distribution, as in a VAE, has a wrong sign, scale or term.
+    """The KL divergence of a normal distribution, as in a VAE, has a wrong sign, scale or term.
 
     ## Why it matters
 
-    The divergence is smallest where the mean is 0 and the variance is 1. With another formula, the
-    latent codes move to other values, or the loss has no lower bound. A scale that is exp(logvar)
-    in one place and exp(0.5 * logvar) in another describes two different distributions.
+    The divergence from the standard normal distribution is smallest for a mean of 0 and a variance
+    of 1. With another formula, the latent codes move to other values, or the loss has no lower
+    bound. If the standard deviation is exp(logvar) in the sample and exp(0.5 * logvar) in the
+    divergence, the two belong to different distributions.
 
-    A divergence that is summed beside a reconstruction that is averaged dominates the loss: all
-    codes become equal, which is called posterior collapse.
+    If the divergence is a sum and the loss of the reconstruction is a mean, the divergence
+    dominates: the encoder learns to return a mean of 0 and a variance of 1 for every input, which
+    is called posterior collapse.
 
     ## Example
 
@@ -122,13 +132,16 @@ def gaussian_divergence(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A weight of the divergence above 1, as in a beta-VAE, separates the factors of the data. Weights
-    are reported from 50 on, as a note.
+    A weight of the divergence above 1, as in a beta-VAE, favors codes with independent elements. A
+    weight is reported from 50 on, as a note.
+
+    A prior with another variance than 1 is not reported, and neither is a divergence that is
+    maximized up to a bound, as that of generated samples in an IntroVAE.
 
     ## Not detected
 
-    Divergences between two learned distributions, and those that `torch.distributions` computes,
-    have their sign checked only.
+    A divergence that `torch.distributions` computes is checked only for its sign. A divergence
+    between two learned distributions is not checked if the program computes it itself.
 
     ## See also
 
@@ -167,21 +180,22 @@ def _problem(reading: Reading, found: _Divergence) -> Finding | None:
     if found.log_factor == found.power and squares:
         return _formula(found, f"adds {name}, the logarithm, where it is subtracted", "sign")
     if found.log_factor != -found.power:
-        if not squares or found.log_factor > 0:
+        # The divergence from a prior with another variance has another constant than -1.
+        if not squares or found.log_factor > 0 or found.terms.get(NUMBER) != -1:
             return None
+        log = name if found.exponential else f"log({name})"
         factor = f"{-found.log_factor:g}"
-        right = f"a factor of {found.power:g}, as it adds {_power(found.power, name)}"
-        return _formula(found, f"subtracts {name} with a factor of {factor} instead of {right}")
+        right = f"a factor of {found.power:g}, as it adds {_variance(found, name)}"
+        return _formula(found, f"subtracts {log} with a factor of {factor} instead of {right}")
     if any(squares[i] == -1 for i in means):
         return _formula(found, "subtracts the square of the mean, where it is added", "sign")
     scales = found.exponential and sample is not None and 2 * sample.power != found.power
     if sample is not None and (scales or (sample.exponential and not found.exponential)):
-        variance = _power(found.power, name) if found.exponential else f"{name} ** 2"
         return finding(
             "warning",
             f"The sample{at(sample.node.where)} has the standard deviation "
             f"{_power(sample.power, name)}, but the divergence{at(top.where)} has the variance "
-            f"{variance}, which is not its square.",
+            f"{_variance(found, name)}, which is not its square.",
             cause="two scales of one distribution",
             advice=f"Use {_power(found.power / 2, name)} as the standard deviation"
             f"{at(sample.node.where)}."
@@ -193,6 +207,8 @@ def _problem(reading: Reading, found: _Divergence) -> Finding | None:
     if any(event.maximizes for event in reading.events(OptimizerStep)):
         return None
     if direction(reading, top.id) * found.factor < 0:
+        if not is_linear_in_loss(reading, top.id):
+            return None  # maximized up to a bound
         return finding(
             "warning",
             f"Each step makes the divergence{at(top.where)} larger, which has no upper bound: it "
@@ -215,6 +231,10 @@ def _formula(found: _Divergence, text: str, what: str = "factor") -> Finding:
         where=found.top.where,
         nodes=(found.top.id, found.variance.id),
     )
+
+
+def _variance(found: _Divergence, name: str) -> str:
+    return _power(found.power, name) if found.exponential else f"{name} ** 2"
 
 
 def _power(power: float, name: str) -> str:

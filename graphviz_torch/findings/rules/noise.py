@@ -28,18 +28,18 @@ class MixedNoise(Event):
 
 @rule("warning", of=(MixedNoise,))
 def mismatched_noise(reading: Reading) -> Iterator[Finding]:
-    """A network that is trained to denoise gets a noisy input that does not fit its target: the
-    target is other noise, or the noise has other factors, another time or another distribution.
+    """The noisy input of a diffusion or flow model does not fit the model's target or time, or its
+    noise is drawn or scaled wrongly.
 
     ## Why it matters
 
-    A diffusion model gets `a * data + b * noise`, and predicts the noise, the data or a velocity.
+    Such a model gets `a * data + b * noise` and the time, which determines a and b. It predicts the
+    noise, the data, or a difference of both.
 
-    If the target is noise that was drawn again, the input says nothing about it, and the best
-    prediction is 0.
-
-    If the network gets another time than the noise has, it learns an average over all times. The
-    loss falls in all these cases, and only the samples are bad.
+    If the target contains noise that was drawn again, the input says nothing about this noise, and
+    the model can only predict its mean, which is 0. If the model gets another time than that of its
+    noise, it learns an average over all times. The loss falls nevertheless, and only the generated
+    samples show the mistake.
 
     ## Example
 
@@ -75,8 +75,8 @@ def mismatched_noise(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Sub-variance-preserving diffusion has factors a and 1 - a ** 2, whose squares do not add up to
-    1. Factors are reported as a note.
+    Sub-variance-preserving diffusion has the factors a and 1 - a ** 2, which look as if a square
+    root were missing. Unknown factors are therefore reported as a note.
 
     ## Not detected
 
@@ -114,7 +114,7 @@ def _finding(event: MixedNoise) -> Finding:
         "other noise": (
             f"The target of the loss{line} contains noise that was drawn{drawn}. The network did "
             f"not get this noise: its noisy input{given} contains other noise.",
-            "Add the noise to the data that is also the target.",
+            "Draw the noise once, and use it in the noisy input and in the target.",
         ),
         "input": (
             f"The target of the loss{line} is the noisy input of the network itself, computed"

@@ -38,8 +38,8 @@ class SoftTargets(Event):
 
 @rule("warning", of=("log_softmax", _BINARY))
 def score_scale(reading: Reading) -> Iterator[Finding]:
-    """The scores of a cross entropy have the wrong scale: their bounds keep the loss close to that
-    of a guess, or they are products of vectors that are not normalized, divided by a temperature.
+    """The scores of a cross entropy are too small, so the loss stays close to that of a guess, or
+    too large, because vectors are not normalized although a temperature divides their products.
 
     ## Why it matters
 
@@ -48,8 +48,8 @@ def score_scale(reading: Reading) -> Iterator[Finding]:
     stays close to the logarithm of the number of classes. A tanh before the loss has the same
     effect.
 
-    Products of vectors that are not normalized grow with the dimension. Divided by a small
-    temperature, they make the softmax so sharp that most of its gradients are zero.
+    The product of two vectors grows with their norms. Without a normalization, products that are
+    divided by a small temperature make the softmax so sharp that most of its gradients are zero.
 
     ## Example
 
@@ -85,7 +85,8 @@ def score_scale(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A bound of the scores regularizes a model. Silence the rule at the line of the loss.
+    Bounded scores keep a model from becoming too certain. A bound above 1, such as that of
+    similarities that are divided by a temperature of 0.5, is not reported.
 
     ## Not detected
 
@@ -129,17 +130,18 @@ def _narrow_scores(
     others = 1 if node.operation == _BINARY else shape[_axis(node, len(shape))] - 1
     spread = bound if node.operation == _BINARY else 2 * bound
     guess, least = math.log(1 + others), math.log(1 + others * math.exp(-spread))
-    if others < 1 or least < _SLOW * guess:
+    if others < 1 or bound > 1 or least < _SLOW * guess:
         return None
-    kind = "tanh" if maker.operation == "tanh" else "the similarities of normalized vectors"
-    advice = "Remove the tanh." if maker.operation == "tanh" else "Divide by a temperature below 1."
+    kind, advice = "the similarities of normalized vectors", "Divide the similarities by"
+    if maker.operation == "tanh":
+        kind, advice = "tanh", "Remove the tanh, or divide its result by"
     return finding(
         "warning" if least >= _STUCK * guess else "info",
         f"{_loss(reading, node)}{at(node.where)} got scores between -{bound:.3g} and {bound:.3g} "
-        f"from {kind}{at(maker.where)}: its value cannot fall below {least:.3g}, and a guess has "
-        f"{guess:.3g}.",
+        f"from {kind}{at(maker.where)}: its value cannot fall below {least:.3g}, while a guess has "
+        f"a loss of {guess:.3g}.",
         cause="scores with narrow bounds",
-        advice=f"{advice} Scores of a cross entropy should have a range of 10 or more.",
+        advice=f"{advice} a temperature below 1, such as 0.07.",
         where=node.where,
         nodes=(maker.id, node.id),
     )
@@ -297,10 +299,13 @@ def unequal_temperatures(reading: Reading) -> Iterator[Finding]:
     Targets that are sharpened, with a temperature below 1, teach a model to be more certain. They
     are not reported.
 
+    Targets that are softened, beside scores without a temperature, act like a label smoothing. They
+    are reported as a note, or as a warning if the loss is multiplied by the temperature's square.
+
     ## Not detected
 
-    Temperatures that are tensors, and losses that the program computes itself in another way than
-    as a product of probabilities and log-probabilities, are not compared.
+    Temperatures that are tensors are not compared. A loss that the program computes itself is
+    checked only if it multiplies probabilities by log-probabilities.
 
     ## See also
 
@@ -324,8 +329,8 @@ def unequal_temperatures(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning" if sharpened or scaled else "info",
             f"{event.function}{at(event.where)} compares distributions of different temperatures: "
-            f"the scores of the log-probabilities are multiplied by {event.scale:.3g}, and those "
-            f"of the target by {event.target_scale:.3g}.",
+            f"that of the log-probabilities is {1 / event.scale:.3g}, and that of the target is "
+            f"{1 / event.target_scale:.3g}.",
             cause="unequal temperatures",
             advice="Divide both scores by the same temperature before the softmax.",
             where=event.where,

@@ -219,14 +219,17 @@ def _logarithm(reading: Reading, node: Node) -> tuple[Node, Node] | None:
 
 @rule("warning", of=("maximum", "minimum", "mul", "add"))
 def reversed_term(reading: Reading) -> Iterator[Finding]:
-    """A step moves a term of the loss against its purpose: a policy's entropy becomes smaller, or
-    the clipped objective of PPO takes the larger of its two values.
+    """A term of a policy's loss works against its purpose: a step makes the entropy smaller, or the
+    clipped objective of PPO is the larger of its two values instead of the smaller.
 
     ## Why it matters
 
-    The entropy bonus keeps a policy exploring. With the wrong sign, the policy soon chooses one
-    action only. The clipped objective is a lower bound, so that a step gains nothing from a ratio
-    far from 1. With the larger value, only steps that make the policy worse are limited.
+    An entropy bonus keeps a policy exploring. With the wrong sign, the policy soon chooses one
+    action only.
+
+    The smaller of the two objectives stops growing where the ratio of the probabilities leaves the
+    range of the clamp, so a step gains nothing by moving it further. The larger one is constant
+    only where the objective has become worse, so nothing limits a step that improves it.
 
     ## Example
 
@@ -307,8 +310,8 @@ def reversed_term(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    An entropy is checked only beside a policy gradient of the same distribution, which is
-    categorical or normal. The sign of the policy gradient itself is not checked.
+    An entropy is checked only if the loss also contains a policy gradient of the same distribution,
+    which must be categorical or normal. The sign of the policy gradient itself is not checked.
 
     ## See also
 
@@ -350,7 +353,7 @@ def _optimistic_bounds(reading: Reading) -> Iterator[Finding]:
         yield finding(
             "warning",
             f"{node.title}{at(node.where)} takes the {wrong} of the clipped and the unclipped "
-            f"{what}, which a step makes {'larger' if larger else 'smaller'}: the clamp"
+            f"{what}, and each step {'increases' if larger else 'decreases'} it: the clamp"
             f"{at(clamp.where)} does not limit steps that improve the {what}.",
             cause="the optimistic side of a clipped objective",
             advice=f"Use torch.{right}{at(node.where)}, or check the sign of the {what}.",

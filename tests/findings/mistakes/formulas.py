@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -246,6 +247,23 @@ def divergence_of_two_distributions(record: Record) -> None:
 
 
 @silent("gaussian-divergence")
+def divergence_from_a_prior_with_another_variance(record: Record) -> None:
+    """As of weights, whose prior is narrow."""
+
+    def divergence(mean: Tensor, spread: Tensor) -> Tensor:
+        scale = F.softplus(spread)
+        return math.log(0.1) - scale.log() + (scale**2 + mean**2) / (2 * 0.1**2) - 0.5
+
+    encode(record, divergence, F.softplus)
+
+
+@silent("gaussian-divergence")
+def divergence_that_is_maximized_up_to_a_bound(record: Record) -> None:
+    """As of generated samples in an IntroVAE."""
+    encode(record, lambda mean, spread: F.relu(10 - of_log_variance(mean, spread).sum(1)))
+
+
+@silent("gaussian-divergence")
 def small_divergence_beside_a_mean(record: Record) -> None:
     encode(record, of_log_variance, weight=0.001, reduction="mean")
 
@@ -329,6 +347,19 @@ def products_with_a_temperature(record: Record) -> None:
 @silent("score-scale", "compared-with-itself")
 def similarity_divided_by_its_temperature(record: Record) -> None:
     match(record, lambda one, other: one @ other.T / 0.07)
+
+
+@silent("score-scale")
+def similarity_divided_by_a_large_temperature(record: Record) -> None:
+    """As in SimCLR on small images: many samples keep the loss from falling below 2.34."""
+    encoder = nn.Linear(8, 32)
+
+    def loss() -> Any:
+        views = F.normalize(encoder(torch.randn(512, 8)), dim=1)
+        others = (views @ views.T / 0.5).masked_fill(torch.eye(512, dtype=torch.bool), -math.inf)
+        return F.cross_entropy(others, torch.arange(512).roll(256))
+
+    learn(record, encoder, loss)
 
 
 @silent("score-scale")
@@ -720,6 +751,18 @@ def penalty_of_the_norm_of_weights(record: Record) -> None:
 
 
 @silent("norm-over-batch")
+def norm_of_the_derivative_by_a_weight(record: Record) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def loss() -> Any:
+        error = model(torch.randn(16, 8)).square().mean()
+        (slope,) = torch.autograd.grad(error, model[0].weight, create_graph=True)
+        return error + (slope.norm() - 1) ** 2
+
+    learn(record, model, loss)
+
+
+@silent("norm-over-batch")
 def norm_of_one_derivative(record: Record) -> None:
     """Of an energy: all points are one sample, whose forces are compared with the data."""
     values = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
@@ -746,22 +789,34 @@ def distill(record: Record, given: float, wanted: float, weight: float = 1.0) ->
     learn(record, student, loss)
 
 
-@says("unequal-temperatures", "by 1, and those of the target by 0.25", severity="info")
+@says(
+    "unequal-temperatures", "log-probabilities is 1, and that of the target is 4", severity="info"
+)
 def temperature_of_the_teacher_alone(record: Record) -> None:
     distill(record, 1, 4)
 
 
-@says("unequal-temperatures", "by 1, and those of the target by 0.25", severity="warning")
+@says(
+    "unequal-temperatures",
+    "log-probabilities is 1, and that of the target is 4",
+    severity="warning",
+)
 def temperature_of_the_teacher_and_its_square(record: Record) -> None:
     distill(record, 1, 4, 16)
 
 
-@says("unequal-temperatures", "by 0.25, and those of the target by 1", severity="info")
+@says(
+    "unequal-temperatures", "log-probabilities is 4, and that of the target is 1", severity="info"
+)
 def temperature_of_the_student_alone(record: Record) -> None:
     distill(record, 4, 1)
 
 
-@says("unequal-temperatures", "by 2, and those of the target by 0.5", severity="warning")
+@says(
+    "unequal-temperatures",
+    "log-probabilities is 0.5, and that of the target is 2",
+    severity="warning",
+)
 def temperature_that_multiplies_the_target(record: Record) -> None:
     model = nn.Linear(4, 3)
 
@@ -772,7 +827,7 @@ def temperature_that_multiplies_the_target(record: Record) -> None:
     learn(record, model, loss)
 
 
-@says("unequal-temperatures", "mul at", "by 10, and those of the target by 0.1")
+@says("unequal-temperatures", "mul at", "log-probabilities is 0.1, and that of the target is 10")
 def temperature_that_multiplies_the_target_of_a_product(record: Record) -> None:
     model = nn.Linear(4, 3)
 

@@ -35,11 +35,12 @@ def overlap_loss(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The quotient of the intersection and the sizes is an overlap only for probabilities. Raw scores
-    may be negative or large, so the quotient has no upper bound and the loss falls below 0.
+    may be negative or large: unless the sizes are sums of squares, the quotient then has no upper
+    bound, and the loss falls below 0.
 
-    Dice is 2 I / (A + B) and IoU is I / (A + B - I): without the factor 2, or without the
-    subtraction, no prediction reaches a loss of 0. A loss that rises with the overlap trains the
-    model to avoid the target.
+    For an intersection I and sizes A and B, Dice is 2 I / (A + B) and IoU is I / (A + B - I).
+    Without the factor 2, or without the subtraction, no prediction reaches a loss of 0. A loss that
+    rises with the overlap trains the model to avoid the target.
 
     ## Example
 
@@ -78,7 +79,8 @@ def overlap_loss(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A loss that keeps the prediction away from a region divides by the size of the prediction alone,
-    which is not reported.
+    which is not reported. The quotient 2 x y / (x ** 2 + y ** 2) may also compare numbers that are
+    not probabilities, because it is at most 1 for any numbers.
 
     ## Not detected
 
@@ -214,8 +216,8 @@ def _judge(reading: Reading, overlap: _Overlap) -> Iterator[Finding]:
     if maker.operation in SCORES and has_weights(reading, maker):
         yield finding(
             "warning",
-            f"The overlap{at(node.where)} takes probabilities, but {name}{at(maker.where)} are raw "
-            "scores, which may be negative and have no upper bound.",
+            f"The overlap{at(node.where)} needs probabilities, but the values of {name}"
+            f"{at(maker.where)} are raw scores, which may be negative and have no upper bound.",
             cause="an overlap of raw scores",
             advice="Apply sigmoid, or softmax over the classes, before the overlap.",
             where=node.where,
@@ -259,7 +261,7 @@ def _softmax_over_pixels(reading: Reading, node: Node, maker: Node) -> Iterator[
     over = "samples" if dim % len(meta.shape) == 0 else "positions"
     yield finding(
         "warning",
-        f"The overlap{at(node.where)} takes a distribution over the classes, but softmax"
+        f"The overlap{at(node.where)} needs a distribution over the classes, but softmax"
         f"{at(maker.where)} normalizes {list(meta.shape)} over dimension {dim}, the {over}.",
         cause=f"softmax over the {over}",
         advice="Call softmax with dim=1.",
