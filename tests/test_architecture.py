@@ -7,6 +7,7 @@ A package is a folder of graphviz_torch or of the app. All imports in the source
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import sys
 from collections.abc import Iterator
@@ -99,13 +100,21 @@ PATHS = [*sources(PACKAGE), *sources(ROOT / "app")]
 @cache
 def trees() -> dict[str, ast.Module]:
     """Return the syntax tree of each file of graphviz_torch and of the app, by dotted name."""
-    return {dotted(path): ast.parse(path.read_text()) for path in PATHS}
+    parsed = {dotted(path): ast.parse(path.read_text()) for path in PATHS}
+    gc.freeze()  # otherwise each collection visits a million nodes
+    return parsed
+
+
+@cache
+def nodes_of(name: str) -> list[ast.AST]:
+    """Return all nodes of a file's syntax tree."""
+    return list(ast.walk(trees()[name]))
 
 
 def imported(name: str) -> Iterator[str]:
     """Yield the absolute names that a file imports: "torch.nn", "graphviz_torch.graph.Node"."""
     parts = name.split(".")
-    for node in ast.walk(trees()[name]):
+    for node in nodes_of(name):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -190,9 +199,11 @@ def names(tree: ast.AST) -> set[str]:
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
-def setters(tree: ast.AST) -> Iterator[str]:
+def setters(name: str) -> Iterator[str]:
     """Yield functions that store an argument in a global: `global _judge; _judge = judge`."""
-    for function in ast.walk(tree):
+    if not any(isinstance(node, ast.Global) for node in nodes_of(name)):
+        return
+    for function in nodes_of(name):
         if isinstance(function, ast.FunctionDef):
             given = {each.arg for each in [*function.args.args, *function.args.kwonlyargs]}
             inside = list(ast.walk(function))
@@ -231,7 +242,7 @@ def test_no_package_stores_a_function_of_a_package_that_imports_it() -> None:
     files = {name for name in package_files() if package_of(name)} - {
         "graphviz_torch.graph.registry"
     }
-    assert not {name: found for name in files if (found := list(setters(trees()[name])))}
+    assert not {name: found for name in files if (found := list(setters(name)))}
     assert not {name: found for name in files if (found := import_effects(name))}
 
 
@@ -287,7 +298,7 @@ def test_a_listener_does_not_know_the_other_listeners() -> None:
 
 def test_the_app_uses_public_names_only() -> None:
     for path in sources(ROOT / "app"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(dotted(path)):
             if isinstance(node, ast.Import):
                 used = [alias.name for alias in node.names]
             else:
@@ -295,15 +306,15 @@ def test_the_app_uses_public_names_only() -> None:
             assert all(name.count(".") < 2 for name in used if name.startswith("graphviz_")), path
 
 
-def private(tree: ast.AST) -> Iterator[str]:
+def private(name: str) -> Iterator[str]:
     """Yield the private names of torch in a file: `torch._C`, `torch.utils._pytree`."""
-    for node in ast.walk(tree):
+    for node in nodes_of(name):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Attribute):
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             names = [ast.unparse(node)]
         yield from (name for name in names if re.match(r"torch\b(\.\w+)*\._[a-zA-Z]", name))
 
@@ -311,8 +322,8 @@ def private(tree: ast.AST) -> Iterator[str]:
 def test_private_names_of_torch_are_used_only_in_internals() -> None:
     naming = {
         f"{folder(name)}.py"
-        for name, tree in trees().items()
-        if package_of(name) != "internals" and any(private(tree))
+        for name in trees()
+        if package_of(name) != "internals" and any(private(name))
     }
     assert len(PRIVATE) <= 8
     assert naming == PRIVATE.keys()
@@ -321,8 +332,8 @@ def test_private_names_of_torch_are_used_only_in_internals() -> None:
 def test_files_that_read_tensors_use_memory_py() -> None:
     reading = {
         name
-        for name, tree in trees().items()
-        if any(isinstance(node, ast.Attribute) and node.attr in READS for node in ast.walk(tree))
+        for name in trees()
+        if any(isinstance(node, ast.Attribute) and node.attr in READS for node in nodes_of(name))
     }
     memory = dotted(PACKAGE / "internals" / "tensors" / "memory.py")
     safe = {name for name in trees() if memory in imported_files()[name]} | {memory}
@@ -340,7 +351,7 @@ def test_no_module_has_the_name_of_a_public_function_beside_it() -> None:
 def test_names_of_files_classes_and_functions_have_no_vague_words() -> None:
     for path in PATHS:
         kinds = ast.ClassDef | ast.FunctionDef
-        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+        nodes = [node for node in nodes_of(dotted(path)) if isinstance(node, kinds)]
         # A rule is named by its function: "backward-returned-none".
         rules = {
             node.name for node in nodes if "rule(" in "".join(map(ast.unparse, node.decorator_list))
@@ -351,9 +362,7 @@ def test_names_of_files_classes_and_functions_have_no_vague_words() -> None:
 
 
 def test_zip_is_strict_where_graphs_are_created() -> None:
-    for name, tree in trees().items():
-        calls = (ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call))
-        zips = [call for call in calls if call.startswith("zip(")]
-        assert package_of(name) not in ("graph", "tracing") or all(
-            "strict=True" in z for z in zips
-        ), name
+    for name in trees():
+        if package_of(name) in ("graph", "tracing"):
+            calls = (ast.unparse(node) for node in nodes_of(name) if isinstance(node, ast.Call))
+            assert all("strict=True" in call for call in calls if call.startswith("zip(")), name

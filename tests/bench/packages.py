@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from types import FrameType
@@ -49,6 +50,7 @@ class Package(NamedTuple):
     imports: set[str]
 
 
+@cache
 def packages() -> dict[str, Package]:
     """Return the packages by name, each after those that it imports from.
 
