@@ -10,6 +10,7 @@ A listener implements the callbacks of the events that it needs:
     on_operator                  an ATen operator was dispatched; internals/hooks/dispatch.py
     on_collective  on_collective_wait        a collective; internals/hooks/collectives/
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
+    on_outermost_start  on_outermost_end     the same events, for an outermost module only
     on_region_end                a compiled region ran (RegionRan)
     on_optimizer_step_start  on_optimizer_step_end    internals/hooks/optimizers.py
     on_batch                     a DataLoader yielded a batch; internals/hooks/optimizers.py
@@ -28,8 +29,8 @@ A listener implements the callbacks of the events that it needs:
     on_program_end               the program has ended without an exception (None)
 
 A question that plain values can answer, such as whether gradients are cleared, is a query over the
-log (program/log.py). A listener then only appends rows to the log. If the event of a hook consists
-of plain values, no listener is needed.
+log (program/log.py). A listener then only appends rows to the log. No listener is needed if a
+function can return the rows of an event from the event alone: the query names the function.
 
 A listener changes no value and no mode of the program, keeps no tensor alive, and uses no other
 listener. Data that two listeners need is in the event, in the `LiveGraph` or in the `Program`. An
@@ -40,7 +41,8 @@ that is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
@@ -54,6 +56,8 @@ from ..tracing.regions import Region
 from .backward import Backward
 from .live import LiveGraph
 from .program import Program
+from .program.log import Query
+from .program.rows import Row
 from .resolver import Resolver
 
 # Field of `Node` -> node id -> value. Nodes without a value are left out.
@@ -151,7 +155,7 @@ class Listener:
     # True if `on_operator` is also called on machines without an accelerator.
     everywhere: ClassVar[bool] = False
     # True if the listener also gets the events of `observe_steps_only` after the recorded steps.
-    sees_later_steps: ClassVar[bool] = False
+    sees_later_steps: bool = False
     # Additional hooks that this listener needs, by name of the event.
     watches: ClassVar[Watches] = {}
 
@@ -216,3 +220,22 @@ class Listener:
 
     def close(self) -> None:
         """Drop all references and hooks at the end of the block, or after an interrupt."""
+
+
+class RowListener(Listener):
+    """Listener that appends the rows of the events that a query names in `rows_of`.
+
+    Args:
+        program: the recorded program.
+        query: the class of the query.
+    """
+
+    def __init__(self, program: Program, query: type[Query]) -> None:
+        super().__init__(program)
+        self.functions, self.sees_later_steps = query.functions, query.sees_later_steps
+        for event, rows in query.rows_of.items():
+            setattr(self, event, partial(self._append, rows))
+
+    def _append(self, rows: Callable[[Any, Program], Iterable[Row]], event: Any) -> None:
+        for row in rows(event, self.program):
+            self.program.log.append(row)

@@ -16,27 +16,14 @@ from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
 from .events.chosen_rows import ChosenRows
-from .events.context import ContextTensors
-from .events.ignored_results import IgnoredResults
-from .events.last_steps import LastSteps
-from .events.masks import AttentionMasks
-from .events.means import MaskedMeans
-from .events.messages import GraphMessages
 from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
 from .events.pairs import PairedTensors
-from .events.pixels import Pixels
-from .events.positions import Positions
 from .events.redrawn_dropout import RedrawnDropouts
 from .events.setup import Leaves, TrainingSetup
-from .events.straight_through import StraightThrough
-from .events.targets import Targets
-from .events.temperatures import Temperatures
 from .events.tokens import TokenUses
-from .events.unread_arguments import UnreadArguments
 from .events.unused_losses import UnusedLosses
-from .events.unused_names import UnusedNames
 from .events.wrong_gradients import WrongGradients
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
@@ -52,21 +39,17 @@ from .modules.updates import Updates
 from .modules.weights import Weights
 from .program.log import Query
 from .saved_tensors import Reruns, SavedTensors
-from .steps.batches import Batches
 from .steps.gradient_accesses import GradientAccesses
-from .steps.gradients import ClipBounds, StaleGradients
+from .steps.gradients import StaleGradients
 from .steps.history import GraphHistory
 from .steps.later_losses import LaterLosses
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
-from .steps.optimizer_lines import OptimizerLines
 from .steps.progress import Progress
 from .steps.replaced_parameters import TemporaryParameters
 from .steps.steps import Steps
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
-from .values.data_views import DataViews
 from .values.results import ResultFingerprints
-from .values.single_rows import SingleRows
 from .values.small import SmallResults
 
 # Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of
@@ -80,33 +63,17 @@ LISTENERS: tuple[type[Listener], ...] = (
     Leaves,
     PairedTensors,
     OptimizerCalls,
-    OptimizerLines,
     TemporaryParameters,
     Steps,  # after the listener that appends the row of a new optimizer
     GradientAccesses,
-    Targets,
-    MaskedMeans,
     MixedNoises,
-    Temperatures,
     TokenUses,
-    AttentionMasks,
     ChosenRows,
-    LastSteps,
-    GraphMessages,
-    StraightThrough,
-    Positions,
-    Pixels,
     Overwrites,
-    UnreadArguments,
-    UnusedNames,
     UnusedLosses,
-    ContextTensors,
     WrongGradients,
-    IgnoredResults,
     AverageBuffers,
     RedrawnDropouts,
-    Batches,
-    ClipBounds,
     SampleCalls,
     FiniteResults,
     CallArguments,
@@ -129,10 +96,8 @@ LISTENERS: tuple[type[Listener], ...] = (
     Placements,
     Wrappers,
     Replicas,
-    DataViews,
     ResultFingerprints,
     SmallResults,
-    SingleRows,
     UntrackedCalls,
     FirstCall,
 )

@@ -432,6 +432,8 @@ def _hooks_of(session: Session) -> list[Any]:
     ]
     # A hook that several listeners request is installed once.
     own = dict.fromkeys(pair for each in session.listeners for pair in each.watches.items())
+    if any(hasattr(each, "on_batch") for each in session.listeners):
+        own["on_batch", BatchWatch] = None
     found += [watch(callback(event)) for event, watch in own]
     asked = dict.fromkeys(watch for query in program.log.queries for watch in query.watches)
     found += [watch(callback("on_observed")) for watch in asked]

@@ -43,6 +43,7 @@ from .listener import (
     Listener,
     Reach,
     Resumed,
+    RowListener,
 )
 from .live import LiveGraph, graph_outputs, leaves_of, numbers_of
 from .memory import Memory, checkpoints_of
@@ -73,9 +74,14 @@ class Session:
         self.program = program = Program(model, frame, options)
         self.backwards: list[Backward] = []
         kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
-        self.listeners: tuple[Listener, ...] = tuple([kind(program) for kind in kinds])
         queries = [kind for kind in listeners.QUERIES if kind.light or options.every_call]
+        self.listeners: tuple[Listener, ...] = (
+            *[kind(program) for kind in kinds],
+            *[RowListener(program, query) for query in queries if query.rows_of],
+        )
         program.log.ask([kind() for kind in queries])
+        program.stack.on_outermost_start = self.any_thread_callback("on_outermost_start")
+        program.stack.on_outermost_end = self.any_thread_callback("on_outermost_end")
         self.checkpoints = CheckpointWatch()
         self._live: LiveGraph | None = None
         # id() of each leaf that a backward of this step or of the previous step reached.
@@ -222,6 +228,7 @@ class Session:
         """Close all listeners except those that observe the steps after the last recorded step."""
         self.release()
         self.program.forget_modules()
+        self.program.stack.close()
         for listener in self.listeners:
             if not listener.sees_later_steps:
                 listener.close()
@@ -246,6 +253,7 @@ class Session:
 
     def close(self) -> None:
         """Drop all references at the end of the block, or after an interrupt."""
+        self.program.stack.close()
         for listener in self.listeners:
             listener.close()
 
@@ -309,7 +317,9 @@ class Session:
         call = BackwardCall(
             program.place(here),
             program.callers(here),
-            program.steps.count if began is None else program.steps.begin_backward(),
+            program.steps.count
+            if began is None
+            else program.steps.begin_backward(accumulates=began.accumulates),
             began is not None and began.retains,
             began is not None and began.creates,
             began is None or began.accumulates,

@@ -124,9 +124,8 @@ class UntrackedCalls(Listener):
         self._values: SmallValues[int] = SmallValues()  # values of small data, by `serial`
         self._count = 0
         self._modules = 0  # number of modules when their buffers were last registered
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._name_inputs))
-        program.stack.on_call_without_node = partial(attempt, self._follow_module)
+        follow = partial(program.remarks.attempt, self._follow_module)
+        program.stack.on_call_without_node = follow
 
     def on_call_end(self, event: Called) -> None:
         func, args, kwargs, _, frame, start, end = event
@@ -175,7 +174,6 @@ class UntrackedCalls(Listener):
     def close(self) -> None:
         self._known = {}
         self._factories = {}
-        self.program.stack.close()
 
     def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         values, classes = self._values.fetch(), self.program.table.classes()
@@ -358,7 +356,7 @@ class UntrackedCalls(Listener):
         self._follow(made, entry)
         return entry
 
-    def _name_inputs(self, event: ModuleBegan) -> None:
+    def on_outermost_start(self, event: ModuleBegan) -> None:
         """Name the data passed to an outermost forward after the arguments of that forward."""
         if is_jit_tracing():
             return

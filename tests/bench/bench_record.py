@@ -288,11 +288,12 @@ def print_calls(blocks: int = 300, most: int = 10) -> None:
         return run
 
     def alone() -> None:
-        every, listeners.LISTENERS = listeners.LISTENERS, ()
+        every = listeners.LISTENERS, listeners.QUERIES
+        listeners.LISTENERS, listeners.QUERIES = (), ()
         try:
             recorded()
         finally:
-            listeners.LISTENERS = every
+            listeners.LISTENERS, listeners.QUERIES = every
 
     runs = {
         "bare step": step,

@@ -7,7 +7,6 @@ or from the end of another repeated forward. Only the CPU's generator is read.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -34,9 +33,6 @@ class RedrawnDropouts(Listener):
         # Hash of the generator's state at the start of backward, and after each module that ran
         # again -> sequence number of the node that ran the module; None for the start.
         self._states: dict[int, int | None] = {}
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
-        program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         self._states = {_random_state(): None}
@@ -44,7 +40,7 @@ class RedrawnDropouts(Listener):
     def on_backward_end(self, event: BackwardEnded) -> None:
         self._states = {}
 
-    def _on_outermost_start(self, event: ModuleBegan) -> None:
+    def on_outermost_start(self, event: ModuleBegan) -> None:
         node: Any = running_node()
         if node is None:
             return
@@ -64,7 +60,7 @@ class RedrawnDropouts(Listener):
             place = None if drawn.checkpoint else self.program.place(user_frame(event.frame))
             self.events.note(drawn, place, [number])
 
-    def _on_outermost_end(self, event: ModuleEnded) -> None:
+    def on_outermost_end(self, event: ModuleEnded) -> None:
         node: Any = running_node()
         if node is not None:
             self._states.setdefault(_random_state(), int(node._sequence_nr()))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -84,10 +83,8 @@ class AverageBuffers(Listener):
         super().__init__(program)
         self._known: dict[int, _NormModule] = {}  # by id() of the module
         self._running: weakref.ref[Module] | None = None  # the outermost module
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
 
-    def _on_outermost_start(self, event: ModuleBegan) -> None:
+    def on_outermost_start(self, event: ModuleBegan) -> None:
         self._running = weakref.ref(event.module)
 
     def on_call_end(self, event: Called) -> None:
@@ -158,7 +155,6 @@ class AverageBuffers(Listener):
             self.events.note(StaleAverage(module=path), place)
 
     def close(self) -> None:
-        self.program.stack.close()
         self._known = {}
 
 

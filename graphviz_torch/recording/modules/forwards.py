@@ -20,7 +20,6 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import field
-from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -130,11 +129,8 @@ class Forwards(Listener):
         # Lines of a call with gradients and of a call without -> for each pair of such calls with
         # the same arguments, the number of optimizer steps before them and the norms of results.
         self._repeats: dict[tuple[str, Lines, Lines], list[tuple[int, Probe, Probe]]] = {}
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
-        program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
 
-    def _on_outermost_start(self, event: ModuleBegan) -> None:
+    def on_outermost_start(self, event: ModuleBegan) -> None:
         self._look_at_last()
         self._began = sequence_number()
         self._argument_key = _ArgumentKey()
@@ -149,7 +145,7 @@ class Forwards(Listener):
             if differentiable and torch.is_grad_enabled():
                 self._began = -1  # ignored, since the argument is a result of another forward
 
-    def _on_outermost_end(self, event: ModuleEnded) -> None:
+    def on_outermost_end(self, event: ModuleEnded) -> None:
         if self._began < 0:
             return
         start, self._began = self._began, -1
@@ -298,7 +294,6 @@ class Forwards(Listener):
         return "", None
 
     def close(self) -> None:
-        self.program.stack.close()
         self._pending.clear()
         self._calls.clear()
         self._last = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dis
 import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -58,11 +57,8 @@ class TrainModes(Listener):
         self._dropping: dict[tuple[CodePosition | None, str], _Dropping] = {}
         self._root: weakref.ref[Module] | None = None  # the model
         self._modules: dict[str, bool] = {}  # path of a module -> result of `_own_mode_decides`
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
-        program.stack.on_outermost_end.append(partial(attempt, self._on_outermost_end))
 
-    def _on_outermost_start(self, event: ModuleBegan) -> None:
+    def on_outermost_start(self, event: ModuleBegan) -> None:
         self._active = {}
 
     def on_call_end(self, event: Called) -> None:
@@ -161,7 +157,7 @@ class TrainModes(Listener):
         found = {(place, name) for code in every for name in names for place in _stores(code, name)}
         return found.pop() if len(found) == 1 else (None, "")
 
-    def _on_outermost_end(self, event: ModuleEnded) -> None:
+    def on_outermost_end(self, event: ModuleEnded) -> None:
         active, self._active = self._active, {}
         if not active or event.output is None:
             return
@@ -171,9 +167,6 @@ class TrainModes(Listener):
         learns = has_gradients or any(p.requires_grad for p in event.module.parameters())
         row = ForwardRow(self.program.module, lines, tuple(active), has_gradients, learns)
         self.program.log.append(row)
-
-    def close(self) -> None:
-        self.program.stack.close()
 
 
 def _stores(code: CodeType, attribute: str) -> list[CodePosition]:

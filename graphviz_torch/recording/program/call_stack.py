@@ -81,8 +81,8 @@ class CallStack:
         self.is_alone = True
         # Callbacks for the start and the end of an outermost module call, and for the end of any
         # module call that created no node.
-        self.on_outermost_start: list[Callable[[ModuleBegan], None]] = []
-        self.on_outermost_end: list[Callable[[ModuleEnded], None]] = []
+        self.on_outermost_start: Callable[[ModuleBegan], object] | None = None
+        self.on_outermost_end: Callable[[ModuleEnded], object] | None = None
         self.on_call_without_node: Callable[[RunningModule, Any, FrameType], None] | None = None
         self.ends: list[GradientEdge] = []  # gradient edges of the last outermost call's outputs
         self._inputs: list[Ref] = []  # inputs of outermost calls since the last backward
@@ -115,9 +115,7 @@ class CallStack:
 
     def close(self) -> None:
         """Drop the callbacks, to break their reference cycles with this object."""
-        self.on_outermost_start.clear()
-        self.on_outermost_end.clear()
-        self.on_call_without_node = None
+        self.on_outermost_start = self.on_outermost_end = self.on_call_without_node = None
 
     def on_release(self, event: None) -> None:
         """Drop the references to autograd nodes, so that they can be freed."""
@@ -164,8 +162,8 @@ class CallStack:
                     break
         else:
             self.add_leading(frame)
-            for on_start in self.on_outermost_start:
-                on_start(event)
+            if self.on_outermost_start is not None:
+                self.on_outermost_start(event)
             table.note(module)  # names the parameters before the program may replace them
             if torch.is_grad_enabled():  # without gradients, nothing is saved for backward
                 positional, named = frame_variables(frame, "args", "kwargs")
@@ -205,9 +203,8 @@ class CallStack:
         if depth < 0:
             return  # the start of this call was not observed, because another hook raised
         call = running[depth]
-        if not depth:
-            for on_end in self.on_outermost_end:
-                on_end(event)
+        if not depth and self.on_outermost_end is not None:
+            self.on_outermost_end(event)
         del running[depth:]
         if number == call.start and output is not None and self.on_call_without_node is not None:
             self.on_call_without_node(call, output, frame)

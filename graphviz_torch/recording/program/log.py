@@ -6,23 +6,36 @@ row is dropped once it has been read, and a row that no query reads is not kept 
 therefore uses neither tensors nor frames, and its test is a list of rows with the expected events.
 
 The event of a hook needs no listener: a query names the hook in `watches`, and reads the event as
-an `ObservedRow`.
+an `ObservedRow`. A call, or another event with tensors, needs no listener either: a query names a
+function in `rows_of` that returns the rows of the event. Numbers of a tensor's values are a `Probe`
+of the row. Such a row is read when a graph is built, after the other rows, so that the program does
+not wait for the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, NamedTuple, get_type_hints
 
 from ...graph import Event
+from ...internals.probes import Probe, fetch
 from .events import Events, Place, RecordingNotes
-from .rows import Row
+from .rows import Row, TrainingStepRow
 
 _MAX_UNREAD = 512  # number of rows after which the queries read them
+_MAX_KEYS = 64  # number of keys of each class of rows
+
+
+# Name of an event, as in `Listener` -> function of the event and the program that returns rows.
+RowsOf = Mapping[str, Callable[[Any, Any], Iterable[Row]]]
 
 
 class Found(NamedTuple):
-    """An event that a query found. The fields are arguments of `Events.note`."""
+    """An event that a query found. The fields are arguments of `Events.note`.
+
+    It is also a row: a function in `rows_of` returns it if the event needs no other row.
+    """
 
     event: Event
     place: Place = None
@@ -42,6 +55,12 @@ class Query:
     light: ClassVar[bool] = False
     # Hooks whose events the query reads. A hook takes the callback for its only event.
     watches: ClassVar[tuple[Callable[[Callable[[Any], None]], Any], ...]] = ()
+    # Functions that return the rows of events.
+    rows_of: ClassVar[RowsOf] = {}
+    # "on_call_end" gets the calls of these functions.
+    functions: ClassVar[Container[Any]] = ()
+    # True if `rows_of` also gets the events after the recorded steps.
+    sees_later_steps: ClassVar[bool] = False
     # Class of rows -> name of the method that reads them.
     methods: ClassVar[Mapping[type, str]] = {}
 
@@ -68,6 +87,10 @@ class Log:
         self._readers: dict[type, list[Callable[[Any], Iterable[Found] | None]]] = {}
         self._events, self._notes = events, notes
         self._unread: list[tuple[int, Row]] = []  # number of backwards before the row, and the row
+        self._with_probes: list[Row] = []  # unread rows that contain a `Probe`
+        # By class of rows: keys of the rows in this training step, and in the run, see `admits`.
+        self._keys_of_step: dict[type, set[Hashable]] = {}
+        self._keys_of_run: dict[type, set[Hashable]] = {}
 
     def ask(self, queries: Sequence[Query]) -> None:
         """Let these queries read the rows that are appended from now on.
@@ -75,37 +98,81 @@ class Log:
         Args:
             queries: the queries. Those that read rows of one class read each row in this order.
         """
-        self.queries, self._readers = queries, {}
+        self.queries, self._readers = queries, {Found: [lambda found: (found,)]}
         for query in queries:
             for kind, name in query.methods.items():
                 self._readers.setdefault(kind, []).append(getattr(query, name))
 
     def append(self, row: Row) -> None:
         """Append a row. The queries read it later."""
-        if type(row) in self._readers:
-            self._unread.append((self._events.backwards, row))
-            if len(self._unread) >= _MAX_UNREAD:
-                self.read()
+        kind = type(row)
+        if kind not in self._readers:
+            return
+        if _has_probe(kind):
+            if len(self._with_probes) < _MAX_UNREAD:
+                self._with_probes.append(row)
+            return
+        self._unread.append((self._events.backwards, row))
+        if len(self._unread) >= _MAX_UNREAD:
+            self.read()
+
+    def admits(
+        self, kind: type, key: Hashable = None, *, most: int = _MAX_KEYS, in_run: bool = False
+    ) -> bool:
+        """Return True if a row that takes time may be created. It counts the row.
+
+        Args:
+            kind: the class of the row.
+            key: identifies the row, such as its line. The result is True once for each key; None
+                for any number of rows.
+            most: number of rows, after which the result is False.
+            in_run: True if the rows are counted in the whole run, False if in a training step.
+        """
+        keys = (self._keys_of_run if in_run else self._keys_of_step).setdefault(kind, set())
+        key = len(keys) if key is None else key
+        if key in keys or len(keys) >= most:
+            return False
+        keys.add(key)
+        return True
 
     def read(self) -> None:
-        """Let the queries read all unread rows, and add the events that they find."""
+        """Let the queries read the unread rows without probes, and add the events they find."""
         unread, self._unread = self._unread, []
         for backwards, row in unread:
-            for read in self._readers[type(row)]:
-                try:
-                    self._note(read(row) or (), backwards)
-                except Exception as error:
-                    self._notes.miss(error)
+            self._read(row, backwards)
+
+    def end_step(self) -> None:
+        """End a training step: let the queries read its rows, and drop those with probes."""
+        self.append(TrainingStepRow())
+        self.read()
+        self._with_probes, self._keys_of_step = [], {}
 
     def on_graphs_built(self) -> None:
         """Add the events of the unread rows, and those that describe the run so far."""
         self.read()
+        rows, self._with_probes, self._keys_of_step = self._with_probes, [], {}
+        fetch([value for row in rows for value in row if type(value) is Probe])
+        for row in rows:
+            self._read(row, None)
         for query in self.queries:
             try:
                 self._note(query.events_of_run())
             except Exception as error:
                 self._notes.miss(error)
 
+    def _read(self, row: Row, backwards: int | None) -> None:
+        for read in self._readers[type(row)]:
+            try:
+                self._note(read(row) or (), backwards)
+            except Exception as error:
+                self._notes.miss(error)
+
     def _note(self, events: Iterable[Found], since: int | None = None) -> None:
         for found in events:
             self._events.note(*found[:-1], since=since, **found.latest)
+
+
+@cache
+def _has_probe(kind: type) -> bool:
+    """Return True if a class of rows has a field of class `Probe`."""
+    return Probe in get_type_hints(kind).values()

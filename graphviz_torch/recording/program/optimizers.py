@@ -45,6 +45,7 @@ class StepLog:
         self._own = own
         self.log = OptimizerLog(OptimizerRecord)
         self.count = 0
+        self.backwards = 0  # number of backwards that add to gradients
         # id() of each parameter updated in this training step; None before the first update
         self.updated: set[int] | None = None
         self.ever: set[int] = set()  # id() of each parameter that any step of the run updated
@@ -99,11 +100,15 @@ class StepLog:
         """Record that the program changed a parameter whose gradient it had read."""
         self._by_hand = True
 
-    def begin_backward(self) -> int:
+    def begin_backward(self, *, accumulates: bool) -> int:
         """Return the number of optimizer steps before this backward.
 
         Updates by hand since the last backward count as one step.
+
+        Args:
+            accumulates: True if the backward adds to gradients.
         """
+        self.backwards += accumulates
         self.count += self._by_hand
         self._by_hand = False
         return self.count

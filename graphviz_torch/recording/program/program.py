@@ -33,11 +33,12 @@ from ...internals.tensors.pytree import ATOMS, flatten, is_nesting
 from ...tracing.names import caller_names, with_outer
 from .call_stack import CallStack
 from .events import Events, RecordingNotes
+from .identities import Identities
 from .in_place import Changes
 from .log import Log
 from .optimizers import Scaling, StepLog
 from .parameters import ParameterTable
-from .rows import ObservedRow, TrainingStepRow
+from .rows import ObservedRow
 from .source_lines import Origins, Source, lines, sources
 from .tracking import Tracker
 
@@ -100,6 +101,7 @@ class Program:
         changes          in-place changes
         scaling          the loss scale
         tracker          later uses of tensors
+        identities       numbers of tensors in rows
         log              rows about the run, which listeners append and queries read
         events           facts that belong to no node, which listeners and queries add
 
@@ -121,6 +123,7 @@ class Program:
         self.changes = Changes(self.stack.place, self.steps)
         self.scaling = Scaling()
         self.tracker = Tracker()
+        self.identities = Identities()
         self.events = Events()
         self.remarks = RecordingNotes()
         self.log = Log(self.events, self.remarks)
@@ -187,8 +190,7 @@ class Program:
 
     def on_step_end(self, event: None) -> None:
         """Forget modules and events at the end of a training step, and lines of old nodes."""
-        self.log.append(TrainingStepRow())
-        self.log.read()
+        self.log.end_step()
         self.stack.on_release(None)
         self.step += 1
         self.remarks.begin_step()

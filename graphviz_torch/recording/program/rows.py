@@ -1,9 +1,9 @@
 """Rows of the log: plain values that describe actions of the program, such as a backward.
 
 The listeners of `recording/steps/` append the rows: `Steps`, `OptimizerCalls` (the row of a new
-optimizer), `GradientAccesses` (reads, clips, clears, unscaling and averages of gradients), and
-`Batches`. The queries of `recording/queries/` read them. A row that only one query reads is a class
-in the query's file.
+optimizer), and `GradientAccesses` (reads, clips, clears, unscaling and averages of gradients). The
+queries of `recording/queries/` read them. A row that only one query reads is a class in the query's
+file.
 
 A row keeps nothing alive: a tensor is the id() that it had, and a source line is a `CodePosition`.
 """

@@ -1,16 +1,29 @@
-"""Find batches that a DataLoader returned before, from hashes of their tensors."""
+"""Find batches that a DataLoader returned before, from hashes of their tensors.
+
+A hash covers up to 65,536 values. Tensors with a single sample, tensors whose first two samples are
+equal (as in synthetic data), and short tensors such as labels are ignored.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
 from ...graph.immutable import mutable
+from ...internals.functions import TensorBase
+from ...internals.hooks.optimizers import BatchCame
+from ...internals.probes import unobserved
+from ...internals.tensors.memory import has_memory
+from ...internals.tensors.pytree import flatten
+from ..program import Program
 from ..program.events import MethodCall
-from ..program.log import Found, Query
+from ..program.log import Found, Query, RowsOf
 from ..program.rows import BatchRow, Hashes, ResumeRow, StepEndRow
 
 _MIN_REPEATS = 2  # fewer repeated batches are not reported
@@ -18,6 +31,8 @@ _MIN_EQUAL = 4  # a pass is reported if this many consecutive batches repeat the
 _MAX_KEPT = 256  # number of batches of a pass with which the next pass is compared
 _MIN_PASSES = 3  # a loader is reported if this many consecutive passes read only the same batch
 _MAX_LOADERS = 16
+_MIN_ELEMENTS = 16  # smaller tensors are ignored; integer tensors need eight times as many elements
+_MAX_VALUES = 1 << 16  # about this many values of a tensor are hashed
 
 
 @mutable
@@ -36,8 +51,17 @@ class _Pass:
     settings: Mapping[str, Any] = field(default_factory=dict)  # `BatchRow.settings` at the start
 
 
+def batches(event: BatchCame, program: Program) -> Iterable[BatchRow]:
+    """Return the row of a batch."""
+    row = event.loader, event.number, _hashes(event.batch), program.place(event.frame), event.left
+    return (BatchRow(*row, event.workers, event.stream, event.shuffles, event.settings),)
+
+
 class RepeatedBatches(Query):
     """Find batches equal to earlier ones, and workers with an old copy of the data set."""
+
+    rows_of: ClassVar[RowsOf] = {"on_batch": batches}
+    sees_later_steps = True
 
     def __init__(self) -> None:
         self._passes: dict[int, _Pass] = {}  # by `BatchRow.loader`
@@ -101,3 +125,29 @@ def _repeat_event(row: BatchRow, count: int, among: int = 0) -> Found:
     what = "twice" if among and row.workers < 2 else what
     latest = {"count": count, "among": among}
     return Found(RepeatedBatch(what=what, workers=row.workers), row.place, latest=latest)
+
+
+def _hashes(batch: Any) -> Hashes:
+    """Return the hashes of those tensors in a batch that distinguish it from other batches."""
+    with unobserved():
+        return {
+            path: _hash(tensor)
+            for path, tensor in flatten(batch, ask=False)
+            if type(tensor) is Tensor
+            and tensor.is_cpu
+            and has_memory(tensor)
+            and _is_distinctive(tensor)
+        }
+
+
+def _is_distinctive(tensor: Tensor) -> bool:
+    few = _MIN_ELEMENTS if tensor.dtype.is_floating_point else 8 * _MIN_ELEMENTS
+    if TensorBase.dim(tensor) == 0 or tensor.shape[0] < 2 or TensorBase.numel(tensor) < few:
+        return False
+    return not torch.equal(torch.select(tensor, 0, 0), torch.select(tensor, 0, 1))
+
+
+def _hash(tensor: Tensor) -> int:
+    flat = TensorBase.reshape(tensor, (-1,))
+    part = TensorBase.contiguous(flat[:: 1 + len(flat) // _MAX_VALUES])
+    return hash(bytes(TensorBase.numpy(TensorBase.view(part, torch.uint8))))

@@ -1,51 +1,29 @@
-"""Check whether a program clears and clips gradients between backward and step.
+"""Check whether a program clears gradients between backward and step.
 
-Clearing: one parameter of each optimizer is sampled. Its gradient is checked when the optimizer
+One parameter of each optimizer is sampled. Its gradient is checked when the optimizer
 steps, and before and after each backward. If the gradient changed outside of backward, the program
 cleared it. A recording keeps weak references to the parameter and its gradient. Between two
 recordings only weak references to the optimizer and to the gradient's storage are kept, because a
 weak reference to a tensor would make `torch.utils.swap_tensors` fail.
-
-Clipping: a bound far below or far above all gradients is reported. `clip_grad_norm_` and
-`clip_grads_with_norm_` compute the ratio bound / norm and clamp it at 1, so the calls of clamp show
-the ratio. For `clip_grad_value_` the bound is compared with the largest and the mean absolute value
-of the gradients.
 """
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
 from functools import partial
-from statistics import median
-from types import FrameType
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.utils import clip_grad
 from torch.optim import Optimizer
 
-from ...findings.rules.clipping import ExtremeClipNorm
-from ...graph import Graph
-from ...graph.events import GradientClip
 from ...graph.immutable import mutable
 from ...internals.frames import (
     CodePosition,
-    clipping_frame,
-    clipping_function,
-    frame_variables,
 )
-from ...internals.functions import FOREACH_CLAMP_MIN, TensorBase
-from ...internals.hooks.calls import Called, Calling
+from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping
-from ...internals.probes import Probe, fetch, probe
 from ...internals.tensors.memory import is_dense, storage_id, storage_ref
 from ...internals.tensors.weak import Ref
-from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed, StepValues
 from ..live import LiveGraph
 from ..program import Program
@@ -185,7 +163,9 @@ class StaleGradients(Listener):
         """Check at an optimizer's step whether it uses a gradient of an earlier step again."""
         sample = self._samples.pop(id(optimizer), None)
         self._sample(optimizer)
-        if sample is not None and sample.stepped and sample.added and not sample.is_replaced():
+        if sample is None or sample.optimizer() is not optimizer:
+            return  # a sample of an optimizer that was freed and had the same id()
+        if sample.stepped and sample.added and not sample.is_replaced():
             self._place = place
             if self._places:  # the last graph, which was read before, belongs to this step, too
                 self._places[max(self._places)] = place
@@ -216,96 +196,3 @@ class StaleGradients(Listener):
             )
         while len(self._samples) > _MAX_OPTIMIZERS:
             del self._samples[next(iter(self._samples))]
-
-
-_CLIP_GRAD_FILE = clip_grad.__file__
-_MIN_CLIPS = 5  # a line with fewer clipping calls is not reported
-_MAX_CLIPS = 64  # number of latest ratios that are kept for a line
-# A line is reported if the median of its ratios bound / norm is below the first number, or if all
-# of its ratios are above the second number.
-_LOW, _HIGH = 0.1, 100.0
-
-
-_Caller = tuple[CodePosition | None, str]  # line that calls a clipping function, function's name
-_last_clips: Callable[[], deque[Probe]] = partial(deque, maxlen=_MAX_CLIPS)
-
-
-class ClipBounds(Listener):
-    """Listener that reports a clipping bound far below, or far above, all gradient norms."""
-
-    needs = ("every_call",)
-    functions = frozenset((torch.clamp, torch.tensor, FOREACH_CLAMP_MIN))
-    before = frozenset((FOREACH_CLAMP_MIN,))
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        # For each call of a function that clips the norm: the ratio bound / norm.
-        self._shares: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
-        # For each call of clip_grad_value_: bound / largest and bound / mean absolute value.
-        self._sizes: dict[_Caller, deque[Probe]] = defaultdict(_last_clips)
-
-    def on_call_start(self, event: Calling) -> None:
-        if event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
-            return
-        grads, bound = event.args
-        self._keep(self._sizes, event.frame, probe(partial(_ratios, -bound), *grads))
-
-    def on_call_end(self, event: Called) -> None:
-        if event.func is FOREACH_CLAMP_MIN or event.frame.f_code.co_filename != _CLIP_GRAD_FILE:
-            return
-        if event.func is torch.tensor:  # clip_grad_norm_ found no gradients, and returns a new 0
-            frame = clipping_frame(event.frame)
-            parameters = None if frame is None else frame_variables(frame, "parameters")[0]
-            if isinstance(parameters, list) and not parameters:
-                clip = GradientClip(function=clipping_function(event.frame), moment="no parameters")
-                self.events.note(clip, self.program.place(event.frame))
-            return
-        # The argument of clamp is the ratio, a temporary tensor of clip_grad_norm_.
-        self._keep(self._shares, event.frame, probe(TensorBase.detach, event.args[0]))
-
-    def _keep(
-        self, ratios: dict[_Caller, deque[Probe]], frame: FrameType, found: Probe | None
-    ) -> None:
-        if found is not None:
-            ratios[self.program.place(frame), clipping_function(frame)].append(found)
-
-    def _judge(self, key: _Caller, low: list[float], high: list[float]) -> None:
-        """Report a bound that is far below or far above all gradients.
-
-        Args:
-            key: line of the call, and name of the clipping function.
-            low: ratios of the bound to the norm or mean. Small ratios show that the bound is too
-                low.
-            high: ratios of the bound to the norm or maximum. Large ratios show that the bound is
-                too high.
-        """
-        place, name = key
-        if len(low) >= _MIN_CLIPS and max(low) < 1 and median(low) < _LOW:
-            self.events.note(
-                ExtremeClipNorm(function=name), place, count=len(low), share=median(low)
-            )
-        elif len(high) >= _MIN_CLIPS and min(high) > _HIGH:
-            self.events.note(
-                ExtremeClipNorm(function=name), place, count=len(high), share=median(high)
-            )
-
-    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        for key, shares in self._shares.items():
-            numbers = [share for values in fetch(shares) for share in values]
-            self._judge(key, numbers, numbers)
-        for key, sizes in self._sizes.items():
-            pairs = [pair for pair in fetch(sizes) if pair and all(map(math.isfinite, pair))]
-            self._judge(key, [mean for _, mean in pairs], [largest for largest, _ in pairs])
-
-    def close(self) -> None:
-        self._shares.clear()
-        self._sizes.clear()
-
-
-def _ratios(bound: float, *gradients: Tensor) -> Tensor:
-    """Return the bound divided by the largest, and by the mean absolute value of the gradients."""
-    norm = torch.linalg.vector_norm
-    largest = torch.stack([norm(each, math.inf, dtype=torch.float32) for each in gradients])
-    total = torch.stack([norm(each, 1, dtype=torch.float32) for each in gradients]).sum()
-    mean = total / sum(map(TensorBase.numel, gradients))
-    return bound / torch.stack([largest.max(), mean])

@@ -24,8 +24,6 @@ from ..optimizer_log import learning_rate
 from ..program import Program
 from ..program.rows import BackwardRow, GraphRow, GroupRow, ResumeRow, StepEndRow, StepRow
 
-_MAX_OPTIMIZERS = 64
-
 
 class Steps(Listener):
     """Listener that appends rows of backwards and optimizer steps."""
@@ -38,9 +36,6 @@ class Steps(Listener):
         self._roots: tuple[int, ...] = ()
         self._eval_layers: tuple[tuple[str, str], ...] = ()
         self._known: dict[int, Ref] = {}  # the parameters in rows, by id()
-        # id() of the first parameter of an optimizer -> the parameter, and its number in rows.
-        self._firsts: dict[int, tuple[Ref, int]] = {}
-        self._count = 0  # number of these parameters
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         self._roots, self._eval_layers = tuple(roots_of(event.outputs)), ()
@@ -109,7 +104,7 @@ class Steps(Listener):
                 record.computes,
                 has_gradients,
                 () if has_gradients else self._learning(parameters),
-                self._number(parameters),
+                program.identities.number(parameters[0]) if parameters else 0,
                 record.had_state,
                 _is_scheduled(optimizer),
                 learning_rate(vars(optimizer)) if _is_of_torch(optimizer) else None,
@@ -120,8 +115,9 @@ class Steps(Listener):
     def on_optimizer_step_end(self, event: Stepped) -> None:
         record = self.program.steps.log.get(event.optimizer)
         if record is not None:
-            number = self._number(parameters_of(event.optimizer))
-            self.program.log.append(StepEndRow(number, record.keeps_state))
+            parameters = parameters_of(event.optimizer)
+            first = self.program.identities.number(parameters[0]) if parameters else 0
+            self.program.log.append(StepEndRow(first, record.keeps_state))
 
     def on_resume(self, event: Resumed) -> None:
         """Append a row for the pause, during which the program may have used any gradient.
@@ -141,24 +137,6 @@ class Steps(Listener):
         """
         own = self.program.table.every()
         return tuple([id(p) for p in parameters if p.requires_grad and id(p) in own])
-
-    def _number(self, parameters: Sequence[Tensor]) -> int:
-        """Return a number that identifies the first of an optimizer's parameters; 0 for none.
-
-        Args:
-            parameters: the parameters.
-        """
-        if not parameters:
-            return 0
-        first = parameters[0]
-        ref, number = self._firsts.get(id(first), (None, 0))
-        if ref is None or ref() is not first:
-            self._count += 1
-            number = self._count
-            self._firsts[id(first)] = Ref(first), number
-            while len(self._firsts) > _MAX_OPTIMIZERS:
-                del self._firsts[next(iter(self._firsts))]
-        return number
 
 
 def _is_scheduled(optimizer: Optimizer) -> bool:

@@ -416,7 +416,7 @@ def parts_that_are_fitted_in_turn_by_closures(record: Record) -> None:
             second.step(closure_of_two)
 
 
-@silent("mixed-losses")
+@silent("mixed-losses", "missing-zero-grad")
 def heads_that_are_made_anew(record: Record) -> None:
     """A new one may have the id() of one that is gone, whose gradient nobody cleared."""
     body = nn.Linear(6, 8)

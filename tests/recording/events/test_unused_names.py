@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from graphviz_torch.recording.events.unused_names import _unused_names
+from graphviz_torch.recording.queries.unused_names import _unused_names
 
 
 class Average:

@@ -9,7 +9,8 @@ of attention positions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,28 +19,29 @@ from ...findings.rules.meaning.views import ReorderedView
 from ...internals.frames import OWN, code_owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
-from ..listener import Listener
+from ..program import Program
+from ..program.log import Found, Query, RowsOf
 
 
-class DataViews(Listener):
-    """Listener that reports a view of data whose shape has the same sizes in another order."""
+def reordered_views(event: Called, program: Program) -> Iterable[Found]:
+    """Return the view that a call of the user's own code returns, if it reorders sizes of data."""
+    given, result = event.args[0] if event.args else None, event.result
+    if event.end > event.start or type(given) is not Tensor or type(result) is not Tensor:
+        return ()
+    before, after = tuple(given.shape), tuple(result.shape)
+    if before == after or not (torch.is_grad_enabled() and _are_reordered(before, after)):
+        return ()
+    if code_owner(event.frame.f_code.co_filename) != OWN:
+        return ()
+    found = ReorderedView(function=event.func.__name__, before=before, after=after)
+    return (Found(found, program.place(event.frame)),)
 
-    needs = ("every_call",)
+
+class DataViews(Query):
+    """Find views of data whose shape has the same sizes in another order."""
+
     functions = frozenset((TensorBase.view, TensorBase.reshape, torch.reshape))
-
-    def on_call_end(self, event: Called) -> None:
-        given, result = event.args[0] if event.args else None, event.result
-        if event.end > event.start or type(given) is not Tensor or type(result) is not Tensor:
-            return
-        before, after = tuple(given.shape), tuple(result.shape)
-        if before == after or not (torch.is_grad_enabled() and _are_reordered(before, after)):
-            return
-        if code_owner(event.frame.f_code.co_filename) == OWN:
-            name = event.func.__name__
-            self.events.note(
-                ReorderedView(function=name, before=before, after=after),
-                self.program.place(event.frame),
-            )
+    rows_of: ClassVar[RowsOf] = {"on_call_end": reordered_views}
 
 
 def _are_reordered(before: Sequence[int], after: Sequence[int]) -> bool:

@@ -11,20 +11,19 @@ import ast
 import linecache
 import re
 import symtable
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch.nn import Module
 
 from ...findings.rules.unused_names import UnusedName
-from ...graph import Graph
 from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
 from ...internals.hooks.optimizers import Stepping
-from ..backward import Backward
-from ..listener import Listener
 from ..program import Program
+from ..program.events import UserLine
+from ..program.log import Found, Query, RowsOf
 from ..program.source_lines import place_of
 
 _MAX_SOURCE = 1 << 20  # characters of a file that is parsed
@@ -45,7 +44,7 @@ _ARGUMENTS = re.compile(
 _SCRIPT = "__main__"
 
 
-class _UnusedDefinition(NamedTuple):
+class UnusedNameRow(NamedTuple):
     """An unused name, with the position of its definition; for an argument, of the call."""
 
     event: UnusedName
@@ -53,31 +52,30 @@ class _UnusedDefinition(NamedTuple):
     assigned: CodePosition | None = None  # position of the assignment to or of `event.owner`
 
 
-class UnusedNames(Listener):
-    """Listener that reports functions and variables of the script that nothing uses."""
-
-    needs = ("every_call",)
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._found: list[_UnusedDefinition] | None = None
-
-    def on_optimizer_step_start(self, event: Stepping) -> None:
-        """Search the script at its first optimizer step."""
-        if self._found is not None:
-            return
-        self._found = []
+def unused_names(event: Stepping, program: Program) -> Iterable[UnusedNameRow]:
+    """Return the unused names of the script, at its first optimizer step."""
+    if program.log.admits(UnusedNameRow, "step", in_run=True):
         for frame in user_frames(event.frame.f_back):
             file = frame.f_code.co_filename
-            if self.program.stack.files[file] == OWN and _is_script(frame):
-                self._found = _unused_names(file, frame.f_globals)
-                return
+            if program.stack.files[file] == OWN and _is_script(frame):
+                return _unused_names(file, frame.f_globals)
+    return ()
 
-    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
-        line = self.program.line()
-        for found in self._found or ():
-            assigned = line(found.assigned)
-            self.events.note(found.event, found.place, assigned=assigned)
+
+class UnusedNames(Query):
+    """Find functions and variables of the script that nothing uses."""
+
+    rows_of: ClassVar[RowsOf] = {"on_optimizer_step_start": unused_names}
+
+    def __init__(self) -> None:
+        self._found: list[UnusedNameRow] = []
+
+    def on_unused_name(self, row: UnusedNameRow) -> None:
+        self._found.append(row)
+
+    def events_of_run(self) -> Iterator[Found]:
+        for row in self._found:
+            yield Found(row.event, row.place, latest={"assigned": UserLine(row.assigned)})
 
 
 def _is_script(frame: FrameType) -> bool:
@@ -86,7 +84,7 @@ def _is_script(frame: FrameType) -> bool:
     return name == _SCRIPT and not notebook_cell(file)
 
 
-def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefinition]:
+def _unused_names(file: str, variables: Mapping[str, Any]) -> list[UnusedNameRow]:
     """Return the unused functions and variables of a file.
 
     Args:
@@ -103,13 +101,11 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[_UnusedDefini
     for event, line in _unused_functions(tree, variables):
         set_at = assigned.get(event.owner)
         place = None if set_at is None else place_of(file, set_at)
-        found.append(_UnusedDefinition(event, place_of(file, line), place))
+        found.append(UnusedNameRow(event, place_of(file, line), place))
     for name, line in _assignments(tree, _unread_names(table)):
-        found.append(
-            _UnusedDefinition(UnusedName(kind="variable", name=name), place_of(file, line))
-        )
+        found.append(UnusedNameRow(UnusedName(kind="variable", name=name), place_of(file, line)))
     for event, line, function in _unread_arguments(tree, table):
-        found.append(_UnusedDefinition(event, place_of(file, line), place_of(file, function)))
+        found.append(UnusedNameRow(event, place_of(file, line), place_of(file, function)))
     return found
 
 

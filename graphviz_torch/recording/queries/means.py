@@ -7,31 +7,29 @@ mask's device and read at the end of the step.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.means import MeanOverMaskedValues
-from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
-from ...internals.probes import Probe, fetch, probe
+from ...internals.probes import Probe, probe
 from ...internals.tensors.saved_tensors import saved_value
 from ...tracing.nodes import GradFn, sources_of
-from ..listener import Listener
 from ..program import Program
 from ..program.events import NodeLine
+from ..program.log import Found, Query, RowsOf
 
-_MAX_MEANS = 64  # maximum number of means to check in one step
 _PASSES = ("NegBackward0", "ViewBackward0", "SqueezeBackward1", "UnsqueezeBackward0")
 _MAX_NODES = 4  # maximum number of nodes between the mask and the mean
 
 
-@mutable
-class _CheckedMean:
-    """A mean of masked values, and counts of the mask's values, which are still on a device."""
+class MaskedMeanRow(NamedTuple):
+    """A mean of values that were multiplied with a constant, which may be a mask."""
 
     place: CodePosition | None
     number: int  # sequence number of the node of the mean
@@ -40,51 +38,34 @@ class _CheckedMean:
     among: int  # number of elements of the mask
 
 
-class MaskedMeans(Listener):
-    """Listener that reports the mean of values that were multiplied with a mask."""
+def masked_means(event: Called, program: Program) -> Iterable[MaskedMeanRow]:
+    """Return the row of a mean, if its values were multiplied with a constant."""
+    given, result = event.args[0] if event.args else None, event.result
+    if not isinstance(given, Tensor) or given.grad_fn is None or result.grad_fn is None:
+        return ()
+    found = None if TensorBase.dim(result) > 1 else _mask_before(given.grad_fn)
+    number = int(result.grad_fn._sequence_nr())
+    if found is None or not program.log.admits(MaskedMeanRow):
+        return ()
+    fn, mask = found
+    numbers, masked = probe(_count, mask), int(fn._sequence_nr())
+    if numbers is None:
+        return ()
+    place = program.place(event.frame)
+    return (MaskedMeanRow(place, number, masked, numbers, TensorBase.numel(mask)),)
 
-    needs = ("every_call",)
+
+class MaskedMeans(Query):
+    """Find means of values that were multiplied with a mask."""
+
     functions = frozenset((torch.mean, TensorBase.mean))
+    rows_of: ClassVar[RowsOf] = {"on_call_end": masked_means}
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._means: list[_CheckedMean] = []
-
-    def on_call_end(self, event: Called) -> None:
-        given = event.args[0] if event.args else None
-        result = event.result
-        if not isinstance(given, Tensor) or given.grad_fn is None or result.grad_fn is None:
-            return
-        if len(self._means) >= _MAX_MEANS or TensorBase.dim(result) > 1:
-            return
-        found = _mask_before(given.grad_fn)
-        if found is None:
-            return
-        fn, mask = found
-        numbers = probe(_count, mask)
-        if numbers is not None:
-            place = self.program.place(event.frame)
-            number, masked = int(result.grad_fn._sequence_nr()), int(fn._sequence_nr())
-            self._means.append(_CheckedMean(place, number, masked, numbers, TensorBase.numel(mask)))
-
-    def on_step_end(self, event: None) -> None:
-        self._means = []
-
-    def on_graphs_built(self, backwards: Any, graphs: Any) -> None:
-        means, self._means = self._means, []
-        for each, row in zip(means, fetch([each.numbers for each in means]), strict=True):
-            if row and 0 < row[0] < each.among and not row[1]:
-                self.events.note(
-                    MeanOverMaskedValues(),
-                    each.place,
-                    [each.number],
-                    masked=NodeLine(each.masked),
-                    zeros=row[0],
-                    among=each.among,
-                )
-
-    def close(self) -> None:
-        self._means = []
+    def on_masked_mean(self, row: MaskedMeanRow) -> Iterator[Found]:
+        zeros, others = row.numbers.values or (0, 0)
+        if 0 < zeros < row.among and not others:
+            latest = {"masked": NodeLine(row.masked), "zeros": zeros, "among": row.among}
+            yield Found(MeanOverMaskedValues(), row.place, (row.number,), latest=latest)
 
 
 def _mask_before(fn: GradFn) -> tuple[GradFn, Tensor] | None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import dis
 import inspect
 import weakref
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -21,71 +20,68 @@ from ...findings.rules.custom_functions import UnreadArgument
 from ...internals.frames import OWN, frame_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan
 from ...internals.tensors.metadata import is_custom
-from ...tracing.nodes import GradFn
-from ..listener import Listener
 from ..live import LiveGraph
 from ..program import Program
 from ..program.events import UserLine
+from ..program.log import Found, Query, RowsOf
 
 _LOADS = ("LOAD_FAST", "LOAD_DEREF", "LOAD_CLOSURE")
 _MAX_CLASSES = 1024
 
 
-class UnreadArguments(Listener):
-    """Listener that reports tensor arguments that the called function never reads."""
+# Class of a module or node -> names of the unread arguments; () if all are read.
+_unread: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
-    needs = ("every_call",)
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        # Class of a module or node -> names of the unread arguments; () if all are read.
-        self._unread: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
-        attempt = program.remarks.attempt
-        program.stack.on_outermost_start.append(partial(attempt, self._on_outermost_start))
+def forwards(event: ModuleBegan, program: Program) -> Iterator[Found]:
+    """Yield the tensors that the program passes to a forward that never reads them."""
+    kind = type(event.module)
+    unread = _unread_arguments(kind, _forward_arguments, program)
+    if not unread:
+        return
+    args, kwargs = frame_variables(event.frame, "args", "kwargs")
+    args, code = event.args if args is None else args, kind.forward.__code__
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    given = dict(zip(names, args, strict=False)) | (kwargs or {})
+    named = [name for name in unread if isinstance(given.get(name), Tensor)]
+    if _rest_name(code) in unread:
+        rest = {name: value for name, value in given.items() if name not in names}
+        named += [name for name, value in rest.items() if _is_number(value)]
+    for name in named:
+        found = UnreadArgument(owner=kind.__name__, argument=name)
+        yield Found(found, program.place(user_frame(event.frame)))
 
-    def _on_outermost_start(self, event: ModuleBegan) -> None:
-        kind = type(event.module)
-        unread = self._unread_arguments(kind, _forward_arguments)
-        if not unread:
-            return
-        args, kwargs = frame_variables(event.frame, "args", "kwargs")
-        args, code = event.args if args is None else args, kind.forward.__code__
-        names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        given = dict(zip(names, args, strict=False)) | (kwargs or {})
-        named = [name for name in unread if isinstance(given.get(name), Tensor)]
-        if _rest_name(code) in unread:
-            rest = {name: value for name, value in given.items() if name not in names}
-            named += [name for name, value in rest.items() if _is_number(value)]
-        for name in named:
-            found = UnreadArgument(owner=kind.__name__, argument=name)
-            self.events.note(found, self.program.place(user_frame(event.frame)))
 
-    def on_graph_read(self, live: LiveGraph) -> None:
-        for kind in {type(fn) for fn in live.own}:
-            if is_custom(kind) and (unread := self._unread_arguments(kind, _gradients)):
-                self._note_function(kind, unread, [fn for fn in live.own if type(fn) is kind])
-
-    def _note_function(self, kind: Any, unread: tuple[str, ...], fns: list[GradFn]) -> None:
-        function = kind._forward_cls
-        code = _code_of(function.backward)
-        numbers = [int(fn._sequence_nr()) for fn in fns]
-        place = None if code is None else (code, 0)
-        if place is not None:
-            _ = self.program.stack.files[place[0].co_filename]
+def functions(live: LiveGraph, program: Program) -> Iterator[Found]:
+    """Yield the custom Functions of a graph whose backward reads no gradient."""
+    for kind in {type(fn) for fn in live.own}:
+        if not is_custom(kind) or not (unread := _unread_arguments(kind, _gradients, program)):
+            continue
+        function, code = kind._forward_cls, _code_of(kind._forward_cls.backward)
+        numbers = tuple([int(fn._sequence_nr()) for fn in live.own if type(fn) is kind])
         found = UnreadArgument(owner=function.__name__, argument=unread[0], gradient=True)
-        self.events.note(found, None, numbers, defined=UserLine(place))
+        place = None if code is None else (code, 0)
+        yield Found(found, None, numbers, latest={"defined": UserLine(place)})
 
-    def _unread_arguments(
-        self, kind: type, read: Callable[[Any], tuple[str, ...]]
-    ) -> tuple[str, ...]:
-        found = self._unread.get(kind)
-        if found is None:
-            found = read(kind)
-            owned = all(self.program.stack.files[c.co_filename] == OWN for c in _codes(kind))
-            found = found if owned else ()
-            if len(self._unread) < _MAX_CLASSES:
-                self._unread[kind] = found
-        return found
+
+class UnreadArguments(Query):
+    """Find tensor arguments that the called function never reads."""
+
+    rows_of: ClassVar[RowsOf] = {"on_outermost_start": forwards, "on_graph_read": functions}
+
+
+def _unread_arguments(
+    kind: Any, read: Callable[[Any], tuple[str, ...]], program: Program
+) -> tuple[str, ...]:
+    """Return the unread arguments of a class of modules or nodes; () if it is not the program's."""
+    found = _unread.get(kind)
+    if found is None:
+        found = read(kind)
+        if len(_unread) < _MAX_CLASSES:
+            _unread[kind] = found
+    files = program.stack.files
+    owned = found and all(files[code.co_filename] == OWN for code in _codes(kind))
+    return found if owned else ()
 
 
 def _is_number(value: object) -> bool:

@@ -6,7 +6,8 @@ the same index, each node gets its own features.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -16,8 +17,9 @@ from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.saved_tensors import saved_index
 from ...tracing.nodes import GradFn, sources_of
-from ..listener import Listener
+from ..program import Program
 from ..program.events import NodeLine
+from ..program.log import Found, Query, RowsOf
 
 _READING = ("IndexBackward0", "IndexSelectBackward0", "GatherBackward0")
 _LAYERS = ("AddmmBackward0", "MmBackward0")
@@ -33,40 +35,37 @@ _MIN_EDGES = 8  # fewer edges are no graph
 Index = tuple[int, int, int, int]  # storage, offset, number of rows, and stride
 
 
-class GraphMessages(Listener):
-    """Listener that reports messages that are added up by the index that read them."""
+def returned_messages(event: Called, program: Program) -> Iterable[Found]:
+    """Return an event if a call adds up messages by the index that read them."""
+    args, kwargs = event.args, event.kwargs or {}
+    given = dict(zip(("self", "dim", "index", "source"), args, strict=False)) | kwargs
+    dim, index, source = given.get("dim"), given.get("index"), given.get("source")
+    source = kwargs.get("src", source)
+    if not isinstance(index, Tensor) or not isinstance(source, Tensor):
+        return ()
+    if source.grad_fn is None or dim not in (0, -TensorBase.dim(source)):
+        return ()
+    own = _key(index)
+    if own is None or own[2] < _MIN_EDGES or event.result.grad_fn is None:
+        return ()
+    reads = _reads(source.grad_fn)
+    # The query of a pooling is also read and added up by one index, beside other features.
+    if [*reads] != [own] or not (_is_of_pairs(index) or _is_read_only(source.grad_fn)):
+        return ()
+    found = ReturnedMessages(function=event.func.__name__.strip("_"))
+    numbers = (int(event.result.grad_fn._sequence_nr()),)
+    read = NodeLine(int(reads[own]._sequence_nr()))
+    return (Found(found, program.place(event.frame), numbers, latest={"read": read}),)
 
-    needs = ("every_call",)
-    functions = frozenset(
-        functions_named(
-            "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"
-            " index_reduce index_reduce_"
-        )
+
+class GraphMessages(Query):
+    """Find messages that are added up by the index that read them."""
+
+    functions = functions_named(
+        "index_add index_add_ scatter_add scatter_add_ scatter_reduce scatter_reduce_"
+        " index_reduce index_reduce_"
     )
-
-    def on_call_end(self, event: Called) -> None:
-        args, kwargs = event.args, event.kwargs or {}
-        given = dict(zip(("self", "dim", "index", "source"), args, strict=False)) | kwargs
-        dim, index, source = given.get("dim"), given.get("index"), given.get("source")
-        source = kwargs.get("src", source)
-        if not isinstance(index, Tensor) or not isinstance(source, Tensor):
-            return
-        if source.grad_fn is None or dim not in (0, -TensorBase.dim(source)):
-            return
-        own = _key(index)
-        if own is None or own[2] < _MIN_EDGES or event.result.grad_fn is None:
-            return
-        reads = _reads(source.grad_fn)
-        if [*reads] != [own]:
-            return
-        # The query of a pooling is also read and added up by one index, beside other features.
-        if _is_of_pairs(index) or _is_read_only(source.grad_fn):
-            self.events.note(
-                ReturnedMessages(function=event.func.__name__.strip("_")),
-                self.program.place(event.frame),
-                [int(event.result.grad_fn._sequence_nr())],
-                read=NodeLine(int(reads[own]._sequence_nr())),
-            )
+    rows_of: ClassVar[RowsOf] = {"on_call_end": returned_messages}
 
 
 def _key(index: Any) -> Index | None:

@@ -1,0 +1,133 @@
+"""Find results of recurrent layers of which a program reads the last step, wrongly.
+
+The last step of a padded sequence is padding. At the last step of the sequence, the reverse
+direction of a bidirectional layer has read a single step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ...findings.rules.meaning.last_steps import LastStep
+from ...internals.frames import CodePosition
+from ...internals.functions import PAD_SEQUENCES, TensorBase, functions_named
+from ...internals.hooks.calls import Called
+from ...internals.probes import probe
+from ..program import Program
+from ..program.log import Found, Query, RowsOf
+
+_LAYERS = functions_named("lstm gru rnn_tanh rnn_relu", torch)
+_SELECTING = functions_named("__getitem__ select")
+_ORDERING = functions_named("index_select")
+_MAX_RESULTS = 64  # maximum number of results to remember
+
+
+class SequenceRow(NamedTuple):
+    """A result of a recurrent layer, with an axis of steps."""
+
+    result: int  # number of the tensor
+    axis: int  # dimension of the steps
+    function: str
+    shorter: int = 0  # number of sequences that end before the last step
+
+
+class OrderedRow(NamedTuple):
+    """A tensor of the chosen rows of another one."""
+
+    given: int  # number of the tensor
+    result: int
+    shape: tuple[int, ...]
+
+
+class LastStepRow(NamedTuple):
+    """A call that takes all features at the last index of an axis."""
+
+    given: int  # number of the tensor
+    axes: tuple[int, ...]  # for which axes the call does so
+    place: CodePosition | None
+    number: int  # sequence number of the call's node
+
+
+def sequences(event: Called, program: Program) -> Iterable[SequenceRow | OrderedRow | LastStepRow]:
+    """Return a row of a result of a recurrent layer, and of its use."""
+    func, args, identities = event.func, event.args, program.identities
+    if func in _LAYERS:
+        # After has_biases: train, bidirectional and, except for a packed sequence, batch_first.
+        flags = [arg for arg in args if isinstance(arg, bool)][1:]
+        result = event.result[0]
+        if len(flags) == 3 and flags[1] and _has_steps(result, int(flags[2])):
+            return (SequenceRow(identities.number(result), int(flags[2]), func.__name__),)
+        return ()
+    if func is PAD_SEQUENCES:
+        result, lengths = event.result
+        found, axis = probe(_count_shorter, lengths), 1 if args[2] else 0
+        shorter = int(found.values[0]) if found is not None and found.values else 0
+        if shorter and _has_steps(result, axis):
+            row = identities.number(result), axis, "pad_packed_sequence", shorter
+            return (SequenceRow(*row),)
+        return ()
+    given = args[0] if args else None
+    known = identities.find(given) if isinstance(given, Tensor) else None
+    if known is None or given is None or TensorBase.dim(given) != 3:
+        return ()
+    if func in _ORDERING:  # as pad_packed_sequence does for sequences that were sorted
+        return (OrderedRow(known, identities.number(event.result), tuple(event.result.shape)),)
+    axes = tuple([axis for axis in (0, 1) if _is_last(event, axis)])
+    fn = event.result.grad_fn if axes else None
+    if fn is None:
+        return ()
+    return (LastStepRow(known, axes, program.place(event.frame), int(fn._sequence_nr())),)
+
+
+def _has_steps(result: Any, axis: int) -> bool:
+    return isinstance(result, Tensor) and TensorBase.dim(result) == 3 and result.shape[axis] > 1
+
+
+class LastSteps(Query):
+    """Find uses of the last step of padded or bidirectional sequences."""
+
+    functions = frozenset((*_LAYERS, *_SELECTING, *_ORDERING, PAD_SEQUENCES))
+    rows_of: ClassVar[RowsOf] = {"on_call_end": sequences}
+
+    def __init__(self) -> None:
+        self._sequences: dict[int, SequenceRow] = {}  # by number of the result
+
+    def on_sequence(self, row: SequenceRow) -> None:
+        self._sequences[row.result] = row
+        while len(self._sequences) > _MAX_RESULTS:
+            del self._sequences[next(iter(self._sequences))]
+
+    def on_ordered(self, row: OrderedRow) -> None:
+        known = self._sequences.get(row.given)
+        if known is not None and row.shape[known.axis] > 1:
+            self.on_sequence(known._replace(result=row.result))
+
+    def on_last_step(self, row: LastStepRow) -> Iterator[Found]:
+        known = self._sequences.get(row.given)
+        if known is not None and known.axis in row.axes:
+            latest = {"shorter": known.shorter}
+            yield Found(LastStep(function=known.function), row.place, (row.number,), latest=latest)
+
+
+def _count_shorter(lengths: Tensor) -> Tensor:
+    return torch.sum(torch.lt(lengths, torch.amax(lengths)))
+
+
+def _is_last(event: Called, axis: int) -> bool:
+    """Return True if a call takes all features at the last index of an axis."""
+    args = event.args
+    if len(args) < 2:
+        return False
+    if event.func.__name__ == "select":
+        index: Any = (slice(None),) * (args[1] % 3) + args[2:3] if type(args[1]) is int else ()
+    else:
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    length = args[0].shape[axis]
+    if len(index) <= axis or type(index[axis]) is not int:
+        return False
+    others = [part for i, part in enumerate(index) if i != axis]
+    return index[axis] in (-1, length - 1) and others == [slice(None)] * len(others)
