@@ -25,12 +25,15 @@ from ..graph import (
 from ..graph.events import Event, LeafBackward, NewLeaves, OptimizerStep
 from ..graph.immutable import immutable
 from ..graph.nodes import CHANGED, INSIDE
+from ..graph.operations import SAME_VALUES
 from ..graph.text import shorten_middle
 from .words import operation_text
 
 Kind = TypeVar("Kind", bound=Event)
 
 _SINK = "_DDPSinkBackward"
+# Operations that return a weight, or a part of it, in another shape, layout or dtype.
+_PARTS = SAME_VALUES | {"expand", "slice", "select"}
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 
 
@@ -216,6 +219,16 @@ class Reading:
             if chosen
             or (p.node is not None and p.node in reachable and graph.nodes[p.node].order is None)
         )
+
+    @cached_property
+    def weights(self) -> frozenset[int]:
+        """The nodes of parameters, and of views of parameters."""
+        found: set[int] = set()
+        for node in self.graph.nodes:  # inputs before users
+            edges = self.inputs[node.id] if node.operation in _PARTS else ()
+            if node.leaf == "parameter" or (edges and edges[0].source in found):
+                found.add(node.id)
+        return frozenset(found)
 
     @cached_property
     def without_gradient(self) -> list[Parameter]:

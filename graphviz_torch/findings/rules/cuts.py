@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from ...graph import Cut, Finding, Parameter, Severity
-from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
@@ -19,8 +18,6 @@ from ..words import at, group_by_key, names_of, nodes_of
 _MODES = ("no_grad", "inference_mode", "set_grad_enabled", "switched_off")
 PLAIN = ("detach", "detach_", "data", *_MODES)
 _DRAWS = ("multinomial", "bernoulli", "poisson", "normal", "sample", "randint")
-# Operations that return a weight in a different shape, layout or dtype.
-_VIEWS = SAME_VALUES | {"expand", "slice", "select"}
 _NUMBERS = ("item", "float", "int", "bool", "complex", "index")
 _READS = (*_NUMBERS, "tolist", "numpy", "array", "tensor")
 _INDICES = ("topk", "max", "min", "sort", "kthvalue", "median", "mode", "msort", "cummax", "cummin")
@@ -344,20 +341,12 @@ def _goes_straight_to_loss(reading: Reading, cut: Cut) -> bool:
     stack = list(found)
     while stack:
         node = stack.pop()
-        if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
+        if any(edge.source in reading.weights for edge in reading.inputs[node]):
             return False
         following = {edge.target for edge in reading.users[node]} - found
         found |= following
         stack.extend(following)
     return True
-
-
-def is_weight(reading: Reading, node: int) -> bool:
-    """Return True if the node is a parameter, or a view of one."""
-    nodes = reading.graph.nodes
-    while nodes[node].operation in _VIEWS and reading.inputs[node]:
-        node = reading.inputs[node][0].source
-    return nodes[node].leaf == "parameter"
 
 
 def advice_on(how: str) -> str:

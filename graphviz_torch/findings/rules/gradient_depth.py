@@ -10,7 +10,6 @@ from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from .cuts import is_weight
 
 # Bounds of a ratio along the longest path: the median norm in the quarter next to the input,
 # divided by the median norm in the quarter next to the last layer. At initialization, the ratio is
@@ -195,7 +194,7 @@ def _from_last_layer(reading: Reading) -> list[tuple[int, float]]:
     """
     chain = reading.longest_chain
     for i, (node, _) in enumerate(chain):
-        if any(is_weight(reading, edge.source) for edge in reading.inputs[node]):
+        if any(edge.source in reading.weights for edge in reading.inputs[node]):
             return chain[i:]
     return chain
 
