@@ -27,6 +27,7 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
 )
 from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.meaning.schedulers import (
+    ContinuedSchedule,
     NeverSteppedScheduler,
     RestartedSchedule,
     SchedulerPastEnd,
@@ -49,7 +50,13 @@ from graphviz_torch.graph.events import (
 from graphviz_torch.internals.compiler.skipped import Skipped
 from graphviz_torch.internals.frames import CodePosition
 from graphviz_torch.internals.hooks.func_gradients import ZeroGradients
-from graphviz_torch.recording.program.events import Events, MethodCall, RecordingNotes, VariableLine
+from graphviz_torch.recording.program.events import (
+    Events,
+    MethodCall,
+    RecordingNotes,
+    UserLine,
+    VariableLine,
+)
 from graphviz_torch.recording.program.log import Found, Log, Query
 from graphviz_torch.recording.program.rows import (
     AverageRow,
@@ -586,6 +593,27 @@ def test_a_schedule_that_starts_again(last: int, new: bool, state: bool, reporte
     latest = {"assigned": VariableLine("plan", (CODE,))}
     restarted = RestartedSchedule(scheduler="self.plan", optimizer="opt")
     assert found(Schedulers(), rows) == [Found(restarted, place, latest=latest)] * reported
+
+
+@pytest.mark.parametrize(
+    ("last", "new", "old", "state", "reported"),
+    [
+        (15, True, False, True, True),
+        (1, True, False, True, False),  # it may have stepped before the optimizer by mistake
+        (15, False, False, True, False),  # the optimizer has made steps that were not seen
+        (15, True, True, True, False),
+        (15, True, False, False, False),  # an optimizer that never has a state, such as SGD
+    ],
+)
+def test_a_schedule_that_continues_without_the_state_of_its_optimizer(
+    last: int, new: bool, old: bool, state: bool, reported: bool
+) -> None:
+    first, end = step(has_state=old), StepEndRow(has_state=state)
+    rows: list[Row] = [NEW._replace(is_new=new), scheduler(0, last), first, end]
+    place = MethodCall("load_state_dict", "plan", or_any=True)
+    continued = ContinuedSchedule(scheduler="self.plan", optimizer="opt")
+    expected = Found(continued, place, latest={"last": last, "stepped": UserLine(line(20))})
+    assert found(Schedulers(), [*rows, step(steps=2), end]) == [expected] * reported
 
 
 @pytest.mark.parametrize(

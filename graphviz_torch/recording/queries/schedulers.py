@@ -1,8 +1,8 @@
 """Compare the steps of learning rate schedulers with those of their optimizers.
 
 These problems are found: a scheduler that steps more often than its optimizer, or past the end of
-its schedule; one that never steps, or whose optimizer never does; and one that starts again
-although its optimizer has loaded a state.
+its schedule; one that never steps, or whose optimizer never does; one that starts again although
+its optimizer has loaded a state; and one that continues although its optimizer starts anew.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import field
 from types import CodeType
 
 from ...findings.rules.meaning.schedulers import (
+    ContinuedSchedule,
     NeverSteppedScheduler,
     RestartedSchedule,
     SchedulerPastEnd,
@@ -19,17 +20,19 @@ from ...findings.rules.meaning.schedulers import (
     UnusedScheduler,
 )
 from ...graph.immutable import mutable
-from ..program.events import MethodCall, VariableLine
+from ..program.events import MethodCall, UserLine, VariableLine
 from ..program.log import Found, Query
 from ..program.rows import (
     BackwardRow,
     OptimizerRow,
     ProgramEndRow,
     SchedulerRow,
+    StepEndRow,
     StepRow,
     TrainingStepRow,
 )
 
+_MIN_CONTINUED = 2  # a scheduler may step once before its optimizer, by mistake
 _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 # A scheduler that has not stepped is reported if its optimizer has stepped this often.
 _MIN_UNSCHEDULED_STEPS = 5
@@ -74,6 +77,16 @@ class Schedulers(Query):
                 yield from _restarts(known, row)
             known.steps = row.steps
 
+    def on_step_end(self, row: StepEndRow) -> Iterator[Found]:
+        for known in self._optimizers.values():
+            if (
+                row.has_state
+                and known.steps == 1
+                and known.first
+                and known.first.first == row.first
+            ):
+                yield from _continues(known, known.first)
+
     def on_scheduler(self, row: SchedulerRow) -> Iterator[Found]:
         known = self._optimizers.get(row.optimizer)
         if row.optimizer == 0 and row.steps >= _MIN_STEPS:
@@ -111,6 +124,17 @@ def _restarts(known: _ScheduledOptimizer, step: StepRow) -> Iterator[Found]:
             found = RestartedSchedule(scheduler=row.name, optimizer=step.name)
             assigned = VariableLine(row.variable, known.around)
             yield Found(found, place, latest={"assigned": assigned})
+
+
+def _continues(known: _ScheduledOptimizer, step: StepRow) -> Iterator[Found]:
+    """Yield the schedulers that had stepped before an optimizer that began without its state."""
+    if not known.row.is_new or step.has_state:
+        return
+    for row in known.schedulers.values():
+        if row.last >= _MIN_CONTINUED:
+            found = ContinuedSchedule(scheduler=row.name, optimizer=step.name)
+            place = MethodCall("load_state_dict", row.variable, or_any=True)
+            yield Found(found, place, latest={"last": row.last, "stepped": UserLine(step.place)})
 
 
 def _schedulers_without_steps(known: _ScheduledOptimizer) -> Iterator[Found]:

@@ -54,6 +54,19 @@ class RestartedSchedule(IneffectiveCall):
     assigned: str = ""  # line that assigns the scheduler
 
 
+@immutable
+class ContinuedSchedule(IneffectiveCall):
+    """A scheduler that continues an earlier training, whose optimizer begins without a state.
+
+    `where` is the line that loads the scheduler's state.
+    """
+
+    scheduler: str = ""
+    optimizer: str = ""
+    last: int = 0  # number of the scheduler's steps before
+    stepped: str = ""  # line of the optimizer's first step
+
+
 @rule(
     "warning",
     reads="end",
@@ -62,12 +75,13 @@ class RestartedSchedule(IneffectiveCall):
         SchedulerPastEnd,
         NeverSteppedScheduler,
         RestartedSchedule,
+        ContinuedSchedule,
     ),
 )
 def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
     """A learning rate scheduler is out of step with its optimizer: it steps before the optimizer's
     first step, it steps more often than the optimizer, it or its optimizer never steps, its
-    schedule has ended, or it starts again after the optimizer has loaded its state.
+    schedule has ended, or only one of the two has loaded the state of an earlier training.
 
     ## Why it matters
 
@@ -223,6 +237,18 @@ def scheduler_out_of_step(reading: Reading) -> Iterator[Finding]:
             advice=f"Save {again.scheduler}.state_dict() in the checkpoint, too, and load it after "
             "the optimizer's state.",
             where=again.where or again.assigned,
+        )
+    for going in reading.events(ContinuedSchedule):
+        yield finding(
+            "warning",
+            f"The scheduler {going.scheduler} continues{at(going.where)} at step {going.last}, but "
+            f"its optimizer {going.optimizer}{at(going.stepped)} starts without the state of the "
+            "earlier training, such as its moments: the first steps are too large or in other "
+            "directions.",
+            cause="an optimizer whose state was not loaded",
+            advice=f"Save {going.optimizer}.state_dict() in the checkpoint, too, and load it "
+            "before the scheduler's state.",
+            where=going.where or going.stepped,
         )
     for end in reading.events(SchedulerPastEnd):
         yield finding(
