@@ -1,4 +1,4 @@
-"""Rules about functions, variables and arguments in a script that nothing uses."""
+"""Rules about functions, variables, arguments and values in a script that nothing uses."""
 
 from __future__ import annotations
 
@@ -103,4 +103,84 @@ class UnusedName(Event):
             advice = f"Call {call}() in the training loop, or remove it."
         return finding(
             "info", text, cause=f"a {self.kind} that nothing uses", advice=advice, where=where
+        )
+
+
+@rule("warning", reads="end")
+@immutable
+class UnusedValue(Event):
+    """The script assigns a computed value to a variable, and assigns the variable again before
+    anything reads it.
+
+    ## Why it matters
+
+    The computation has no effect. Often a term of the loss is lost, because `=` stands where `+=`
+    was meant, or the rest of the function reads another variable that was computed earlier.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(2):
+            y = model(torch.randn(8, 4))
+            loss = y.square().mean()  # <- reported
+            loss = y.mean(0).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for _ in range(2):
+            y = model(torch.randn(8, 4))
+            loss = y.square().mean()
+            loss = loss + y.mean(0).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    ```
+
+    ## When it is intended
+
+    A call may be needed for what it does, not for its result. Drop the result, or name it `_`.
+
+    ## Not detected
+
+    Only the file of the script is searched. Values that are assigned inside of `try` or `match`,
+    several variables that are assigned together, attributes and items of containers are not
+    checked.
+
+    ## See also
+
+    - [Assignment statements](https://docs.python.org/3/reference/simple_stmts.html#assignment-statements)
+    """
+
+    # `where` is the line of the assignment.
+    name: str = ""
+    assigned: str = ""  # line of the next assignment to the variable
+
+    def report(self) -> Finding:
+        return finding(
+            "warning",
+            f"The value of {self.name}{at(self.where)} is never read: {self.name} is assigned again"
+            f"{at(self.assigned)}.",
+            cause="a value that is overwritten before it is read",
+            advice=f"If both values of {self.name} are needed, combine them, as in "
+            f"{self.name} = {self.name} + ...; or read this value where it is meant to act.",
+            where=self.where,
         )

@@ -1,8 +1,8 @@
-"""Find functions that a script never calls, and variables and arguments that it never reads.
+"""Find functions that a script never calls, and names and values that it never reads.
 
 The source of the script is parsed once; nothing is evaluated. Only names that usually belong to a
 training are reported, such as `update`, `mask` or `aux_loss`, because a script may well contain
-other code that it does not use.
+other code that it does not use. A value that is overwritten before it is read is always reported.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch.nn import Module
 
-from ...findings.rules.unused_names import UnusedName
+from ...findings.rules.unused_names import UnusedName, UnusedValue
 from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
 from ...internals.hooks.optimizers import Stepping
 from ..program import Program
 from ..program.events import UserLine
 from ..program.log import Found, Query, RowsOf
 from ..program.source_lines import place_of
+from .unused_values import unused_values
 
 _MAX_SOURCE = 1 << 20  # characters of a file that is parsed
 # Words in the names of functions that a training calls.
@@ -45,15 +46,19 @@ _SCRIPT = "__main__"
 
 
 class UnusedNameRow(NamedTuple):
-    """An unused name, with the position of its definition; for an argument, of the call."""
+    """An unused name or value, with the position of its definition; for an argument, of the call.
 
-    event: UnusedName
+    `assigned` is the position of the assignment to or of the event's owner, or of the next
+    assignment to the variable.
+    """
+
+    event: UnusedName | UnusedValue
     place: CodePosition
-    assigned: CodePosition | None = None  # position of the assignment to or of `event.owner`
+    assigned: CodePosition | None = None
 
 
 def unused_names(event: Stepping, program: Program) -> Iterable[UnusedNameRow]:
-    """Return the unused names of the script, at its first optimizer step."""
+    """Return the unused names and values of the script, at its first optimizer step."""
     if program.log.admits(UnusedNameRow, "step", in_run=True):
         for frame in user_frames(event.frame.f_back):
             file = frame.f_code.co_filename
@@ -85,7 +90,7 @@ def _is_script(frame: FrameType) -> bool:
 
 
 def _unused_names(file: str, variables: Mapping[str, Any]) -> list[UnusedNameRow]:
-    """Return the unused functions and variables of a file.
+    """Return the unused functions, variables, arguments and values of a file.
 
     Args:
         file: the source file.
@@ -106,6 +111,9 @@ def _unused_names(file: str, variables: Mapping[str, Any]) -> list[UnusedNameRow
         found.append(UnusedNameRow(UnusedName(kind="variable", name=name), place_of(file, line)))
     for event, line, function in _unread_arguments(tree, table):
         found.append(UnusedNameRow(event, place_of(file, line), place_of(file, function)))
+    for value in unused_values(tree):
+        place, again = place_of(file, value.line), place_of(file, value.again)
+        found.append(UnusedNameRow(UnusedValue(name=value.name), place, again))
     return found
 
 
