@@ -16,28 +16,8 @@ from .repeated_blocks import one_per_block
 from .rules.values import SINCE_EARLIER_BACKWARD
 from .run_findings import RunFindings
 from .selection import Selection
-from .table import apply, rules_called
+from .table import apply, rules, rules_called
 
-_KEEPS = ("retained-graph",)
-# Rule -> rules about causes of its fault. Findings of the rule are left out if one of these other
-# rules has a finding, too.
-_CAUSES_OF = {
-    "zero-grad-before-step": ("optimizer-never-stepped",),
-    "constant-loss": ("all-gradients-zero", "stalled-training"),
-    "stalled-training": (
-        "all-gradients-zero",
-        "zero-learning-rate",
-        "step-without-gradients",
-        "no-update",
-        "optimizer-never-stepped",
-        "not-in-optimizer",
-    ),
-    "all-gradients-zero": ("zero-gradient", "dead-relu", "nonfinite-value"),
-    "ignored-targets": ("nonfinite-value",),
-    "vanishing-gradient": _KEEPS,
-    "exploding-gradient": _KEEPS,
-    "most-memory": (*_KEEPS, "exception", *FAILURE_RULES),
-}
 _PREVIOUS = 4  # largest number of earlier steps with which a step is compared
 _MAX_NOTE_LINE = 400  # number of characters after which `diagnosis` shortens a line
 
@@ -200,11 +180,11 @@ def _find_in_ranks(ranks: list[Graph]) -> Findings:
 def _causes(found: list[Finding]) -> list[Finding]:
     """Return the findings without those that are consequences of other findings."""
     causes = {f.rule for f in found if f.cause != SINCE_EARLIER_BACKWARD}
+    effects = {rule.id for rule in rules() if not causes.isdisjoint(rule.caused_by)}
     return [
         f
         for f in found
-        if not (f.cause == SINCE_EARLIER_BACKWARD and f.rule in causes)
-        and causes.isdisjoint(_CAUSES_OF.get(f.rule, ()))
+        if not (f.cause == SINCE_EARLIER_BACKWARD and f.rule in causes) and f.rule not in effects
     ]
 
 

@@ -62,6 +62,9 @@ class Rule:
     severity: Severity  # severity of the rule's most severe findings
     sources: tuple[Source, ...]
     advanced: bool  # True if the rule is rarely needed; the index lists such rules last
+    # Ids of rules about causes of the fault. If one of them has a finding, `find` leaves out the
+    # findings of this rule.
+    caused_by: tuple[str, ...]
     declared: type | Callable[..., Any]  # the class or function whose docstring is the page
 
     @property
@@ -150,6 +153,7 @@ def rule(
     of: Iterable[type | str] = (),
     also: tuple[Source, ...] = (),
     advanced: bool = False,
+    caused_by: tuple[str, ...] = (),
 ) -> Callable[[Declared], Declared]:
     """Declare the decorated function or class as a rule that `find` checks.
 
@@ -161,6 +165,8 @@ def rule(
             events and values, or names of operations and dtypes, as in `Reading.kinds`.
         also: other entry points that report the same fault under the same id.
         advanced: the rule is rarely needed, and the index lists it last.
+        caused_by: ids of rules about causes of the fault. If one of them has a finding, the
+            findings of this rule are left out.
 
     Raises:
         ValueError: if `of` is given for a rule that reads several graphs.
@@ -168,7 +174,7 @@ def rule(
 
     def add(declared: Declared) -> Declared:
         id = _rule_id(declared)
-        RULES.append(Rule(id, severity, ("find", *also), advanced, declared))
+        RULES.append(Rule(id, severity, ("find", *also), advanced, caused_by, declared))
         return finds(id, reads=reads, of=of)(declared)
 
     return add
@@ -228,7 +234,7 @@ def external_rule(
     """
 
     def add(function: Callable[[], None]) -> Callable[[], None]:
-        RULES.append(Rule(_rule_id(function), severity, sources, advanced, function))
+        RULES.append(Rule(_rule_id(function), severity, sources, advanced, (), function))
         return function
 
     return add

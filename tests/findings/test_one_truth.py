@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from graphviz_torch import Finding, explain, find, record
+from graphviz_torch import Finding, explain, find, record, rules
 from graphviz_torch.findings.repeated_blocks import one_per_block
 from graphviz_torch.findings.rule import finding
 from graphviz_torch.graph.text import with_short_names
 from graphviz_torch.integrations.command.findings.reports import to_json, to_lines
+from tests.findings.corpus.cases import Record, play
 
 LONG = "backbone.encoder_of_the_transformer.layers.{}.attention_output_projection.weight"
 
@@ -82,6 +85,76 @@ def test_findings_of_other_lines_severities_or_causes_stay_apart(change: dict[st
 def test_the_same_sentence_of_other_shapes_stays_two_findings() -> None:
     given = [Finding("r", "warning", f"sub broadcast x [{n}, 1] with y [{n}].") for n in (8, 9)]
     assert one_per_block(given) == given
+
+
+def test_findings_of_one_line_about_several_parameters_are_one_with_the_steps_of_all() -> None:
+    names = "net.0.weight", "net.0.bias", "net.2.bias", "copy.0.bias", "other.0.bias"
+    same = [
+        Finding("r", "warning", f"{name} is cut: use {name}.", where="a.py:3", steps=(i,))
+        for i, name in enumerate(names)
+    ]
+    [merged] = one_per_block(same)
+    assert merged.message == (
+        f"{same[0].message} The same holds for net.0.bias, net.2, copy and 1 more."
+    )
+    assert merged.steps == (0, 1, 2, 3, 4)
+    apart = [replace(each, where="") for each in same]
+    assert one_per_block(apart) == apart
+
+
+def test_causes_of_rules_are_rules_and_no_rule_causes_itself() -> None:
+    causes = {rule.id: rule.caused_by for rule in rules()}
+    assert {cause for ids in causes.values() for cause in ids} <= causes.keys()
+
+    def reached(id: str, met: tuple[str, ...]) -> None:
+        assert id not in met, (*met, id)
+        for cause in causes[id]:
+            reached(cause, (*met, id))
+
+    for id in causes:
+        reached(id, ())
+
+
+def test_an_inner_loop_that_cuts_the_history_of_copies_is_one_finding() -> None:
+    def program(record: Record) -> None:
+        model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with record(model):
+            for _ in range(4):
+                losses = []
+                for _task in range(3):
+                    learner = copy.deepcopy(model)
+                    inner = learner(torch.randn(4, 1)).square().mean()
+                    grads = torch.autograd.grad(inner, learner.parameters(), create_graph=True)
+                    for parameter, grad in zip(learner.parameters(), grads, strict=True):
+                        parameter.data -= 0.1 * grad
+                    losses.append(learner(torch.randn(4, 1)).square().mean())
+                optimizer.zero_grad()
+                torch.stack(losses).mean().backward()
+                optimizer.step()
+
+    assert [each.rule for each in play(program, run=True)] == ["data-assignment"]
+
+
+def test_a_parameter_at_the_address_of_a_freed_one_has_no_gradient_that_is_cleared() -> None:
+    def program(record: Record) -> None:
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        freed = 0
+        with record(model):
+            for _ in range(8):
+                model(torch.randn(8, 4))
+                learner = nn.Linear(4, 1, bias=False)
+                created = [nn.Parameter(torch.randn(1, 4)) for _ in range(3000)]
+                learner.weight = next((p for p in created if id(p) == freed), learner.weight)
+                freed = id(learner.weight)
+                loss = learner(torch.randn(8, 4)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                del learner, loss, created
+
+    assert "zero-grad-before-step" not in [each.rule for each in play(program, run=True)]
 
 
 def test_the_users_line_is_first_and_the_librarys_is_in_brackets() -> None:

@@ -24,7 +24,7 @@ EXPLODING_RATIO = 1e3
 MIN_CHAIN = 8
 
 
-@rule("warning", of=(GradientStats,))
+@rule("warning", of=(GradientStats,), caused_by=("retained-graph",))
 def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient shrinks from layer to layer, so the first layers learn slowly or hardly at all.
 
@@ -95,7 +95,7 @@ def vanishing_gradient(reading: Reading) -> Iterator[Finding]:
     )
 
 
-@rule("warning", of=(GradientStats,))
+@rule("warning", of=(GradientStats,), caused_by=("retained-graph",))
 def exploding_gradient(reading: Reading) -> Iterator[Finding]:
     """The gradient grows from layer to layer, by orders of magnitude in total.
 

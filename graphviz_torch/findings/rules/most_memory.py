@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from ...graph import Finding, Node, SavedTensor, TensorMeta
+from ...graph import FAILURE_RULES, Finding, Node, SavedTensor, TensorMeta
 from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
@@ -20,7 +20,7 @@ MIN_SHARE = 0.1
 _Owner = tuple[str, str]  # (module, ""), or ("", operation) outside of all modules
 
 
-@rule("info", of=(SavedTensor,))
+@rule("info", of=(SavedTensor,), caused_by=("retained-graph", "exception", *FAILURE_RULES))
 def most_memory(reading: Reading) -> Iterator[Finding]:
     """The modules, and the operations outside of modules, that save the most bytes for backward.
 

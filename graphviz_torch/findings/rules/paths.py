@@ -328,6 +328,8 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
     unregistered = [e for e in reading.events(UnregisteredParameters) if e.holder != "outside"]
     reported = {node for event in unregistered for node in event.nodes}
     recreated = tuple(f"{event.name}." for event in unregistered if event.holder == "forward")
+    # The rule data-assignment reports these updates.
+    assigned = {event.label for event in reading.events(DataAssignment)}
     idle = [
         p
         for p in reading.graph.parameters
@@ -335,7 +337,7 @@ def not_in_optimizer(reading: Reading) -> Iterator[Finding]:
         and p.stepped is False
         and p.name in reading.parameters_with_gradient
         and not (p.name in meant_frozen or p.node in reported or p.name.startswith(recreated))
-        and not p.in_optimizer
+        and not (p.in_optimizer or p.name in assigned)
     ]
     if idle:
         targets = untrained_targets(reading)  # the rule target-not-detached reports these targets

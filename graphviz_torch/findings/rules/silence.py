@@ -37,7 +37,11 @@ class RepeatedForward(Event):
     first: str = ""  # the corresponding line in the call stack of the first call
 
 
-@rule("warning", reads="recording")
+@rule(
+    "warning",
+    reads="recording",
+    caused_by=("zero-gradient", "dead-relu", "nonfinite-value"),
+)
 def all_gradients_zero(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """All gradients of the model are zero, or below 1e-12, in all steps.
 
@@ -168,7 +172,19 @@ class StalledTraining(Event):
     written_where: str = ""  # line of this operation
 
 
-@rule("warning", reads="end", of=(StalledTraining,))
+@rule(
+    "warning",
+    reads="end",
+    of=(StalledTraining,),
+    caused_by=(
+        "all-gradients-zero",
+        "zero-learning-rate",
+        "step-without-gradients",
+        "no-update",
+        "optimizer-never-stepped",
+        "not-in-optimizer",
+    ),
+)
 def stalled_training(reading: Reading) -> Iterator[Finding]:
     """Several backwards run, but no parameter changes between them.
 
@@ -258,7 +274,7 @@ def stalled_training(reading: Reading) -> Iterator[Finding]:
             )
 
 
-@rule("warning", reads="end")
+@rule("warning", reads="end", caused_by=("all-gradients-zero", "stalled-training"))
 @immutable
 class ConstantLoss(Event):
     """The loss has the same value at every backward, although parameters change.

@@ -89,7 +89,12 @@ class DiscardedGradients(Event):
     """A backward pass whose gradients are always cleared before an optimizer step uses them."""
 
 
-@rule("warning", reads="end", of=(GradientClearing, DiscardedGradients))
+@rule(
+    "warning",
+    reads="end",
+    of=(GradientClearing, DiscardedGradients),
+    caused_by=("optimizer-never-stepped",),
+)
 def zero_grad_before_step(reading: Reading) -> Iterator[Finding]:
     """Gradients were cleared before an optimizer had used them in a step.
 

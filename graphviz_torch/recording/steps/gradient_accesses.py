@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -28,6 +29,7 @@ from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import Stepping
 from ...internals.hooks.zero_grad import GradientsCleared
 from ...internals.tensors.memory import storage_id
+from ...internals.tensors.weak import Ref
 from ...tracing.tracer import collect_nodes
 from ..listener import BackwardEnded, Listener, Resumed
 from ..live import leaves_of
@@ -52,18 +54,21 @@ class GradientAccesses(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self._fresh: set[int] = set()  # id() of parameters with an unused gradient
+        # The parameters with an unused gradient, by id(). Temporary parameters may be freed.
+        self._fresh: dict[int, Ref] = {}
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates and not event.backward.failed:
-            self._fresh |= event.backward.reached & self.program.table.every()
+            reached = event.backward.reached
+            named = self.program.parameters()
+            self._fresh |= {id(p): Ref(p) for _, p in named if id(p) in reached}
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        self._fresh = set() if used is None else self._fresh - used
+        self._forget([*self._fresh] if used is None else used)
 
     def on_resume(self, event: Resumed) -> None:
-        self._fresh = set()
+        self._fresh = {}
 
     def on_call_end(self, event: Called) -> None:
         func, args, _, result, frame, _, _ = event
@@ -78,7 +83,7 @@ class GradientAccesses(Listener):
             self._on_read(args[0], result, frame)
         elif func == SET_DATA:
             self._on_data_set(args[0], args[1], frame)
-        elif id(args[0]) in self._fresh:  # an assignment to `.grad`
+        elif self._is_fresh(args[0]):  # an assignment to `.grad`
             owner = code_owner(frame.f_code.co_filename)
             # A library such as ZeRO uses a gradient before it sets the gradient to None.
             if args[1] is None and owner != LIBRARY:
@@ -88,12 +93,23 @@ class GradientAccesses(Listener):
 
     def on_gradients_cleared(self, event: GradientsCleared) -> None:
         if self._fresh and not self.program.steps.is_own_call(event.frame):
-            cleared = {id(p) for _, p in self.program.parameters() if p.grad is None}
-            self._on_clear(self._fresh & cleared, event.frame, event.by_optimizer)
+            named = self.program.parameters()
+            cleared = {id(p) for _, p in named if self._is_fresh(p) and p.grad is None}
+            self._on_clear(cleared, event.frame, event.by_optimizer)
 
     def on_collective(self, event: CollectiveIssued) -> None:
         if event.kind in _AVERAGES and self.program.is_here():
             self.program.log.append(AverageRow(frozenset(map(storage_id, event.given))))
+
+    def _is_fresh(self, parameter: Tensor) -> bool:
+        """Return True if a parameter has a gradient that nothing has used."""
+        known = self._fresh.get(id(parameter))
+        return known is not None and known() is parameter
+
+    def _forget(self, parameters: Iterable[int]) -> None:
+        """Record that the gradients of parameters, by id(), were used or cleared."""
+        for key in parameters:
+            self._fresh.pop(key, None)
 
     def _on_own_read(self, tensor: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """Report a read of `tensor.grad` by the program, if no backward sets this attribute."""
@@ -126,7 +142,7 @@ class GradientAccesses(Listener):
         if code.co_filename == _CLIPPING:
             if _max_norm(frame) < math.inf:  # else the call only computes the norm
                 self._on_clip(key, gradient, frame)
-        elif key not in self._fresh:
+        elif not self._is_fresh(parameter):
             # The program may read a gradient of another tensor, such as an input.
             if gradient is not None and owner == OWN and parameter.is_leaf:
                 self.program.log.append(GradientReadRow(key))
@@ -144,7 +160,7 @@ class GradientAccesses(Listener):
 
     def _on_clear(self, parameters: set[int], frame: FrameType, by_optimizer: bool) -> None:
         if parameters:
-            self._fresh -= parameters
+            self._forget(parameters)
             steps, place = self.program.steps.count, self.program.place(frame)
             row = ClearRow(frozenset(parameters), place, by_optimizer, steps)
             self.program.log.append(row)

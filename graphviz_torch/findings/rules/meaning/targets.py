@@ -146,7 +146,13 @@ def target_out_of_range(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", reads="end", of=(LossTarget,), advanced=True)
+@rule(
+    "warning",
+    reads="end",
+    of=(LossTarget,),
+    advanced=True,
+    caused_by=("nonfinite-value",),
+)
 def ignored_targets(reading: Reading) -> Iterator[Finding]:
     """A loss ignores all targets of a batch, so its mean is NaN and its sum is 0.
 
