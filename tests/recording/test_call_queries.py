@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative
 from graphviz_torch.findings.rules.meaning.last_steps import LastStep
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
@@ -23,7 +24,7 @@ from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.internals.probes import Probe
 from graphviz_torch.recording.program.events import Events, RecordingNotes
 from graphviz_torch.recording.program.identities import Identities
-from graphviz_torch.recording.program.log import Log
+from graphviz_torch.recording.program.log import Found, Log
 from graphviz_torch.recording.program.rows import ResumeRow, Row, StepEndRow, TrainingStepRow
 from graphviz_torch.recording.queries.last_steps import (
     LastStepRow,
@@ -38,6 +39,7 @@ from graphviz_torch.recording.queries.pixels import LayerInputRow, Pixels
 from graphviz_torch.recording.queries.positions import Positions, RowEncodingRow
 from graphviz_torch.recording.queries.single_rows import IndexRow, SingleRows
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
+from graphviz_torch.recording.queries.summed_derivatives import DerivativeRow, SummedDerivatives
 from graphviz_torch.recording.queries.temperatures import (
     DistributionLossRow,
     ScoreRow,
@@ -234,3 +236,22 @@ def test_views_share_the_number_of_their_memory() -> None:
     assert identities.find(x) is identities.find_memory(x) is None
     assert identities.memory_number(x) == identities.memory_number(x[1:])
     assert identities.number(x) != identities.number(x[1:])
+
+
+@pytest.mark.parametrize(
+    ("second", "reported"),
+    [
+        (DerivativeRow(3, 2, 4, 2, line(5), values(1)), True),
+        (DerivativeRow(3, 9, 4, 2, line(5), values(1)), False),  # by another input
+        (DerivativeRow(8, 2, 4, 2, line(5), values(1)), False),  # of no gradient
+        (DerivativeRow(3, 2, 4, 1, line(5), values(1)), False),
+        (DerivativeRow(3, 2, 4, 2, line(5), values(0)), False),
+        (DerivativeRow(3, 2, 4, 2, line(5)), False),
+    ],
+)
+def test_a_second_derivative_of_summed_components(second: DerivativeRow, reported: bool) -> None:
+    rows = [DerivativeRow(1, 2, 3, 1, line(4)), second]
+    expected = Found(SummedDerivative(components=2), line(5))
+    assert found(SummedDerivatives(), rows) == [expected] * reported
+    later = [rows[0], TrainingStepRow(), second]
+    assert found(SummedDerivatives(), later) == []

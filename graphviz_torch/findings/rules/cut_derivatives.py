@@ -82,3 +82,82 @@ class IncompleteDerivative(Event):
             where=self.where,
             nodes=self.nodes,
         )
+
+
+@rule("warning", reads="end")
+@immutable
+class SummedDerivative(Event):
+    """A second `autograd.grad` differentiates the sum of a gradient's components, so each of its
+    results also contains mixed derivatives.
+
+    ## Why it matters
+
+    `autograd.grad(u_x, x, torch.ones_like(u_x))` is the gradient of the sum of all components of
+    `u_x`. For an input with two columns, its first column is u_xx + u_xy, not u_xx. A network that
+    is trained by it solves another differential equation.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.autograd import grad
+    from graphviz_torch import record
+
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    with record(net) as recording:
+        x = torch.rand(16, 2, requires_grad=True)
+        u = net(x)
+        (du,) = grad(u, x, torch.ones_like(u), create_graph=True)
+        (ddu,) = grad(du, x, torch.ones_like(du), create_graph=True)  # <- reported
+        (ddu[:, 0] + ddu[:, 1] + u[:, 0]).square().mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.autograd import grad
+    from graphviz_torch import record
+
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1))
+    with record(net) as recording:
+        x = torch.rand(16, 2, requires_grad=True)
+        u = net(x)
+        (du,) = grad(u, x, torch.ones_like(u), create_graph=True)
+        laplacian = 0
+        for i in range(2):
+            (column,) = grad(du[:, i].sum(), x, create_graph=True)
+            laplacian = laplacian + column[:, i]
+        (laplacian + u[:, 0]).square().mean().backward()
+    ```
+
+    ## When it is intended
+
+    If the function is a sum of functions of one component each, its mixed derivatives are zero.
+    Silence the rule at the line.
+
+    ## Not detected
+
+    Only calls with one output, one input and explicit `grad_outputs` are checked.
+
+    ## See also
+
+    - [torch.autograd.grad](https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)
+    """
+
+    # `where` is the line of the second call.
+    components: int = 0
+
+    def report(self) -> Finding:
+        return finding(
+            "warning",
+            f"autograd.grad{at(self.where)} differentiates the sum of the {self.components} "
+            "components of a gradient: each component of the result also contains the mixed second "
+            "derivatives.",
+            cause="a derivative of the sum of components",
+            advice="Differentiate one component at a time, as in torch.autograd.grad(du[:, i]."
+            "sum(), x, create_graph=True)[0][:, i].",
+            where=self.where,
+        )

@@ -1,4 +1,4 @@
-"""Derivatives by an input, of values that depend on it through a detached value."""
+"""Derivatives by an input, through a detached value or of summed components."""
 
 from __future__ import annotations
 
@@ -80,3 +80,37 @@ def neighbors_found_without_gradients(record: Record) -> None:
             energy = model(inside).sum()
             (force,) = torch.autograd.grad(energy, x, create_graph=True)
             step(optimizer, energy.square() + force.square().mean())
+
+
+def second_derivative(record: Record, size: int, weight: Callable[[Tensor], Tensor]) -> None:
+    net = nn.Sequential(nn.Linear(size, 8), nn.Tanh(), nn.Linear(8, 1))
+    with record(net):
+        x = torch.rand(16, size, requires_grad=True)
+        (du,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        (ddu,) = torch.autograd.grad(du, x, weight(du), create_graph=True)  # cause
+        ddu.square().mean().backward()
+
+
+@says("summed-derivative", "the sum of the 3 components")
+def second_derivative_of_a_whole_gradient(record: Record) -> None:
+    second_derivative(record, 3, torch.ones_like)
+
+
+@silent("summed-derivative")
+def second_derivative_by_the_only_component(record: Record) -> None:
+    second_derivative(record, 1, torch.ones_like)
+
+
+@silent("summed-derivative")
+def product_of_the_hessian_and_a_random_vector(record: Record) -> None:
+    second_derivative(record, 3, torch.randn_like)
+
+
+@silent("summed-derivative")
+def derivative_of_a_vector_field(record: Record) -> None:
+    net = nn.Linear(3, 3)
+    with record(net):
+        x = torch.rand(16, 3, requires_grad=True)
+        field = net(x).tanh()
+        (slope,) = torch.autograd.grad(field, x, torch.ones_like(field), create_graph=True)
+        slope.square().mean().backward()
