@@ -23,6 +23,7 @@ ORDER = (
     "failures",
     "training",
     "clipping",
+    "gradient_reads",
     "lost",
     "meaning.roles",
     "paths",

@@ -14,6 +14,7 @@ import pytest
 
 from graphviz_torch.findings.rules.freezing import EvalMode
 from graphviz_torch.findings.rules.func_gradients import IgnoredFuncArgument
+from graphviz_torch.findings.rules.gradient_reads import SummedGradientsRead
 from graphviz_torch.findings.rules.meaning.calls import (
     DropoutInEvalMode,
     RepeatedBatch,
@@ -82,7 +83,12 @@ from graphviz_torch.recording.program.rows import (
 from graphviz_torch.recording.queries.accumulation import Accumulation
 from graphviz_torch.recording.queries.collectives import CollectiveRow, CollectivesInGraph
 from graphviz_torch.recording.queries.func_gradients import IgnoredFuncArguments
-from graphviz_torch.recording.queries.gradient_life import ClearedGradients, Clips, MixedGradients
+from graphviz_torch.recording.queries.gradient_life import (
+    ClearedGradients,
+    Clips,
+    MixedGradients,
+    SummedGradients,
+)
 from graphviz_torch.recording.queries.modes import (
     DropoutModes,
     DropoutRow,
@@ -665,3 +671,28 @@ def test_the_log_is_bounded() -> None:
     assert len(log._unread) < 1000
     log.on_graphs_built()
     assert [record.times for record in events.noted_before(0)] == [10_000]
+
+
+FIRST, SECOND = backward(10, roots=(5,)), backward(11, roots=(6,))
+READ, WHOLE = GradientReadRow(1), GraphRow(line(12), (4, 5, 6, 7), None, (7,))
+
+
+@pytest.mark.parametrize(
+    ("rows", "reported"),
+    [
+        ([FIRST, READ, SECOND, READ, WHOLE], True),
+        ([FIRST, READ, SECOND, READ, clear(), WHOLE], True),
+        ([FIRST, READ, clear(), SECOND, READ, WHOLE], False),
+        ([FIRST, READ, SECOND, WHOLE], False),
+        ([FIRST, READ, SECOND, READ], False),  # accumulation over batches
+        ([FIRST, READ, SECOND, READ, step(), WHOLE], False),
+        ([FIRST, READ, SECOND, READ, ResumeRow(), WHOLE], False),
+        ([FIRST, READ, SECOND, GradientReadRow(9), WHOLE], False),
+        ([FIRST, READ, SECOND, READ._replace(is_use=False), WHOLE], False),
+    ],
+)
+def test_gradients_of_several_losses_that_are_read_as_a_sum(
+    rows: list[Row], reported: bool
+) -> None:
+    expected = Found(SummedGradientsRead(backwards=2), line(11))
+    assert found(SummedGradients(), rows) == [expected] * reported

@@ -1,14 +1,16 @@
 """Follow parameter gradients from backward until they are used, clipped or cleared.
 
 These problems are found: gradients that are cleared before any use; an optimizer step with the
-gradients of two losses; and clipping that has no effect, that clips scaled gradients, or that
-precedes the averaging of gradients over ranks. A read of `.grad` by the program counts as a use.
+gradients of two losses; gradients of several losses that are read as a sum; and clipping that has
+no effect, that clips scaled gradients, or that precedes the averaging of gradients over ranks. A
+read of `.grad` by the program counts as a use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...findings.rules.gradient_reads import SummedGradientsRead
 from ...findings.rules.training import DiscardedGradients, MixedLosses
 from ...graph.events import ClipMoment, GradientClearing, GradientClip
 from ...graph.immutable import mutable
@@ -21,11 +23,14 @@ from ..program.rows import (
     ClearRow,
     ClipRow,
     GradientReadRow,
+    GraphRow,
     ResumeRow,
     StepEndRow,
     StepRow,
     UnscaleRow,
 )
+
+_MAX_CLEARINGS = 8  # number of clearings of a step before which reads are remembered
 
 
 class ClearedGradients(Query):
@@ -212,6 +217,46 @@ class MixedGradients(Query):
         for key in parameters & self._given.keys():
             del self._given[key]
             self._mixed.pop(key, None)
+
+
+class SummedGradients(Query):
+    """Find gradients of several losses that are read from `.grad` without being cleared.
+
+    The losses are parts of another loss, through which a later backward of the step runs.
+    """
+
+    def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._last: BackwardRow | None = None  # the last backward, if its gradients were not read
+        # The backwards whose gradients were read, since each clearing of gradients.
+        self._read: list[list[BackwardRow]] = [[]]
+
+    def on_backward(self, row: BackwardRow) -> None:
+        self._last = row
+
+    def on_gradient_read(self, row: GradientReadRow) -> None:
+        if row.is_use and self._last is not None and row.parameter in self._last.reached:
+            self._read[-1].append(self._last)
+            self._last = None
+
+    def on_clear(self, row: ClearRow) -> None:
+        self._last = None
+        self._read = [*self._read[-_MAX_CLEARINGS:], []]
+
+    def on_graph(self, row: GraphRow) -> Iterator[Found]:
+        ran = row.numbers_ran()
+        for read in self._read:
+            parts = [each for each in read if not ran.isdisjoint(each.roots)]
+            if len(parts) > 1:
+                yield Found(SummedGradientsRead(backwards=len(parts)), parts[-1].place)
+
+    def on_step(self, row: StepRow) -> None:
+        self._begin()
+
+    def on_resume(self, row: ResumeRow) -> None:
+        self._begin()
 
 
 class Clips(Query):
