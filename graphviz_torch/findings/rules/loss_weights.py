@@ -34,9 +34,10 @@ def focal_of_mean(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The factor (1 - p)^gamma should be small for samples that the model already classifies well, so
-    that hard samples dominate. Computed from the mean, it is one number for the whole batch: the
-    loss is the usual cross entropy with another scale.
+    The factor (1 - p)^gamma, where p is the probability of the target, should be small for samples
+    that the model already classifies well, so that hard samples dominate. Computed from the mean
+    loss, the factor is one number for the whole batch: its samples have the same weights as in a
+    cross entropy.
 
     ## Example
 
@@ -72,11 +73,12 @@ def focal_of_mean(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Nothing is reported if the factor is not multiplied with the loss that it was computed from.
+    A weight of the whole batch, which is small if the batch is easy, may be wanted. An exp(-loss)
+    that is only logged, or that is a factor of another loss, is not reported.
 
     ## Not detected
 
-    A factor that is detached from the graph is not detected.
+    A factor that is detached from the graph is not checked.
 
     ## See also
 
@@ -152,9 +154,9 @@ def trained_loss_weight(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The loss falls fastest if its own weight falls: the optimizer makes the weight small, or the
-    weight of the harder task, instead of solving the task. The uncertainty weights of several tasks
-    therefore come with a term that rises when a weight falls, such as the sum of log variances.
+    The optimizer lowers the loss by lowering its weight, most of all that of the hardest task,
+    instead of solving the task. Weights that are learned, as in uncertainty weighting, therefore
+    need a term that rises when a weight falls, such as the sum of the log variances.
 
     ## Example
 
@@ -194,12 +196,13 @@ def trained_loss_weight(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A Lagrange multiplier is trained to make the loss larger: its optimizer has maximize=True, which
-    is not reported, or the program changes the sign of its gradient.
+    A Lagrange multiplier is trained to make the loss larger. It is not reported if its optimizer
+    has maximize=True, but it is if the program changes the sign of its gradient.
 
     ## Not detected
 
-    Weights that a network computes from its input are not checked.
+    Weights that do not belong to the recorded model, or that a network computes from its input, are
+    not checked.
 
     ## See also
 
@@ -215,9 +218,9 @@ def trained_loss_weight(reading: Reading) -> Iterator[Finding]:
         if product is not None:
             yield finding(
                 "warning",
-                f"The parameter {parameter.name} is a weight of the loss{at(product.where)}, and "
-                "no other term of the loss depends on it: the optimizer lowers the loss by making "
-                "the weight smaller.",
+                f"The parameter {parameter.name} determines a weight of the loss"
+                f"{at(product.where)}, and no other term of the loss depends on it: the optimizer "
+                "lowers the loss by making the weight smaller.",
                 cause="a trained weight without a counterweight",
                 advice="Add a term that rises when the weight falls, such as "
                 f"{parameter.name.rpartition('.')[2]}.sum() for exp(-log_variance) * loss, or use "

@@ -194,7 +194,7 @@ def backward_returned_none_for_a_term(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("warning", of=(GradientStats,))
+@rule("warning", of=(GradientStats,), caused_by=("softmax-of-one",))
 def zero_gradient(reading: Reading) -> Iterator[Finding]:
     """A parameter's gradient is all zeros, because a step function such as round or sign, or a
     custom Function whose backward returned zeros, is between the parameter and the loss.

@@ -195,13 +195,15 @@ def rounded_on_the_way(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("zero-gradient", "Use sigmoid for a single output", "weight", "bias", same_loss=False)
+@follows("softmax-of-one", "binary_cross_entropy_with_logits", "weight", "bias", same_loss=False)
 def softmax_of_one_output(record: Record, followed: bool) -> Tensor:
-    model = nn.Linear(6, 1)
+    model, target = nn.Linear(6, 1), (torch.arange(8.0) % 2)[:, None]
     with record(model):
         out = model(torch.randn(8, 6))
-        p = out.sigmoid() if followed else out.softmax(1)
-        loss = F.binary_cross_entropy(p, (torch.arange(8) % 2)[:, None].float())
+        if followed:
+            loss = F.binary_cross_entropy_with_logits(out, target)
+        else:
+            loss = F.binary_cross_entropy(out.softmax(1), target)
         loss.backward()
     return loss
 

@@ -26,7 +26,7 @@ def train(record: Record, choose: Callable[[Tensor, int], tuple[Tensor, Tensor]]
             step(optimizer, F.mse_loss(model(x)[:, 0], y))
 
 
-@says("unpaired-rows", "in 4 steps", advice="x[index] and y[index]")
+@says("unpaired-rows", "In 4 steps", advice="x[index] and y[index]")
 def permutation_of_the_inputs_alone(record: Record) -> None:
     train(record, lambda order, i: (X[order[i : i + 16]], Y[i : i + 16]))
 

@@ -194,7 +194,7 @@ _COMBINED = {
 }
 
 
-@says("trained-loss-weight", "weights is a weight of the loss", advice="weights.sum()")
+@says("trained-loss-weight", "weights determines a weight of the loss", advice="weights.sum()")
 def trained_share_of_two_losses(record: Record) -> None:
     losses(record, "weigh_by_a_sigmoid")
 

@@ -41,7 +41,7 @@ def mask_of_the_padding_times_the_weights(record: Record) -> None:
     attend(record, lambda scores: F.dropout(scores.softmax(2), 0.1) * kept)
 
 
-@says("attention-mask", "sets masked scores to 0", "keeps its weight")
+@says("attention-mask", "sets masked scores to 0", "still gets a weight")
 def masked_scores_of_zero(record: Record) -> None:
     attend(record, lambda scores: scores.masked_fill(PADDED[:, None], 0.0).softmax(-1))
 
@@ -51,12 +51,12 @@ def large_score_without_its_sign(record: Record) -> None:
     attend(record, lambda scores: scores.masked_fill(PAST == 0, 1e9).softmax(-1))
 
 
-@says("attention-mask", "masks each position's own past", advice="Negate")
+@says("attention-mask", "hides the past", advice="Negate")
 def past_filled_instead_of_the_future(record: Record) -> None:
     attend(record, lambda scores: scores.masked_fill(PAST.bool(), -1e9).softmax(-1))
 
 
-@says("attention-mask", "multi_head_attention_forward", "later positions only")
+@says("attention-mask", "multi_head_attention_forward", "to later positions")
 def mask_of_the_convention_of_another_function(record: Record) -> None:
     attention = nn.MultiheadAttention(8, 2, batch_first=True)
     with record(attention):

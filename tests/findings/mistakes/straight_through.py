@@ -31,7 +31,7 @@ def difference_that_is_subtracted(record: Record) -> None:
     estimate(record, lambda x: x - (x.sign() - x).detach())
 
 
-@says("reversed-estimator", "opposite gradient")
+@says("reversed-estimator", "opposite of its gradient")
 def quantized_value_with_the_negative_gradient(record: Record) -> None:
     estimate(record, lambda x: torch.floor(x) - x + x.detach())
 

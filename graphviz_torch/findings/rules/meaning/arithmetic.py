@@ -91,8 +91,8 @@ def softmax_of_one(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The gradient is 0 everywhere. The cross entropy of a model with a single output is always 0, and
-    attention weights over the wrong dimension weigh all positions equally.
+    The gradient of the scores is 0. The cross entropy of a model with a single output is always 0,
+    and attention with such weights treats all positions equally.
 
     ## Example
 
@@ -125,8 +125,8 @@ def softmax_of_one(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A mixture with a single expert, or a sequence of a single position, has a weight of 1 on
-    purpose. Only the features that a layer returns are checked.
+    A mixture with a single expert has a weight of 1 on purpose. A sequence of a single position is
+    not reported, because only the features that a layer returns are checked.
 
     ## Not detected
 

@@ -29,12 +29,13 @@ def last_step(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A bidirectional layer returns, for each step, the state of the forward direction after the steps
-    so far, and that of the reverse direction after the later ones.
+    For each step, a bidirectional layer returns the state of the forward direction, which has read
+    the sequence up to this step, and that of the reverse direction, which has read it from the end
+    back to this step. At the last step, the reverse direction has read a single step, so half of
+    the features ignore the rest of the sequence.
 
-    At the last step, the reverse direction has read a single step, so half of the features ignore
-    the rest of the sequence. After `pad_packed_sequence`, the result at the last step is 0 for each
-    sequence that is shorter than the longest.
+    After `pad_packed_sequence`, the result at the last step is 0 for each sequence that is shorter
+    than the longest.
 
     ## Example
 
@@ -64,12 +65,13 @@ def last_step(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A model that predicts the label of the last step needs that step alone. Features of the forward
-    direction, `output[:, -1, :8]`, are not reported.
+    A model may need the last step alone, for example to predict its label. The last step is not
+    reported if the program also uses other steps, or takes only the features of one direction, as
+    in `output[:, -1, :8]`.
 
     ## Not detected
 
-    Padding that the layer reads because the sequences were not packed is not detected.
+    If the sequences are not packed, the layer reads their padding, which is not detected.
 
     ## See also
 
@@ -82,8 +84,11 @@ def last_step(reading: Reading) -> Iterator[Finding]:
             for node in event.nodes
             for edge in reading.users[node]
         ]
-        if not users or (not event.shorter and all(user in _PARTS for user in users)):
-            continue  # the program takes the features of each direction
+        directions = all(user in _PARTS for user in users)  # takes the features of each direction
+        if not users or (
+            not event.shorter and (directions or _reads_further_steps(reading, event))
+        ):
+            continue
         if event.shorter:
             text = (
                 f"The last step{at(event.where)} of the result of {event.function} is padding for "
@@ -106,3 +111,13 @@ def last_step(reading: Reading) -> Iterator[Finding]:
             where=event.where,
             nodes=event.nodes,
         )
+
+
+def _reads_further_steps(reading: Reading, event: LastStep) -> bool:
+    """Return True if the program also uses other steps of the result."""
+    read = [edge for node in event.nodes for edge in reading.inputs[node]]
+    return any(
+        other.output_nr == edge.output_nr and other.target not in event.nodes
+        for edge in read
+        for other in reading.users[edge.source]
+    )

@@ -42,10 +42,10 @@ _EXPLANATIONS: dict[MaskFault, str] = {
     "added": "adds a mask of 0 and 1 to the scores, which hides nothing: a weight changes by a "
     "factor of e at most",
     "multiplied": "multiplies the scores with a mask of 0 and 1 before the softmax, so a masked "
-    "score is 0, which is a score like others",
-    "afterwards": "multiplies the weights with a mask of 0 and 1 after the softmax, so the "
-    "weights of the positions that are left do not add up to 1, and depend on the masked scores",
-    "future": "masks each position's own past: it may attend to later positions only",
+    "score is 0, which does not hide its position",
+    "afterwards": "multiplies the weights with a mask of 0 and 1 after the softmax, so the other "
+    "weights do not add up to 1, and depend on the masked scores",
+    "future": "hides the past: each position attends only to itself and to later positions",
 }
 _BOOLEAN = "Pass a boolean mask, or set masked scores to -inf before the softmax: "
 _FILL = _BOOLEAN + 'scores.masked_fill(mask == 0, float("-inf")).'
@@ -61,9 +61,9 @@ def attention_mask(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    A softmax gives a position no weight only if its score is -inf, or a large negative number.
-    After a mask of 0 and 1 that is added or multiplied, or a fill with 0 or 1e-9, each position
-    still attends to all others.
+    A softmax gives a position no weight only if its score is -inf or a large negative number. If a
+    mask of 0 and 1 is added to the scores or multiplied with them, or if masked scores are set to 0
+    or 1e-9, each position still attends to all others.
 
     A language model then reads the tokens that it should predict, and padding changes the results
     of other tokens.
@@ -101,7 +101,7 @@ def attention_mask(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     A model that reads its sequences from the end to the beginning attends to later positions on
-    purpose.
+    purpose. A matrix of 0 and 1 that is added to the scores may be meant as a bias.
 
     ## Not detected
 
@@ -134,7 +134,7 @@ def attention_mask(reading: Reading) -> Iterator[Finding]:
             continue
         if is_of_scores(reading, node.id) and any(next_products(reading, softmax.id)):
             told.add(node.where)
-            effect = "takes all of the weight" if _is_above(value, 100) else "keeps its weight"
+            effect = "takes all of the weight" if _is_above(value, 100) else "still gets a weight"
             yield finding(
                 "warning",
                 f"masked_fill{at(node.where)} sets masked scores to {value}, which softmax"

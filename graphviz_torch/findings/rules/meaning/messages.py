@@ -12,12 +12,13 @@ from ...words import at
 @rule("warning")
 @immutable
 class ReturnedMessages(Event):
-    """A graph network adds up messages at the nodes from which they come.
+    """A graph network adds up messages at the nodes that sent them, not at their neighbors.
 
     ## Why it matters
 
-    The features of each edge's source are read by an index, and added up by the same index. Each
-    node gets its own features, times the number of its edges, and nothing from its neighbors.
+    The index of the edges' sources reads the features of the nodes, and the index of their targets
+    should add them up. If the same index does both, each node gets its own features, multiplied by
+    the number of its edges, and nothing from its neighbors.
 
     ## Example
 
@@ -51,13 +52,13 @@ class ReturnedMessages(Event):
 
     ## When it is intended
 
-    A program may multiply features by the number of their edges in this way; a product with the
-    degree is faster.
+    A program may multiply the features of each node by its number of edges in this way. A product
+    with the degree is faster.
 
     ## Not detected
 
-    Equal indices in different tensors are not compared. Messages that contain features of edges are
-    checked only if the index is a row of a tensor of pairs.
+    Both indices must be the same tensor, or the same row of it. Messages that also contain features
+    of edges are checked only if the index is a row of a tensor with two rows.
 
     ## See also
 
@@ -71,7 +72,7 @@ class ReturnedMessages(Event):
     def report(self) -> Finding:
         return finding(
             "warning",
-            f"{self.function}{at(self.where)} adds up messages by the same index that read "
+            f"{self.function}{at(self.where)} adds up messages by the index that also read "
             f"them{at(self.read)}: each node gets its own features, and none of its neighbors.",
             cause="messages that return to their sources",
             advice="Read the features by the index of the sources, and add them up by the index of "

@@ -12,12 +12,13 @@ from ...words import at
 @rule("warning", reads="end")
 @immutable
 class UnpairedRows(Event):
-    """The inputs and the targets of a loss are rows of the data that two different indices choose.
+    """Two different indices choose the inputs and the targets of a loss, so the rows do not belong
+    together.
 
     ## Why it matters
 
-    Each prediction is compared with the target of another sample. The loss falls to that of a
-    constant prediction, and no further.
+    Each prediction is compared with the target of another sample. The best that the model can learn
+    is a constant prediction, such as the mean of the targets.
 
     ## Example
 
@@ -57,13 +58,14 @@ class UnpairedRows(Event):
 
     ## When it is intended
 
-    Targets that are shuffled on purpose show how well a model does without information.
+    Targets may be shuffled on purpose, to show the loss of a model without information. A sample
+    may also have another sample as its target, such as its nearest neighbor.
 
     ## Not detected
 
-    Rows are compared if they are chosen from two tensors of the same length, by slices or by
-    tensors of indices, in two steps. Indices at a constant distance, as in a forecast, are not
-    reported.
+    Rows are compared only if slices or tensors of indices choose them from two tensors of the same
+    length, and they are reported after two steps. Indices that differ by a constant, as in a
+    forecast, are not reported.
 
     ## See also
 
@@ -75,11 +77,14 @@ class UnpairedRows(Event):
     count: int = 0  # number of steps in which the rows differ
 
     def report(self) -> Finding:
-        lines = f"{at(self.target)} by other indices than those of the input{at(self.inputs)}"
+        chosen = f"the rows of the target{at(self.target)}"
+        if self.target == self.inputs:
+            chosen = "the rows of the target"
         return finding(
             "warning",
-            f"The rows of the target{at(self.where)} are chosen{lines}, in {self.count} steps: "
-            "each prediction is compared with the target of another sample.",
+            f"In {self.count} steps, {chosen} and those of the input{at(self.inputs)} have "
+            f"different indices: the loss{at(self.where)} compares each prediction with the target "
+            "of another sample.",
             cause="inputs and targets of different rows",
             advice="Choose the rows of both by the same index: x[index] and y[index].",
             where=self.where,

@@ -17,14 +17,14 @@ EstimatorFault = Literal["value", "gradient"]
 @rule("warning")
 @immutable
 class ReversedEstimator(Event):
-    """A straight-through estimator has its operands in the wrong order, so its value or its
-    gradient is wrong.
+    """A straight-through estimator subtracts the wrong operand, so its value or its gradient is
+    wrong.
 
     ## Why it matters
 
-    `x + (q - x).detach()` has the value of q, such as a quantized x, and the gradient of x. With
-    `(x - q).detach()` the value is 2 x - q, which is not quantized. With `q - x + x.detach()` the
-    gradient has the opposite sign, and each step increases the loss.
+    For a quantized value q of x, `x + (q - x).detach()` has the value q, and passes its gradient on
+    to x. With `x + (x - q).detach()`, the value is 2 x - q, which is not quantized. With
+    `q - x + x.detach()`, the gradient gets the opposite sign, and each step increases the loss.
 
     ## Example
 
@@ -57,7 +57,7 @@ class ReversedEstimator(Event):
     ## When it is intended
 
     Sums of other tensors, such as the extrapolation `x + (x - previous).detach()`, are not
-    reported: one operand must be the result of a step function or a lookup.
+    reported: one operand must be the result of a step function, such as round, or of a lookup.
 
     ## Not detected
 
@@ -75,7 +75,7 @@ class ReversedEstimator(Event):
         if self.what == "value":
             text = "returns 2 x - q instead of q: it adds the difference with the opposite sign."
         else:
-            text = "returns q with the opposite gradient of x, because x is subtracted undetached."
+            text = "passes the opposite of its gradient on to x, because it subtracts x undetached."
         return finding(
             "warning",
             f"The straight-through estimator{at(self.where)} {text}",
