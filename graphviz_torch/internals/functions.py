@@ -32,6 +32,7 @@ SET_REQUIRES_GRAD, SET_DATA = _requires_grad.__set__, _data.__set__
 foreach_norm: Any = torch._foreach_norm
 FOREACH_CLAMP_MIN: Any = torch._foreach_clamp_min_  # the first function called by clip_grad_value_
 foreach_max: Any = torch._foreach_max
+PAD_SEQUENCE: Any = torch._C._nn.pad_sequence
 PAD_SEQUENCES: Any = torch._C._VariableFunctions._pad_packed_sequence
 # Modules that behave differently in training and in evaluation.
 BATCH_NORM: type[Any] = _BatchNorm

@@ -4,10 +4,11 @@ Padding must not be counted by the loss, and attention must not attend to it. A 
 the next token needs targets that are shifted by one, and an attention that is causal.
 
 A token is padding if it ends a row, or repeats itself at the end of a row, and is the `padding_idx`
-of the embedding, or ends several rows and occurs nowhere else in the batch. Which padding a loss
-uses is read from gradients: the positions whose result gets a gradient that is not zero. They are
-read at the last matrix product before the loss, and at the embedding. The comparisons run on the
-tokens' device, and their results are read at the end of the step.
+of the embedding, or ends several rows and occurs nowhere else in the batch. What `pad_sequence`
+adds is padding, too. Which padding a loss uses is read from gradients: the positions whose result
+gets a gradient that is not zero. They are read at the last matrix product before the loss, and at
+the embedding. The comparisons run on the tokens' device, and their results are read at the end of
+the step.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ...findings.rules.meaning.tokens import UsedPadding
 from ...graph.events import TokenShift
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
-from ...internals.functions import TensorBase
+from ...internals.functions import PAD_SEQUENCE, TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.nodes import Hooks
 from ...internals.probes import Probe, fetch, probe, unobserved
@@ -42,6 +43,7 @@ _MIN_ROWS = 2  # a repeated last token is padding if at least this many rows end
 _LAGS = (0, 1, 2)
 _MIN_COMPARED = 8  # minimum number of targets from which a shift is inferred
 _MAX_NODES = 256  # maximum number of nodes to search upstream of a loss
+_MAX_PADDED = 1 << 14  # maximum number of positions of padded sequences
 _MAX_COLUMNS = 256  # number of elements of each position's gradient that are read
 # Prefixes of the nodes up to which each position of a result stays apart from the others.
 _PRODUCTS = ("Addmm", "Mm", "Linear", "Bmm", "Baddbmm", "Convolution", "ScaledDotProduct")
@@ -63,14 +65,38 @@ class _EmbeddedTokens:
 
 
 @mutable
+class _PaddedSequences:
+    """Sequences that `pad_sequence` has joined."""
+
+    lengths: list[int]
+    shape: tuple[int, int]  # sizes of the first two dimensions
+    is_batch_first: bool
+    place: CodePosition | None
+
+    def counts(self, used: Sequence[bool]) -> list[int]:
+        """Return [-1, number of used positions that are padding, number of other used positions].
+
+        Args:
+            used: for each position, in the order of `shape`, True if it is used.
+        """
+        columns = self.shape[1]
+        found = [0, 0]
+        for at, is_used in enumerate(used):
+            row, column = divmod(at, columns)
+            sequence, step = (row, column) if self.is_batch_first else (column, row)
+            found[step < self.lengths[sequence]] += is_used
+        return [-1, *found]
+
+
+@mutable
 class _PaddingUse:
     """A call, or a gradient, that may use padding."""
 
     event: UsedPadding
     place: CodePosition | None
-    batch: _EmbeddedTokens
+    batch: _EmbeddedTokens | _PaddedSequences
     # [padding token, number of padding tokens that are used]; for a gradient, also the number of
-    # other tokens that are used.
+    # other tokens that are used. For padded sequences, True for each position that is used.
     numbers: Probe
     node: int = -1  # sequence number of the node that gets the gradient; -1 for a call
 
@@ -97,7 +123,7 @@ class _Shift:
 
 
 class TokenUses(Listener):
-    """Listener that reports attention to padding, padding in targets, and shifted targets."""
+    """Listener that reports attention to padding, losses on padding, and shifted targets."""
 
     needs = ("every_call",)
     functions = frozenset(
@@ -107,12 +133,14 @@ class TokenUses(Listener):
             F.nll_loss,
             F.scaled_dot_product_attention,
             F.multi_head_attention_forward,
+            PAD_SEQUENCE,
         )
     )
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._batches: list[_EmbeddedTokens] = []  # of the forward since the last backward
+        self._padded: list[_PaddedSequences] = []
         self._attentions: list[_Attention] = []
         self._uses: list[_PaddingUse] = []
         self._shifts: list[_Shift] = []
@@ -123,6 +151,9 @@ class TokenUses(Listener):
         if func is F.embedding:
             if len(self._batches) < _MAX_BATCHES:
                 self._embed(event, args, kwargs)
+        elif func is PAD_SEQUENCE:
+            if len(self._padded) < _MAX_BATCHES and torch.is_grad_enabled():
+                self._pad(event, args, kwargs)
         elif not self._batches or len(self._uses) >= _MAX_CALLS:
             return
         elif func in (F.cross_entropy, F.nll_loss):
@@ -155,6 +186,15 @@ class TokenUses(Listener):
         place = self.program.place(event.frame)
         known = copy, token, int(weight.shape[0]), place, event.start
         self._batches.append(_EmbeddedTokens(*known))
+
+    def _pad(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Remember the lengths of sequences that are padded."""
+        lengths = [int(each.shape[0]) for each in args[0]]
+        first = bool(args[1] if len(args) > 1 else kwargs.get("batch_first", False))
+        rows, columns = event.result.shape[:2]
+        if min(lengths) < max(lengths) and rows * columns <= _MAX_PADDED:
+            place = self.program.place(event.frame)
+            self._padded.append(_PaddedSequences(lengths, (rows, columns), first, place))
 
     def _loss(self, event: Called, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compare the targets of a loss with the tokens, if the loss's classes are tokens."""
@@ -220,39 +260,53 @@ class TokenUses(Listener):
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         """Observe which positions of each batch get a gradient."""
-        if not self._batches:
+        if not (self._batches or self._padded):
             return
         live, seen = event.live, []
         for fn in _last_products(live.ends):
             number = int(fn._sequence_nr())
             before = [batch for batch in self._batches if batch.number <= number]
-            if before:
-                seen.append((fn, partial(self._see, "results", before[-1], number)))
+            known: list[_EmbeddedTokens | _PaddedSequences] = [*self._padded, *before]
+            seen.append((fn, partial(self._see, "results", known, number)))
         for batch in self._batches:
             if batch.number in live.numbers:
                 at = live.numbers.index(batch.number)
                 fn = next(islice(live.ids, at, None))
-                seen.append((fn, partial(self._see, "only", batch, batch.number)))
+                seen.append((fn, partial(self._see, "only", [batch], batch.number)))
         self._hooks.put([(fn.register_prehook, hook) for fn, hook in seen])
 
     def _see(
-        self, use: Any, batch: _EmbeddedTokens, number: int, gradients: Sequence[Tensor | None]
+        self,
+        use: Any,
+        batches: Sequence[_EmbeddedTokens | _PaddedSequences],
+        number: int,
+        gradients: Sequence[Tensor | None],
     ) -> None:
-        """Count the tokens whose position of a result gets a gradient that is not zero."""
+        """Find the positions of a result with a gradient that is not zero.
+
+        Args:
+            use: the use that the gradient shows.
+            batches: the batches from which the result may have been computed.
+            number: sequence number of the node.
+            gradients: the gradients that the node gets.
+        """
         gradient = next((each for each in gradients if each is not None), None)
-        if gradient is None or gradient.device != batch.tokens.device:
+        fitting = [] if gradient is None else [b for b in batches if _fits(gradient, b.shape)]
+        if gradient is None or not fitting or len(self._uses) >= _MAX_CALLS:
             return
-        dims, (rows, positions) = TensorBase.dim(gradient), batch.shape
-        is_flat = dims == 2 and gradient.shape[0] == rows * positions
-        if not is_flat and (dims < 3 or tuple(gradient.shape[:2]) != batch.shape):
+        batch = fitting[-1]
+        if isinstance(batch, _PaddedSequences):
+            numbers = probe(lambda own: _used(own, batch.shape), gradient)
+        elif gradient.device == batch.tokens.device:
+            numbers = probe(_used_positions, gradient, batch.token, batch.tokens)
+        else:
             return
-        numbers = probe(_used_positions, gradient, batch.token, batch.tokens)
-        if numbers is not None and len(self._uses) < _MAX_CALLS:
+        if numbers is not None:
             self._uses.append(_PaddingUse(UsedPadding(use=use), None, batch, numbers, number))
 
     def on_backward_end(self, event: object) -> None:
         self._hooks.remove()
-        self._batches, self._attentions = [], []
+        self._batches, self._padded, self._attentions = [], [], []
 
     def on_step_end(self, event: None) -> None:
         self.close()
@@ -260,12 +314,16 @@ class TokenUses(Listener):
     def on_graphs_built(self, backwards: Any, graphs: Any) -> None:
         uses, self._uses = self._uses, []
         for each, row in zip(uses, fetch([one.numbers for one in uses]), strict=True):
-            if not row or row[0] < 0 or not row[1]:
+            batch = each.batch
+            is_padded = isinstance(batch, _PaddedSequences)
+            row = batch.counts(row) if isinstance(batch, _PaddedSequences) and row else row
+            if not row or (row[0] < 0 and not is_padded) or not row[1]:
                 continue
             if each.event.use == "only" and row[2]:
                 continue  # other tokens get a gradient, too
-            found = {"token": row[0], "count": row[1], "among": TensorBase.numel(each.batch.tokens)}
-            numbers, embedded = (each.node,) if each.node >= 0 else (), UserLine(each.batch.place)
+            among = batch.shape[0] * batch.shape[1]
+            found: dict[str, Any] = {"token": row[0], "count": row[1], "among": among}
+            numbers, embedded = (each.node,) if each.node >= 0 else (), UserLine(batch.place)
             self.events.note(each.event, each.place, numbers, embedded=embedded, **found)
         shifts, self._shifts = self._shifts, []
         for shift, row in zip(shifts, fetch([one.numbers for one in shifts]), strict=True):
@@ -284,7 +342,8 @@ class TokenUses(Listener):
 
     def close(self) -> None:
         self._hooks.remove()
-        self._batches, self._attentions, self._uses, self._shifts = [], [], [], []
+        self._batches, self._padded, self._attentions = [], [], []
+        self._uses, self._shifts = [], []
 
 
 def _trailing_token(tokens: Tensor) -> Tensor:
@@ -327,6 +386,25 @@ def _padding(token: Tensor, tokens: Tensor) -> Tensor:
     return torch.stack((token, torch.sum(_is_padding(token, tokens))))
 
 
+def _fits(gradient: Tensor, shape: tuple[int, int]) -> bool:
+    """Return True if a gradient has a row for each position of a batch of this shape."""
+    dims = TensorBase.dim(gradient)
+    is_flat = dims == 2 and gradient.shape[0] == shape[0] * shape[1]
+    return is_flat or (dims > 2 and tuple(gradient.shape[:2]) == shape)
+
+
+def _used(gradient: Tensor, shape: tuple[int, int]) -> Tensor:
+    """Return True for each position of a batch whose gradient is not zero.
+
+    Args:
+        gradient: the gradient of a result, with a row for each position.
+        shape: the shape of the batch.
+    """
+    rows = torch.reshape(gradient, (*shape, -1))
+    rows = torch.narrow(rows, 2, 0, min(rows.shape[2], _MAX_COLUMNS))
+    return torch.any(torch.ne(rows, 0), -1)
+
+
 def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
     """Return [padding token, number of padding tokens used, number of other tokens used].
 
@@ -335,9 +413,7 @@ def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
         token: the padding token.
         tokens: the tokens.
     """
-    rows = torch.reshape(gradient, (*tokens.shape, -1))
-    rows = torch.narrow(rows, 2, 0, min(rows.shape[2], _MAX_COLUMNS))
-    used = torch.any(torch.ne(rows, 0), -1)
+    used = _used(gradient, (tokens.shape[0], tokens.shape[1]))
     padding = _is_padding(token, tokens)
     others = torch.logical_and(used, torch.logical_not(padding))
     used = torch.logical_and(used, padding)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from tests.findings.corpus.cases import Record
 from tests.findings.mistakes.rows import says, silent
@@ -170,3 +171,35 @@ def own_attention_with_an_inverted_mask(record: Record) -> None:
 @silent("attention-to-padding")
 def own_attention_with_a_mask(record: Record) -> None:
     attend(record, lambda tokens: tokens != 19)
+
+
+def series(record: Record, batch_first: bool, masked: bool) -> None:
+    cell, head = nn.GRU(2, 8, batch_first=batch_first), nn.Linear(8, 1)
+    with record(nn.ModuleList([cell, head])):
+        rows = [torch.randn(length, 2) for length in LENGTHS]
+        batch = pad_sequence(rows, batch_first=batch_first)
+        every = head(cell(batch)[0]).square()
+        if masked:
+            every = every * batch.ne(0).any(-1, keepdim=True)
+        loss = every.mean()  # cause
+        loss.backward()
+
+
+@says("padding-in-targets", "results at 12 of 36 positions", "mean", "were padded at")
+def series_padded_by_pad_sequence(record: Record) -> None:
+    series(record, batch_first=True, masked=False)
+
+
+@says("padding-in-targets", "results at 12 of 36 positions", "mean", "were padded at")
+def series_with_the_time_first(record: Record) -> None:
+    series(record, batch_first=False, masked=False)
+
+
+@silent("padding-in-targets")
+def series_times_a_mask(record: Record) -> None:
+    series(record, batch_first=True, masked=True)
+
+
+@silent("padding-in-targets")
+def series_times_a_mask_with_the_time_first(record: Record) -> None:
+    series(record, batch_first=False, masked=True)

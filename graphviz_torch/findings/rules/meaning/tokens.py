@@ -231,10 +231,10 @@ class UsedPadding(Event):
 
     use: PaddingUse = "results"
     function: str = ""  # "scaled_dot_product_attention"; "" without a call
-    token: int = 0  # id of the padding token
+    token: int = 0  # id of the padding token; -1 for sequences that pad_sequence padded
     count: int = 0  # number of tokens that are padding and used
     among: int = 0  # number of all tokens
-    embedded: str = ""  # line that embeds the tokens
+    embedded: str = ""  # line that embeds the tokens, or that calls pad_sequence
 
 
 @rule("warning", reads="end", of=(UsedPadding,))
@@ -286,10 +286,11 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    A token is recognized as padding at the end of a row, if it is the embedding's `padding_idx`, or
-    if at least two rows end with repetitions of the token and it occurs nowhere else. The results
-    are those of the last linear layer or convolution before the loss. Results that are averaged
-    over positions before that layer are not checked.
+    The padding that `pad_sequence` adds is known, if it is called in the process of the training,
+    after the last backward. A token is recognized as padding at the end of a row, if it is the
+    embedding's `padding_idx`, or if at least two rows end with repetitions of the token and it
+    occurs nowhere else. The results are those of the last linear layer or convolution before the
+    loss. Results that are averaged over positions before that layer are not checked.
 
     ## See also
 
@@ -299,15 +300,19 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(UsedPadding):
         if event.use == "results" and event.nodes:
             user = _reduction(reading, event.nodes[0], event.among)
+            added = event.token < 0  # by pad_sequence
+            tokens = "The sequences were padded" if added else "Their tokens"
+            value = "" if added else f" are {event.token}"
+            ignored = "" if added else f"pass ignore_index={event.token} to the loss, "
             yield finding(
                 "warning",
                 f"The loss uses results at {event.count} of {event.among} positions that are "
-                f"padding: {operation_text(user)}{at(user.where)} does not leave them out. Their "
-                f"tokens{at(event.embedded)} are {event.token}.",
+                f"padding: {operation_text(user)}{at(user.where)} does not leave them out. "
+                f"{tokens}{at(event.embedded)}{value}.",
                 cause="loss on padding",
-                advice=f"Leave out the padding: pass ignore_index={event.token} to the loss, set "
-                "the targets of padding to -100, or multiply by a mask before the sum. To take the "
-                "result of the last token, use the length of each row.",
+                advice=f"Leave out the padding: {ignored}set the targets of padding to -100, or "
+                "multiply by a mask before the sum. To take the result of the last token, use the "
+                "length of each row.",
                 where=user.where,
                 nodes=(*event.nodes, user.id),
             )
