@@ -218,7 +218,7 @@ def test_find_exits_with_1_for_an_error_and_with_0_for_anything_less(
 
     frozen = Graph((), parameters=(Parameter("fc.weight", META, requires_grad=False),))
     assert main(["find", save(frozen, tmp_path / "frozen.json")]) == 0
-    assert "1 note (--notes shows all)\nSee it: " in capsys.readouterr().out
+    assert "1 note: frozen (--notes shows all)\nSee it: " in capsys.readouterr().out
 
 
 def test_find_reads_several_files_as_steps_or_as_ranks(

@@ -16,8 +16,9 @@ from torch import nn
 
 from graphviz_torch import Graph, find, load, record
 from graphviz_torch.findings.rules.meaning.optimizers import EmptyParameterGroup, RecreatedOptimizer
-from graphviz_torch.graph import Training
+from graphviz_torch.graph import Node, Step, TensorMeta, Training
 from graphviz_torch.integrations import StepEnds
+from graphviz_torch.integrations.command.findings.reports import StepContents
 from graphviz_torch.integrations.command.main import main
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
 from tests.integrations import scripts
@@ -279,12 +280,40 @@ def test_silence_is_told_apart_from_health(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.py"
-    path.write_text(MODEL + CLIPPED)
+    loss = "F.mse_loss(model(x), y)"
+    printed = CLIPPED.replace(loss, f"loss = {loss}; print(loss.item()); loss")
+    path.write_text(MODEL + printed)
     main(["run", str(path)])
-    assert capsys.readouterr().err.splitlines()[-3:-1] == [
+    said = capsys.readouterr()
+    first, _, third, _ = map(float, said.out.split())
+    assert said.err.splitlines()[-3:-1] == [
         "graphviz-torch: 3 steps recorded",
-        "nothing found in 3 recorded steps; --steps 0 records all; --experiment tries changes",
+        "nothing found in 3 recorded steps (optimizer stepped, 4 parameters, "
+        f"loss {first:.4g} -> {third:.4g}); --steps 0 records all; --experiment tries changes",
     ]
+
+
+def backward_from(value: float, where: str, scale: float | None = None) -> Graph:
+    meta = TensorMeta((), "float32", "cpu")
+    loss = Node(0, "MseLossBackward0", (meta,), where=where, values=((value,),))
+    return Graph((loss,), (), ((0, 0),), step=Step(loss_scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([(0, [(2.0, "a.py:3")])], "loss 2"),
+        ([(0, [(8.0, "a.py:3", 4.0)]), (1, [(2.0, "a.py:3", 2.0)])], "loss 2 -> 1"),
+        ([(0, [(5.0, "a.py:3")]), (0, [(2.0, "a.py:3")]), (1, [(1.0, "a.py:3")])], "loss 2 -> 1"),
+        ([(0, [(2.0, "a.py:3")]), (1, [(1.0, "a.py:4")])], ""),  # players in turn
+        ([(0, [(2.0, "a.py:3"), (1.0, "a.py:3")])], ""),  # two backwards in one step
+    ],
+)
+def test_losses_of_one_line_are_compared(steps: Any, said: str) -> None:
+    contents = StepContents()
+    for number, losses in steps:
+        contents.add(number, [backward_from(*loss) for loss in losses])
+    assert str(contents) == said
 
 
 def training(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:

@@ -198,7 +198,7 @@ def test_after_a_finding_hidden_notes_are_counted_without_nothing_found(
     (training / "train.py").write_text(noted)
     said = command("train.py")[2]
     assert "[cut-gradient]" in said
-    assert "steps recorded; see above\n1 note (--notes shows all)\n" in said
+    assert "steps recorded; see above\n1 note: unneeded-retain-graph (--notes shows all)\n" in said
     assert "nothing found" not in said
 
 

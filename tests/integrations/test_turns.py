@@ -304,9 +304,9 @@ def test_nothing_is_wrong_in_a_training_whose_parts_learn_in_turn_or_not_at_all(
     assert [found for found in find(run) if found.severity != "info"] == []
     assert f"{len(run.steps)} steps recorded" in said
     nothing = (
-        r"nothing found(?: in \d+ recorded steps; --steps 0 .*)?; --experiment tries changes\n"
+        r"nothing found(?: in \d+ recorded steps)? \(.*\)(?:; --steps 0 .*)?; --experiment .*\n"
     )
-    notes = r"(?:\d+ notes? \(--notes shows all\)\n)?"
+    notes = r"(?:\d+ notes?: .* \(--notes shows all\)\n)?"
     assert re.search(f"{nothing}{notes}run.json.gz\ngraphviz-torch: see it: ", said)
     assert run.alternation == (turns and f"trained in turn: {turns}")
     assert turns in " ".join(said.split())

@@ -47,6 +47,7 @@ from .findings.reports import (
     NOTHING_FOUND,
     REPORTS,
     CopyCounts,
+    StepContents,
     to_lines,
     to_sarif,
     view_commands,
@@ -88,6 +89,7 @@ class Outputs:
         self._steps = 0
         self._turns = AlternatingOptimizers()
         self._copies = CopyCounts()
+        self._contents = StepContents()
         self._run: Training | None = None  # the last two steps
         # File to which steps are appended -> the steps that it does not contain yet.
         self._waiting: dict[Path, list[TrainingStep]] = {
@@ -148,6 +150,7 @@ class Outputs:
             self._turns.add(step)
             self._recorded += 1
         self._copies.add(_copies_of(step))
+        self._contents.add(step.number, step.graphs)
         for path, waiting in self._waiting.items():
             waiting.append(step)
             self._lost[path].update(each.number for each in waiting[:-_MAX_UNWRITTEN])
@@ -320,13 +323,15 @@ class Outputs:
         return lines
 
     def _scope_text(self) -> str:
-        """Return the text after "nothing found": the checked steps, and options that check more."""
+        """Return the text after "nothing found": the steps, and options that check more."""
         wanted = self._parsed.steps
         limited = 0 < wanted <= self._recorded
         more = ["--steps 0 records all"] * limited
         more += ["--experiment tries changes"] * (not self._experimented)
         those = f" in {count_text(wanted, 'recorded step')}" if limited else ""
-        return those + "".join(f"; {one}" for one in more)
+        contents = str(self._contents) if self._ranks is None else ""
+        seen = f" ({contents})" if contents else ""
+        return those + seen + "".join(f"; {one}" for one in more)
 
     def _next_command(self) -> str:
         """Return a text with commands that show the recording."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from .... import Finding, __version__, rules
 from ....findings.run_findings import counts_text, steps_text
-from ....graph import Transfer
+from ....graph import Graph, Transfer
+from ....graph.events import OptimizerStep
 from ....graph.terminal import cut, is_shell, is_terminal, line_width
 from ....graph.text import listing, printable, with_short_names
-from ....graph.units import bytes_text
+from ....graph.units import bytes_text, count_text, number_text
 from ...excerpt import Lines, excerpt, files_below, no_lines, without_place
 from ..files import SEVERITIES, say
 from .baseline import fingerprint
@@ -97,7 +98,8 @@ def to_lines(
     lines = [line for each in shown for line in _finding_lines(each, width, screen, steps, source)]
     hidden = " (--notes shows all)" if len(shown) < len(found) else ""
     if not shown:
-        return "\n".join([NOTHING_FOUND] + [totals(found) + hidden] * bool(found))
+        ids = f": {listing(dict.fromkeys(each.rule for each in found), most=6)}"
+        return "\n".join([NOTHING_FOUND] + [totals(found) + ids + hidden] * bool(found))
     more = f"Read more: graphviz-torch rule {shown[0].rule}"
     return "\n".join([*lines, totals(found) + hidden, more])
 
@@ -162,6 +164,67 @@ class CopyCounts:
         counts = ((way, count) for way, count in self._counts.items() if count)
         each = (f"{count:,} {way} ({bytes_text(self._nbytes[way])})" for way, count in counts)
         return listing(each, most=6, last=", ")
+
+
+class StepContents:
+    """The optimizers, parameters and losses in the steps of a run, as text.
+
+    The text contains losses if each step ran one backward, from a loss that one line computed.
+
+    >>> from graphviz_torch.graph import Node, TensorMeta
+    >>> contents = StepContents()
+    >>> for i, value in enumerate([2.5, 2.0, 1.75]):
+    ...     meta = TensorMeta((), "float32", "cpu")
+    ...     loss = Node(0, "MseLossBackward0", (meta,), where="a.py:3", values=((value,),))
+    ...     event = OptimizerStep(optimizer="adam")
+    ...     contents.add(i, [Graph((loss,), (), ((0, 0),), events=(event,))])
+    >>> print(contents)
+    adam stepped, loss 2.5 -> 1.75
+    """
+
+    def __init__(self) -> None:
+        self._optimizers: dict[str, None] = {}
+        self._parameters: set[str] = set()
+        # Number and loss of the first and of the last step.
+        self._first: tuple[int, float | None] = -1, None
+        self._last: tuple[int, float | None] = -1, None
+        self._lines: set[str] = set()  # lines that computed the losses; "" for unknown ones
+
+    def add(self, number: int, graphs: Sequence[Graph]) -> None:
+        """Add a step. A step with the number of the first step replaces it."""
+        for graph in graphs:
+            self._parameters.update(each.name for each in graph.parameters)
+            steps = (each for each in graph.events if isinstance(each, OptimizerStep))
+            self._optimizers.update(dict.fromkeys(each.optimizer for each in steps))
+        line, loss = _loss(graphs)
+        self._lines.add(line)
+        self._last = number, loss
+        if self._first[0] in (-1, number):
+            self._first = self._last
+
+    def __str__(self) -> str:
+        parts = []
+        if names := list(filter(None, self._optimizers)):
+            parts.append(f"{listing(names)} stepped")
+        if count := len(self._parameters):
+            parts.append(count_text(count, "parameter"))
+        ends = dict.fromkeys((self._first, self._last))
+        losses = [number_text(loss) for _, loss in ends if loss is not None]
+        if len(self._lines) == 1 and losses:
+            parts.append(f"loss {' -> '.join(losses)}")
+        return ", ".join(parts)
+
+
+def _loss(graphs: Sequence[Graph]) -> tuple[str, float | None]:
+    """Return the line and value of the loss of a step, or "" and None if there is not one loss."""
+    outputs = [(graph, node) for graph in graphs for node, _ in graph.outputs]
+    if len(outputs) == 1:
+        [(graph, node)] = outputs
+        loss, scale = graph.nodes[node], graph.step.loss_scale or 1.0
+        values = loss.values[0] if loss.values else None
+        if values is not None and len(values) == 1 and isinstance(values[0], float):
+            return loss.where, values[0] / scale
+    return "", None
 
 
 def totals(found: Sequence[Finding]) -> str:
