@@ -140,7 +140,7 @@ class Listener:
     """
 
     # Properties of `Options`. The listener is used only if all of them are true.
-    needs: ClassVar[tuple[str, ...]] = ()
+    needs: ClassVar[tuple[str, ...]] = ("every_call",)
     # `on_call_end` gets the calls of these functions. A str is the name of a keyword argument: all
     # calls with this argument are included. None: all calls, except those that read only metadata.
     functions: Container[Any] | None = None
@@ -234,8 +234,12 @@ class RowListener(Listener):
         super().__init__(program)
         self.functions, self.sees_later_steps = query.functions, query.sees_later_steps
         for event, rows in query.rows_of.items():
-            setattr(self, event, partial(self._append, rows))
+            # Not a bound method, which would be a reference cycle.
+            setattr(self, event, partial(_append_rows, rows, program))
 
-    def _append(self, rows: Callable[[Any, Program], Iterable[Row]], event: Any) -> None:
-        for row in rows(event, self.program):
-            self.program.log.append(row)
+
+def _append_rows(
+    rows: Callable[[Any, Program], Iterable[Row]], program: Program, event: Any
+) -> None:
+    for row in rows(event, program):
+        program.log.append(row)

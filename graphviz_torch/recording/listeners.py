@@ -19,9 +19,7 @@ from .events.chosen_rows import ChosenRows
 from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
-from .events.pairs import PairedTensors
-from .events.redrawn_dropout import RedrawnDropouts
-from .events.setup import Leaves, TrainingSetup
+from .events.setup import TrainingSetup
 from .events.tokens import TokenUses
 from .events.unused_losses import UnusedLosses
 from .events.wrong_gradients import WrongGradients
@@ -60,8 +58,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     EarlySchedulers,
     TrainModes,
     TrainingSetup,
-    Leaves,
-    PairedTensors,
     OptimizerCalls,
     TemporaryParameters,
     Steps,  # after the listener that appends the row of a new optimizer
@@ -73,7 +69,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     UnusedLosses,
     WrongGradients,
     AverageBuffers,
-    RedrawnDropouts,
     SampleCalls,
     FiniteResults,
     CallArguments,

@@ -44,6 +44,8 @@ _NOTE_RERAN = f"{CHECKPOINTED}: its forward ran again in backward"
 class Reruns(Listener):
     """Listener that counts how often backward repeated the operations of checkpointed nodes."""
 
+    needs = ()
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # Index of a graph -> its checkpointed segments, and the number of reruns of each segment.

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from graphviz_torch.findings.rules.custom_functions import RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative
+from graphviz_torch.findings.rules.losses import AccidentalBroadcast
 from graphviz_torch.findings.rules.meaning.last_steps import LastStep
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
@@ -21,22 +23,52 @@ from graphviz_torch.findings.rules.meaning.straight_through import ReversedEstim
 from graphviz_torch.findings.rules.means import MeanOverMaskedValues
 from graphviz_torch.findings.rules.scores import SoftTargets
 from graphviz_torch.findings.rules.single_rows import RowOfData
+from graphviz_torch.findings.rules.terms import NumberTerm, UnusedSum
+from graphviz_torch.findings.rules.unchanging import UnchangingTerm
+from graphviz_torch.graph import TensorMeta
+from graphviz_torch.graph.events import LeafBackward, NewLeaves
 from graphviz_torch.internals.probes import Probe
-from graphviz_torch.recording.program.events import Events, RecordingNotes
+from graphviz_torch.recording.program.events import Events, RecordingNotes, TensorRecord
 from graphviz_torch.recording.program.identities import Identities
 from graphviz_torch.recording.program.log import Found, Log
-from graphviz_torch.recording.program.rows import ResumeRow, Row, StepEndRow, TrainingStepRow
+from graphviz_torch.recording.program.rows import (
+    GraphRow,
+    ResumeRow,
+    Row,
+    StepEndRow,
+    TrainingStepRow,
+)
 from graphviz_torch.recording.queries.last_steps import (
     LastStepRow,
     LastSteps,
     OrderedRow,
     SequenceRow,
 )
+from graphviz_torch.recording.queries.leaves import (
+    LeafRootRow,
+    Leaves,
+    NewLeafRow,
+    ReachedLeavesRow,
+)
 from graphviz_torch.recording.queries.masks import AttentionMasks, MaskRow
 from graphviz_torch.recording.queries.means import MaskedMeanRow, MaskedMeans
 from graphviz_torch.recording.queries.optimizer_lines import ChangedRow, OptimizerLines, OwnStepRow
+from graphviz_torch.recording.queries.pairs import (
+    AddendRow,
+    AddendsRow,
+    BroadcastRow,
+    LossSumRow,
+    NumberRow,
+    PairedTensors,
+    ShapeRow,
+)
 from graphviz_torch.recording.queries.pixels import LayerInputRow, Pixels
 from graphviz_torch.recording.queries.positions import Positions, RowEncodingRow
+from graphviz_torch.recording.queries.redrawn_dropout import (
+    RandomStateRow,
+    RedrawnDropouts,
+    RepeatedForwardRow,
+)
 from graphviz_torch.recording.queries.single_rows import IndexRow, SingleRows
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
 from graphviz_torch.recording.queries.summed_derivatives import DerivativeRow, SummedDerivatives
@@ -191,6 +223,99 @@ def test_a_line_that_changes_one_parameter(rows: list[Row], leaves: list[tuple[i
     events = list(query.events_of_run())
     assert [each.leaves for each in events] == leaves
     assert all(each.event == LineOfOneParameter(optimizer="opt") for each in events)
+
+
+@pytest.mark.parametrize(
+    ("states", "now", "reported"),
+    [
+        ([(7, None)], (7, 1), True),  # the state at the start of backward
+        ([(7, None)], (8, 1), False),  # a checkpoint restored another state
+        ([(7, None), (8, 1)], (8, 2), True),  # the state after another module
+        ([(7, None), (8, 1)], (8, 1), False),  # the same node runs a second module
+        ([(8, None), (7, None)], (8, 1), False),  # the state of an earlier backward
+    ],
+)
+def test_a_dropout_that_draws_again(
+    states: list[tuple[int, int | None]], now: tuple[int, int], reported: bool
+) -> None:
+    event = RedrawnDropout(module="0")
+    rows = [*[RandomStateRow(*each) for each in states], RepeatedForwardRow(*now, event, line(1))]
+    assert [each.event for each in found(RedrawnDropouts(), rows)] == [event] * reported
+
+
+def test_leaves_that_the_program_created() -> None:
+    new = NewLeafRow(1, line(1), "torch.tensor", "as_leaf")
+    root = LeafRootRow(1, LeafBackward(label="loss", maker=""), line(2), 100)
+    begun, reached = found(Leaves(), [new, root, ReachedLeavesRow({1: 100, 2: 200})])
+    assert (begun.event, begun.place) == (LeafBackward(label="loss", maker="torch.tensor"), line(1))
+    assert (reached.event, reached.leaves) == (NewLeaves(maker="as_leaf"), {100})
+    [other] = found(Leaves(), [new, root._replace(leaf=None), ReachedLeavesRow({2: 200})])
+    assert (other.event, other.place) == (root.event, line(2))
+
+
+META = TensorMeta((), "float32", "cpu")
+ONE, TWO = (TensorRecord(label, META, number, 0) for label, number in (("one", 1), ("two", 2)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "use", "reported"),
+    [
+        (None, {"column": 1}, True),
+        (ShapeRow(1), {"column": 1}, False),  # the size 1 is meant
+        (ShapeRow(2), {"column": 1}, True),
+        (ShapeRow(1, matrix=5), {"reduced": (1, 5)}, True),  # x - x.sum(1)
+        (ShapeRow(1, matrix=6), {"reduced": (1, 5)}, False),
+        (None, {"reduced": (1, 5)}, False),
+    ],
+)
+def test_a_broadcast_by_accident(shape: Row | None, use: dict[str, Any], reported: bool) -> None:
+    rows = [
+        *([] if shape is None else [shape]),
+        BroadcastRow("sub", line(1), (9,), (ONE, TWO), **use),
+    ]
+    expected = [AccidentalBroadcast(operation="sub")] * reported
+    assert [each.event for each in found(PairedTensors(), rows)] == expected
+
+
+@pytest.mark.parametrize(
+    ("second", "reported"), [((1, 0.2), True), ((1, 0.1), False), ((0, 0.2), False)]
+)
+def test_a_number_that_differs_between_steps(second: tuple[int, float], reported: bool) -> None:
+    rows = [NumberRow(line(1), 9, 0, 0.1), NumberRow(line(1), 10, *second)]
+    assert [e.event for e in found(PairedTensors(), rows)] == [NumberTerm()] * reported
+
+
+@pytest.mark.parametrize(
+    ("ran", "unused"),
+    [((1,), "two"), ((2,), "one"), ((1, 2), None), ((), None), ((1, 2, 3), None)],
+)
+def test_a_sum_that_no_backward_uses(ran: tuple[int, ...], unused: str | None) -> None:
+    query = PairedTensors()
+    found(query, [AddendsRow(line(1), (ONE, TWO))])
+    for _ in range(2):
+        found(query, [LossSumRow(line(1), (1, 2, 3)), GraphRow(line(5), [-1, *ran])])
+        events = list(query.events_of_run())
+    assert [each.latest["unused"].label for each in events] == [unused] * (unused is not None)
+    assert all(each.event == UnusedSum() for each in events)
+
+
+@pytest.mark.parametrize(
+    ("addends", "count"),
+    [
+        ([(0, 3.0), (1, 3.0), (2, 3.0), (3, 3.0)], 4),
+        ([(0, 3.0), (1, 3.0), (2, 3.1)], 0),
+        ([(0, 3.0), (1, 3.0)], 0),
+        ([(0, 3.0), (1, 3.0), (1, 3.0)], 0),  # twice in one step
+        ([(0, 0.0), (1, 0.0), (2, 0.0)], 0),  # a term that is switched off
+    ],
+)
+def test_a_term_with_the_same_value(addends: list[tuple[int, float]], count: int) -> None:
+    query = PairedTensors()
+    rows = [AddendRow(line(1), 0, step, ONE, values(value)) for step, value in addends]
+    assert not found(query, [AddendsRow(line(1), (TWO, ONE)), *rows])
+    events = list(query.events_of_run())
+    assert [each.latest["count"] for each in events] == [count] * bool(count)
+    assert all(e.event == UnchangingTerm() and e.latest["term"].label == "two" for e in events)
 
 
 def test_rows_with_probes_are_read_when_a_graph_is_built() -> None:

@@ -139,8 +139,7 @@ def clip(parameter: int = 1, storage: int | None = 100, backwards: int = 1) -> C
 
 def found(query: Query, rows: Iterable[Row]) -> list[Found]:
     """Return the events that a query finds in these rows, in order."""
-    named = [(query.methods.get(type(row)), row) for row in rows]
-    return [each for name, row in named if name for each in getattr(query, name)(row) or ()]
+    return [each for row in rows for each in query.read(row)]
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,20 @@
-"""Check calls with two tensors inside a compiled region, with the checks of events/pairs.py."""
+"""Check calls with two tensors inside a compiled region, with the checks of queries/pairs.py."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from types import FrameType
-from typing import Any, NamedTuple
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 
 from ...graph import Event
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
-from ..events.pairs import ARITHMETIC, JUDGED, KEEPING, PAIRED, UNSQUEEZE, PairedTensors
-from ..program.events import Events, TensorRecord
+from ..program.events import TensorRecord
+from ..program.identities import Identities
+from ..queries.pairs import PairedTensors, pairs
 
 # Functions of Python's `operator` module, as in Dynamo's graph -> the equivalent tensor methods,
 # which the checks know.
@@ -32,13 +33,11 @@ class PairedCall(NamedTuple):
     meta: dict[str, Any]  # `meta` of the call's node in Dynamo's graph
 
 
-class Pairs(PairedTensors):
-    """The `PairedTensors` listener, applied to one graph that Dynamo traced with fake tensors."""
+class Pairs:
+    """The query `PairedTensors`, applied to one graph that Dynamo traced with fake tensors."""
 
     def __init__(self) -> None:
-        self._calls = _EventList()
-        program: Any = _NamelessProgram(self._calls)
-        super().__init__(program)
+        self._query, self._program = PairedTensors(), _NamelessProgram()
         self.noted: list[PairedCall] = []
 
     def call(
@@ -53,44 +52,24 @@ class Pairs(PairedTensors):
             kwargs: keyword arguments of the call.
             result: the fake result.
         """
-        function = _OPERATORS.get(function, function)
-        frame: Any = None
+        function, frame = _OPERATORS.get(function, function), cast(Any, None)
         event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
-        if function in UNSQUEEZE or function in KEEPING or function is TensorBase.__getitem__:
-            self.shape(event)
-        elif function in ARITHMETIC:
-            self.elementwise(event)
-        elif function in PAIRED or function in JUDGED:
-            self.loss(event)
-        self.noted += [PairedCall(*row, meta) for row in self._calls.rows]
-        self._calls.rows.clear()
-
-
-class _EventList(Events):
-    """An `Events` that collects each event in a list instead of counting equal ones."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[Event, tuple[int, ...], tuple[TensorRecord, ...]]] = []
-
-    def note(
-        self,
-        event: Event,
-        place: Any = None,
-        numbers: Any = (),
-        leaves: Any = (),
-        since: Any = None,
-        **latest: Any,
-    ) -> None:
-        if "operands" in latest:
-            self.rows.append((event, tuple(numbers), latest["operands"]))
+        for row in (
+            pairs(event, cast(Any, self._program)) if function in PairedTensors.functions else ()
+        ):
+            for found in self._query.read(row):
+                if "operands" in found.latest:
+                    call = found.event, found.numbers, found.latest["operands"], meta
+                    self.noted.append(PairedCall(*call))
 
 
 class _NamelessProgram:
     """A `Program` without names and source lines, for graphs traced with fake tensors."""
 
-    def __init__(self, events: Events) -> None:
-        self.events = events
+    def __init__(self) -> None:
+        self.identities = Identities()
+        self.steps = SimpleNamespace(count=0, is_own_call=lambda frame: False)
+        self.log = SimpleNamespace(admits=lambda *args, **kwargs: False)
 
     def label(self, tensor: Tensor, frame: FrameType | None) -> str:
         return ""

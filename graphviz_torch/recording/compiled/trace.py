@@ -29,7 +29,7 @@ from ...tracing.region_reader import expect_region, origin, set_region
 from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
 from ...tracing.tracer import collect_nodes
 from ..cuts.names import READS, cut_name, detached_results
-from .breaks import compilation_events
+from ..program.graph_breaks import compilation_events
 from .pairs import PairedCall, Pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")

@@ -80,6 +80,8 @@ _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes 
 class Cuts(Listener):
     """Listener that records cuts (calls that pass no gradient) since the last backward."""
 
+    needs = ()
+
     before = frozenset((_DETACH_,))
 
     def __init__(self, program: Program) -> None:

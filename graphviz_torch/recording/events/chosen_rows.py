@@ -72,7 +72,6 @@ class _StepCounts:
 class ChosenRows(Listener):
     """Listener that reports targets whose rows were chosen by other indices than the inputs."""
 
-    needs = ("every_call",)
     functions = frozenset((*_INDEXING, *_LOSSES))
 
     def __init__(self, program: Program) -> None:

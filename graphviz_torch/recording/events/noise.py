@@ -107,8 +107,6 @@ class _NoisyTarget:
 class MixedNoises(Listener):
     """Listener that compares the noise in the input of a network with the noise in its target."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._kinds: dict[Any, str] = {}  # function -> its name

@@ -157,8 +157,6 @@ def _names(program: Program, frame: FrameType | None) -> dict[int, str]:
 class NonfiniteValues(Listener):
     """Listener that checks every graph for NaN and Inf."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._first = _FirstNonfinite(self.program)

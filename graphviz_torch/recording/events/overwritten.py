@@ -72,7 +72,6 @@ class _StepValues(NamedTuple):
 class Overwrites(Listener):
     """Listener that reports copies into trained parameters, and of a parameter into itself."""
 
-    needs = ("every_call",)
     functions = frozenset((TensorBase.copy_,))
     before = functions
     sees_later_steps = True

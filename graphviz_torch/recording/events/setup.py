@@ -1,8 +1,4 @@
-"""Find mistakes in how a program sets up parameters, optimizers and leaves.
-
-An example of a wrong leaf is `torch.tensor(result, requires_grad=True)`: backward ends at the new
-leaf, so the operations that computed `result` get no gradient.
-"""
+"""Find mistakes in how a program sets up parameters and optimizers."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence, Set
 from itertools import chain
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -22,19 +18,14 @@ from ...findings.rules.meaning.layers import RepeatedLayer
 from ...findings.rules.paths import UnusedModule
 from ...findings.rules.training import OptimizerNeverStepped
 from ...graph import NO_PARAMETERS, Graph
-from ...graph.events import CopiedValues, LeafBackward, NewLeaves, ParameterFreeze
 from ...internals.frames import OWN, CodePosition, code_owner, local_variables, user_frames
-from ...internals.functions import LOAD_STATE_CODE, SET_REQUIRES_GRAD, TensorBase
-from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import optimized_parameters
-from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import BackwardBegan, BlockRaised, Listener, Resumed
 from ..live import leaves_of
 from ..program import Program
 from ..program.code import codes, find_assignment, find_method_call
 from ..program.events import Events
-from ..program.source_lines import last_assignment, source_text
 
 # Misspellings of `requires_grad`, and Keras's name `trainable`.
 _MISSPELT = re.compile(r"(?!requires_grad$)(requires?d?_?grad(ient)?s?|grad_requires?d?|trainable)")
@@ -59,6 +50,8 @@ def _is_suspect(name: str) -> bool:
 
 class TrainingSetup(Listener):
     """Listener that reports untrained or unregistered parameters, and misspelled attributes."""
+
+    needs = ()
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -323,96 +316,3 @@ def _contains(item: Any, owner: Any) -> bool:
         return item is owner
     # `owner` is a parameter if its layer ran inside a compiled region and is unknown.
     return any(each is owner for each in chain(item.modules(), item.parameters()))
-
-
-_MAX_LEAVES = 256  # maximum number of leaves created by the program to remember
-
-
-class Leaves(Listener):
-    """Listener that reports calls that freeze a parameter, create a leaf, or copy into a parameter.
-
-    A new leaf is reported if backward reaches it, or if backward starts at it. These calls create
-    leaves: `x.requires_grad = True`, `x.requires_grad_()`, `torch.tensor(x, requires_grad=True)`.
-    """
-
-    needs = ("every_call",)
-    functions = frozenset(
-        (SET_REQUIRES_GRAD, TensorBase.requires_grad_, torch.tensor, TensorBase.copy_)
-    )
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._leaves: dict[int, tuple[Ref, CodePosition | None, str]] = {}
-        self._makers: dict[CodePosition | None, str] = {}  # line -> function that created a leaf
-
-    def on_call_end(self, event: Called) -> None:
-        func, args, kwargs, result, frame, _, _ = event
-        if self.program.steps.is_own_call(frame):
-            return
-        kwargs = kwargs or {}
-        if func is TensorBase.copy_:
-            self._check_copy(args, frame)
-            return
-        if func is torch.tensor:
-            wanted, tensor, name = kwargs.get("requires_grad"), result, "torch.tensor"
-        else:
-            tensor, name = args[0], "requires_grad_" if result is not None else "requires_grad"
-            wanted = args[1] if len(args) > 1 else kwargs.get("requires_grad", True)
-        parameter = isinstance(tensor, torch.nn.Parameter)
-        if not wanted and parameter:
-            self.events.note(ParameterFreeze(), self.program.place(frame))
-        if wanted and not parameter and tensor.is_leaf:
-            place = self.program.place(frame)
-            self._leaves[id(tensor)] = Ref(tensor), place, name
-            self._makers[place] = _called_function(frame) or name
-            while len(self._leaves) > _MAX_LEAVES:
-                del self._leaves[next(iter(self._leaves))]
-            while len(self._makers) > _MAX_LEAVES:
-                del self._makers[next(iter(self._makers))]
-
-    def _check_copy(self, args: Sequence[Any], frame: FrameType) -> None:
-        """Report a copy of a result into a parameter, through which no gradient flows."""
-        target, value = args[0], args[1] if len(args) > 1 else None
-        if torch.is_grad_enabled() or not isinstance(target, torch.nn.Parameter):
-            return
-        if isinstance(value, Tensor) and value.grad_fn is not None:
-            loads = frame.f_code is LOAD_STATE_CODE
-            event = CopiedValues(operation="load_state_dict" if loads else "copy_")
-            self.events.note(event, self.program.place(frame))
-
-    def on_backward_start(self, event: BackwardBegan) -> None:
-        self._look_at(event.outputs, event.frame)
-        lines: dict[CodePosition | None, list[int]] = {}
-        for key in event.live.reached & self._leaves.keys():
-            if self._leaves[key][0]() is not None:
-                lines.setdefault(self._leaves[key][1], []).append(key)
-        for place, keys in lines.items():
-            found = NewLeaves(maker=self._makers.get(place, ""))
-            self.events.note(found, place, leaves=set(keys))
-
-    def _look_at(self, outputs: Sequence[Any], frame: FrameType | None) -> None:
-        """Report a backward whose root is a leaf."""
-        for tensor in outputs:
-            if not isinstance(tensor, Tensor) or tensor.grad_fn is not None:
-                continue
-            if any(tensor is parameter for _, parameter in self.program.parameters()):
-                continue
-            label = self.program.label(tensor, frame)
-            known = self._leaves.get(id(tensor))
-            if known is not None and known[0]() is tensor:
-                _, place, name = known
-            else:
-                place, name = last_assignment(frame, label), ""
-                if isinstance(tensor, torch.nn.Parameter):
-                    name = "nn.Parameter"
-                elif "Variable(" in source_text(place):
-                    name = "Variable"
-            self.events.note(LeafBackward(label=label, maker=name), place, leaves=[id(tensor)])
-
-
-def _called_function(frame: FrameType | None) -> str:
-    """Return the library function that the user's line called; "" if it called torch directly."""
-    name = ""
-    while frame is not None and code_owner(frame.f_code.co_filename) != OWN:
-        name, frame = frame.f_code.co_name, frame.f_back
-    return name

@@ -125,7 +125,6 @@ class _Shift:
 class TokenUses(Listener):
     """Listener that reports attention to padding, losses on padding, and shifted targets."""
 
-    needs = ("every_call",)
     functions = frozenset(
         (
             F.embedding,

@@ -41,7 +41,6 @@ class _Read(NamedTuple):
 class UnusedLosses(Listener):
     """Listener that reports losses whose value is read, and that no backward uses."""
 
-    needs = ("every_call",)
     functions = frozenset(
         getattr(space, name)
         for space in (Tensor, TensorBase)

@@ -47,6 +47,8 @@ class _FailedBackward(NamedTuple):
 class Failures(Listener):
     """Listener that records the exceptions of a recording."""
 
+    needs = ()
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._call: FailedCall | None = None  # the last call that raised since the last backward

@@ -64,8 +64,6 @@ _KNOWN = _KINDS | {torch.Tensor, torch.nn.Parameter, type(None), slice, torch.de
 class CallArguments(Listener):
     """Listener that records arguments such as numbers and flags as attributes of nodes."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # Sequence number of a node -> the called function, and the positions (or keywords) and

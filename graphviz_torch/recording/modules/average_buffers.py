@@ -75,7 +75,6 @@ def _version(norm: Any) -> int:
 class AverageBuffers(Listener):
     """Listener that reports averaged models whose running statistics are not averaged."""
 
-    needs = ("every_call",)
     functions = frozenset((functional.batch_norm,))
     sees_later_steps = True
 

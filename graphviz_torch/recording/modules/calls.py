@@ -38,6 +38,8 @@ from ..program import Program
 class Modes(Listener):
     """Listener that records the train or eval mode of each module that ran."""
 
+    needs = ()
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._modes: dict[str, str] = {}
@@ -59,6 +61,8 @@ _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEnco
 
 class FastPaths(Listener):
     """Listener that leaves the recording's function mode while a layer's fused fast path runs."""
+
+    needs = ()
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -125,8 +129,6 @@ class _SliceCalls:
 
 class SampleCalls(Listener):
     """Listener that reports a module that is called once for each sample of a tensor."""
-
-    needs = ("every_call",)
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

@@ -39,7 +39,6 @@ _DRAWS = {TensorBase.normal_, TensorBase.uniform_, Tensor.normal_, Tensor.unifor
 class FirstValues(Listener):
     """Listener that reports keys that `load_state_dict` ignored, and lost first values."""
 
-    needs = ("every_call",)
     functions = frozenset((*OVERRIDABLE.values(), *_DRAWS))
     before = functions
     sees_later_steps = True

@@ -113,8 +113,6 @@ class _LineForwards:
 class Forwards(Listener):
     """Listener that reports discarded and repeated forwards."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._began = -1  # sequence number at the start of the running forward; -1: not observed

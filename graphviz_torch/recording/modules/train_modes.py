@@ -48,7 +48,6 @@ class TrainModes(Listener):
     decides whether they drop values. The listener reports dropout that is switched off.
     """
 
-    needs = ("every_call",)
     functions = frozenset((*_DROPOUTS, _ATTENTION, F.batch_norm))
 
     def __init__(self, program: Program) -> None:

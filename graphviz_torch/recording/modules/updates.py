@@ -79,8 +79,6 @@ class _Count:
 class Updates(Listener):
     """Listener that reports weights that steps leave unchanged, or whose rows stay equal."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # Optimizer -> indices of its 16-bit and non-contiguous parameters.

@@ -28,6 +28,8 @@ from ..resolver import Resolver
 class Weights(Listener):
     """Listener that records the model's parameters, with their norms at the start of backward."""
 
+    needs = ()
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._norms: dict[int, Norms] = {}  # by index of the graph

@@ -6,6 +6,7 @@ used again.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
 
@@ -30,6 +31,15 @@ class Identities:
         """Return the number of a tensor; None if it has none so far."""
         known = self._tensors.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else None
+
+    def find_ids(self, ids: Iterable[int]) -> dict[int, int]:
+        """Return the id() of those live tensors that have a number, by number.
+
+        Args:
+            ids: id() of tensors.
+        """
+        found = [(self._tensors[key], key) for key in ids if key in self._tensors]
+        return {number: key for (ref, number), key in found if ref() is not None}
 
     def number(self, tensor: Tensor) -> int:
         """Return the number of a tensor."""

@@ -68,6 +68,13 @@ class Query:
         named = {n: method for n, method in vars(cls).items() if n.startswith("on_")}
         cls.methods = {get_type_hints(method)["row"]: n for n, method in named.items()}
 
+    def read(self, row: Row) -> Iterable[Found]:
+        """Return the events that are found with a row. The log calls the methods directly."""
+        if isinstance(row, Found):
+            return (row,)
+        name = self.methods.get(type(row))
+        return () if name is None else getattr(self, name)(row) or ()
+
     def events_of_run(self) -> Iterable[Found]:
         """Return the events that describe the run so far. Called when a graph is built."""
         return ()

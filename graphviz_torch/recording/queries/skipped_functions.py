@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...findings.rules.meaning.compiled import SkippedFunction
 from ...internals.compiler.skipped import Skipped
 from ...internals.frames import OWN, code_owner
-from ..compiled.breaks import breaking_call, function_name, sentence
+from ..program.graph_breaks import breaking_call, function_name, sentence
 from ..program.log import Found, Query
 from ..program.rows import ObservedRow
 

@@ -49,7 +49,6 @@ class GradientAccesses(Listener):
     It reports reads of a non-leaf's `.grad`, and assignments to `.data` that cut off gradients.
     """
 
-    needs = ("every_call",)
     functions = frozenset((READ_GRAD, SET_GRAD, SET_DATA, UNSCALE))
 
     def __init__(self, program: Program) -> None:

@@ -91,6 +91,8 @@ class _GradientSample:
 class StaleGradients(Listener):
     """Listener that reports an optimizer that uses the gradients of an earlier step again."""
 
+    needs = ()
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # By id() of the optimizer, because an optimizer may be unhashable.

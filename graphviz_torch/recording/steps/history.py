@@ -105,8 +105,6 @@ class _BackwardsOfLine:
 class GraphHistory(Listener):
     """Listener that searches, at every backward, for earlier graphs that are still in memory."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._lines: dict[tuple[CodePosition | None, str], _BackwardsOfLine] = {}

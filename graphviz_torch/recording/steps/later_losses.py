@@ -65,7 +65,6 @@ def since_on_device(since: Tensor | None, loss: Tensor, step: int) -> Tensor:
 class LaterLosses(Listener):
     """Listener that reports a loss that becomes NaN or infinite after the recorded steps."""
 
-    needs = ("every_call",)
     sees_later_steps = True
 
     def __init__(self, program: Program) -> None:

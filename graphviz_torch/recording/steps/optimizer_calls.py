@@ -64,7 +64,6 @@ class OptimizerCalls(Listener):
     It reports schedulers, scalers and optimizers without the intended effect.
     """
 
-    needs = ("every_call",)
     sees_later_steps = True
 
     def __init__(self, program: Program) -> None:
@@ -223,6 +222,8 @@ class EarlySchedulers(Listener):
     searched, too. Nothing is reported for a program with a GradScaler, because the scaler may have
     skipped earlier steps of the optimizer.
     """
+
+    needs = ()
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)

@@ -66,8 +66,6 @@ class _LineLosses:
 class Progress(Listener):
     """Listener that reports if no step changes a parameter, or if a loss is constant."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._moves = False  # True if a parameter changed, or changes cannot be observed

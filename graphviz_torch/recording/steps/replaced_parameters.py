@@ -19,8 +19,6 @@ _MIN_STEPS = 2  # fewer steps are not reported
 class TemporaryParameters(Listener):
     """Listener that reports gradients of temporary parameters that no optimizer holds."""
 
-    needs = ("every_call",)
-
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         # Name of each parameter that a backward reached since the last step -> its id()

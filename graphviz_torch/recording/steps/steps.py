@@ -28,6 +28,8 @@ from ..program.rows import BackwardRow, GraphRow, GroupRow, ResumeRow, StepEndRo
 class Steps(Listener):
     """Listener that appends rows of backwards and optimizer steps."""
 
+    needs = ()
+
     sees_later_steps = True
 
     def __init__(self, program: Program) -> None:

@@ -32,6 +32,8 @@ class SmallResults(Listener):
     Values on devices other than the CPU are copied when a graph is built.
     """
 
+    needs = ()
+
     functions: Container[Any] | None
 
     def __init__(self, program: Program) -> None:

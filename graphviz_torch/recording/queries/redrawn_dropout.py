@@ -1,0 +1,115 @@
+"""Detect dropout that draws another mask when backward runs the forward again.
+
+A checkpoint has to restore the random state of the first forward before it runs the forward again.
+The state was not restored if the random generator still has the state from the start of backward,
+or from the end of another repeated forward. Only the CPU's generator is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+
+from ...findings.rules.custom_functions import RedrawnDropout
+from ...internals.frames import CodePosition, user_frame
+from ...internals.functions import DROPOUT, TensorBase
+from ...internals.hooks.checkpoints import calling_position, redrawing_segment
+from ...internals.hooks.engine import running_node
+from ...internals.hooks.modules import ModuleBegan, ModuleEnded
+from ...internals.probes import run_unobserved
+from ...internals.tensors.memory import may_be_read
+from ..listener import BackwardBegan
+from ..program import Program
+from ..program.log import Found, Query, RowsOf
+
+
+class RandomStateRow(NamedTuple):
+    """The state of the random generator when a backward begins, or after a module ran again."""
+
+    state: int
+    number: int | None = None  # sequence number of the node that ran the module
+
+
+class RepeatedForwardRow(NamedTuple):
+    """A module with dropout that a node of a backward is about to run again."""
+
+    state: int
+    number: int  # sequence number of the node
+    event: RedrawnDropout
+    place: CodePosition | None  # the line that calls the checkpoint or the module, if it is known
+    numbers: tuple[int, ...] = ()
+
+
+def first_state(event: BackwardBegan, program: Program) -> Iterable[RandomStateRow]:
+    """Return the state at the start of a backward."""
+    return (RandomStateRow(_random_state()),)
+
+
+def state_afterwards(event: ModuleEnded, program: Program) -> Iterable[RandomStateRow]:
+    """Return the state after a node of a backward has run a module again."""
+    node: Any = running_node()
+    return () if node is None else (RandomStateRow(_random_state(), int(node._sequence_nr())),)
+
+
+def repeated_forwards(event: ModuleBegan, program: Program) -> Iterable[RepeatedForwardRow]:
+    """Return a row if a node of a backward is about to run a module with dropout again."""
+    node: Any = running_node()
+    dropout = None if node is None else next(filter(_draws, event.module.modules()), None)
+    if dropout is None:
+        return ()
+    path = dict(program.table.modules()).get(dropout, "")
+    drawn = RedrawnDropout(module=path, checkpoint=_checkpoints(node, event))
+    row = RepeatedForwardRow(_random_state(), int(node._sequence_nr()), drawn, None)
+    segment = redrawing_segment(event.frame)
+    if segment is not None:
+        return (row._replace(place=calling_position(segment)),)
+    place = None if drawn.checkpoint else program.place(user_frame(event.frame))
+    return (row._replace(place=place, numbers=(row.number,)),)
+
+
+class RedrawnDropouts(Query):
+    """Find modules whose dropout draws another mask when they run again."""
+
+    rows_of: ClassVar[RowsOf] = {
+        "on_backward_start": first_state,
+        "on_outermost_start": repeated_forwards,
+        "on_outermost_end": state_afterwards,
+    }
+
+    def __init__(self) -> None:
+        # State at the start of backward, and after each module that ran again -> node that ran the
+        # module; None for the start.
+        self._states: dict[int, int | None] = {}
+
+    def on_random_state(self, row: RandomStateRow) -> None:
+        if row.number is None:
+            self._states = {}
+        self._states.setdefault(row.state, row.number)
+
+    def on_repeated_forward(self, row: RepeatedForwardRow) -> Iterator[Found]:
+        # A node may run several modules after it has restored the state.
+        if self._states.get(row.state, row.number) != row.number:
+            yield Found(row.event, row.place, row.numbers)
+
+
+def _checkpoints(node: Any, event: ModuleBegan) -> bool:
+    """Return True if torch.utils.checkpoint runs the module again, False if another node does."""
+    reentrant = getattr(node, "preserve_rng_state", True) is False
+    return reentrant or redrawing_segment(event.frame) is not None
+
+
+def _draws(module: torch.nn.Module) -> bool:
+    """Return True for a dropout that drops values of CPU tensors."""
+    return isinstance(module, DROPOUT) and module.training and bool(getattr(module, "p", 0))
+
+
+def _random_state() -> int:
+    """Return a hash of the state of the CPU's random generator."""
+    return run_unobserved(_hash_of_state)
+
+
+def _hash_of_state() -> int:
+    state = torch.default_generator.get_state()
+    return hash(bytes(TensorBase.numpy(state))) if may_be_read(state) else 0
