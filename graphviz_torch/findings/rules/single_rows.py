@@ -36,8 +36,8 @@ def single_row(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    All other rows of the batch are computed or loaded without any effect. The gradient is that of
-    one sample and noisy, and training is many times slower than the size of the batch suggests.
+    All other rows of the batch are loaded or computed without any effect. The gradient is that of a
+    single sample, so it is noisy, and an epoch uses only a fraction of the data.
 
     ## Example
 
@@ -99,14 +99,14 @@ def single_row(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A program may try whether a model can learn a single sample by heart. It then takes the same
-    sample in each step, which is not reported. The row that a model computes from a sequence may be
-    the only one that the loss needs; such a finding has severity info.
+    A program may check that a model can learn a single sample. It then takes the same sample in
+    each step, which is not reported. A loss may need only one of the rows that a model computes,
+    such as the last row of a sequence. A single row of results is therefore reported as a note.
 
     ## Not detected
 
-    A row of data is reported if the same row of at least two tensors is taken in each of two steps.
-    A batch of fewer than four rows is not checked.
+    A row of data is reported only if at least two tensors are read at the same row, in two steps. A
+    batch of fewer than four rows is not checked.
 
     ## See also
 

@@ -96,7 +96,8 @@ class _PaddingUse:
     place: CodePosition | None
     batch: _EmbeddedTokens | _PaddedSequences
     # [padding token, number of padding tokens that are used]; for a gradient, also the number of
-    # other tokens that are used. For padded sequences, True for each position that is used.
+    # other tokens that are used, and the number of all padding tokens. For padded sequences, True
+    # for each position that is used.
     numbers: Probe
     node: int = -1  # sequence number of the node that gets the gradient; -1 for a call
 
@@ -320,6 +321,8 @@ class TokenUses(Listener):
                 continue
             if each.event.use == "only" and row[2]:
                 continue  # other tokens get a gradient, too
+            if each.event.use == "results" and len(row) > 3 and not row[2] and row[1] == row[3]:
+                continue  # the tokens are no padding, but mark where the model should answer
             among = batch.shape[0] * batch.shape[1]
             found: dict[str, Any] = {"token": row[0], "count": row[1], "among": among}
             numbers, embedded = (each.node,) if each.node >= 0 else (), UserLine(batch.place)
@@ -346,7 +349,7 @@ class TokenUses(Listener):
 
 
 def _trailing_token(tokens: Tensor) -> Tensor:
-    """Return the padding token at the ends of rows; -1 if there is none."""
+    """Return the padding token at the ends of rows; -1 if there is none, or all ends are equal."""
     ends = torch.eq(torch.select(tokens, 1, -1), torch.select(tokens, 1, -2))
     last = torch.where(ends, torch.select(tokens, 1, -1), -1)
     token = torch.amax(last)
@@ -354,9 +357,12 @@ def _trailing_token(tokens: Tensor) -> Tensor:
     trailing = torch.cumprod(torch.flip(is_token, (1,)), 1)
     enough = torch.ge(torch.sum(torch.eq(last, token)), _MIN_ROWS)
     only = torch.eq(torch.sum(trailing), torch.sum(is_token))
+    lengths = torch.sum(trailing, 1)
+    differ = torch.ne(torch.amin(lengths), torch.amax(lengths))
     # A row that consists of the token alone is not a padded sequence.
     begun = torch.logical_not(torch.any(torch.eq(torch.select(tokens, 1, 0), token)))
-    return torch.where(torch.logical_and(torch.logical_and(enough, only), begun), token, -1)
+    is_padding = torch.all(torch.stack((enough, only, differ, begun)))
+    return torch.where(is_padding, token, -1)
 
 
 def _last_products(ends: Iterable[GradientEdge]) -> list[GradFn]:
@@ -405,7 +411,7 @@ def _used(gradient: Tensor, shape: tuple[int, int]) -> Tensor:
 
 
 def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
-    """Return [padding token, number of padding tokens used, number of other tokens used].
+    """Return [padding token, number of padding used, of other tokens used, of all padding].
 
     Args:
         gradient: the gradient of a result, with a row for each token.
@@ -416,7 +422,7 @@ def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
     padding = _is_padding(token, tokens)
     others = torch.logical_and(used, torch.logical_not(padding))
     used = torch.logical_and(used, padding)
-    return torch.stack((token, torch.sum(used), torch.sum(others)))
+    return torch.stack((token, torch.sum(used), torch.sum(others), torch.sum(padding)))
 
 
 def _rows(target: Tensor, shape: tuple[int, int]) -> Tensor | None:

@@ -111,6 +111,36 @@ def log_probabilities_times_a_mask(record: Record) -> None:
     preference(record, masked=True)
 
 
+def answer(record: Record, lengths: tuple[int, ...]) -> None:
+    """Predict the hidden tokens at the end of each row."""
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    with record(model):
+        tokens = torch.randint(1, 19, (4, 9))
+        hidden = torch.arange(9) >= torch.tensor(lengths)[:, None]
+        scores = model(tokens.masked_fill(hidden, 19))
+        F.cross_entropy(scores[hidden], tokens[hidden]).backward()
+
+
+@silent("padding-in-targets")
+def masks_of_which_each_row_has_equally_many(record: Record) -> None:
+    answer(record, (6, 6, 6, 6))
+
+
+@silent("padding-in-targets")
+def masks_whose_results_are_all_that_the_loss_uses(record: Record) -> None:
+    answer(record, LENGTHS)
+
+
+@silent("padding-in-targets")
+def copying_task(record: Record) -> None:
+    """Blanks are no padding, although they end the rows and the loss uses all results."""
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 20))
+    with record(model):
+        digits, blanks = torch.randint(1, 20, (4, 5)), torch.zeros(4, 4, dtype=torch.long)
+        scores = model(torch.cat([digits, blanks], 1)).flatten(0, 1)
+        F.cross_entropy(scores, torch.cat([blanks, digits], 1).flatten()).backward()
+
+
 def reward(record: Record, last: Any) -> None:
     embed, cell, score = nn.Embedding(20, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 1)
     with record(nn.ModuleList([embed, cell, score])):

@@ -88,12 +88,12 @@ def update_outside_loop(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    An optimizer may treat one parameter on its own, such as a temperature. A parameter is not
-    reported if no other parameter has as many dimensions.
+    An optimizer may treat one parameter on its own, such as a temperature, or the last layer's
+    weight. A parameter is not reported if no other parameter has as many dimensions.
 
     ## Not detected
 
-    Only calls that change a parameter in place are observed, in code of the program.
+    Only calls in the program's own code that change a parameter in place are checked.
 
     ## See also
 
@@ -103,8 +103,8 @@ def update_outside_loop(reading: Reading) -> Iterator[Finding]:
         names = listing(reading.call(node) for node in event.nodes) or "one parameter"
         yield finding(
             "warning",
-            f"The step of {event.optimizer} changes {names} alone{at(event.where)}, in each step, "
-            f"while it changes all {event.parameters} parameters{at(event.other)}.",
+            f"Each step of {event.optimizer} changes only {names}{at(event.where)}, and all "
+            f"{event.parameters} parameters{at(event.other)}.",
             cause="an update outside of the loop over the parameters",
             advice=f"Move the update{at(event.where)} into the loop over the parameters.",
             where=event.where,

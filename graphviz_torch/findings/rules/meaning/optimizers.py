@@ -341,8 +341,8 @@ class UnknownGroupOption(IneffectiveCall):
 
     ## Not detected
 
-    An option is reported if its name is similar to that of a known option, or one of a few other
-    usual names, such as `wd`, and if the code around the step names it only once. Optimizers that
+    An option is reported only if its name resembles that of a known option, or is a usual name of
+    one, such as `wd`, and if the functions that call the step do not name it again. Optimizers that
     are not in `torch.optim` are not checked.
 
     ## See also

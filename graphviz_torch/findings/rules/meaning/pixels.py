@@ -30,8 +30,8 @@ def unscaled_pixels(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     The initial weights of a layer are chosen for inputs of about unit variance. With pixels up to
-    255, the scores and the gradients of the first steps are a hundred times too large: ReLUs die,
-    and the learning rate that other programs use is too large.
+    255, the scores and the gradients of the first steps are about a hundred times too large: ReLUs
+    die, and the usual learning rates are too large.
 
     ## Example
 
@@ -61,12 +61,12 @@ def unscaled_pixels(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Counts and ratings are whole numbers, too. A layer before a norm is not reported, because the
-    norm removes the scale.
+    Other whole numbers, such as counts, may have a range up to 255. A layer whose result a batch,
+    layer or group norm normalizes is not reported, because the norm removes the scale.
 
     ## Not detected
 
-    Pixels that were scaled twice, and those of which only the mean was subtracted, are not
+    Pixels that were scaled twice, and those from which only the mean was subtracted, are not
     reported.
 
     ## See also

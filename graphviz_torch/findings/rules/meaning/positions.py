@@ -29,9 +29,9 @@ def positions_of_samples(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The first sample of each batch gets the encoding of the first position at all of its steps, and
-    so on. The model cannot know the order of a sequence, and a prediction depends on the place of
-    the sample in its batch.
+    All positions of the first sample get the encoding of the first position, those of the second
+    sample get that of the second position, and so on. The model cannot know the order of a
+    sequence, and a prediction depends on the place of the sample in its batch.
 
     ## Example
 
@@ -76,13 +76,13 @@ def positions_of_samples(reading: Reading) -> Iterator[Finding]:
 
     ## Not detected
 
-    The dimension of the samples is that of the loss's input. Losses whose input joins samples and
-    positions are not checked.
+    The first dimension of the loss's input is taken for that of the samples. A loss whose input has
+    samples and positions in one dimension is not checked.
 
     ## See also
 
     - [Attention is all you need](https://arxiv.org/abs/1706.03762)
-    - [The tutorial's encoding, for (positions, samples, features)](https://docs.pytorch.org/tutorials/beginner/translation_transformer.html)
+    - [Tutorial with an encoding for (positions, samples, features)](https://docs.pytorch.org/tutorials/beginner/translation_transformer.html)
     """
     nodes = reading.graph.nodes
     found = [nodes[number] for event in reading.events(RowEncoding) for number in event.nodes]

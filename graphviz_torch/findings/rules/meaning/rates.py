@@ -19,14 +19,16 @@ HandKind = Literal["attribute", "defaults", "group", "rise", "restart", "vanishe
 @rule("warning", reads="end")
 @immutable
 class RateSetByHand(IneffectiveCall):
-    """A learning rate that the program sets by hand has no effect, is set in one of several
-    parameter groups, rises after its end, begins again, or becomes tiny.
+    """A learning rate that the program sets by hand has no effect, reaches only one of several
+    parameter groups, starts again after a fall or a warm-up, or becomes tiny.
 
     ## Why it matters
 
-    A step reads the learning rate of each parameter group, `optimizer.param_groups[i]["lr"]`.
-    Values that are stored elsewhere, or in one group, do not change the steps of the other
-    parameters, and no error is raised.
+    A step uses the learning rate of each parameter group, `optimizer.param_groups[i]["lr"]`. A rate
+    that is stored elsewhere has no effect, and a rate that is stored in one group does not change
+    the steps of the others. No error is raised.
+
+    A rate that starts again, or becomes tiny, was often computed from a wrong number of steps.
 
     ## Example
 
@@ -65,13 +67,13 @@ class RateSetByHand(IneffectiveCall):
 
     ## When it is intended
 
-    A program may keep the rate of one group constant, let the rate swing, or begin a warm-up again
-    for a new task.
+    A program may keep the rate of one group constant, let the rate rise and fall in cycles, or
+    start another warm-up for a new task. Cycles and repeated warm-ups are reported as a note.
 
     ## Not detected
 
-    Rates of an optimizer with a scheduler are not checked, except that they become tiny. A rate
-    that is constant although the program assigns it in each step is not reported.
+    If an optimizer has a scheduler, its rates are checked only for becoming tiny. A rate that stays
+    constant although the program assigns it in each step is not reported.
 
     ## See also
 
@@ -100,9 +102,9 @@ class RateSetByHand(IneffectiveCall):
             f"{count_text(self.count, 'step')}, and rises again after that",
             "restart": f"The learning rate of {name}, which is set{where}, rises, and begins again "
             f"every {count_text(self.count, 'step')}, as a warm-up that is repeated in each epoch",
-            "vanished": f"The learning rate of {name} is less than a billionth of its largest "
-            f"value, {self.rate:.3g}, in the last {count_text(self.count, 'step')}: they change "
-            "almost nothing",
+            "vanished": f"The last {count_text(self.count, 'step')} change almost nothing: the "
+            f"learning rate of {name} has fallen to less than a billionth of its largest value, "
+            f"{self.rate:.3g}",
         }[self.what]
         advice = {
             "attribute": f"Set it in the parameter groups: {groups}",

@@ -243,9 +243,9 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    Sequences of different lengths are padded to the same length. If the loss does not ignore the
-    padding, most of its gradient may teach the model to predict padding, and the loss looks smaller
-    than it is.
+    Sequences of different lengths are padded to the same length. If the loss does not leave out the
+    padding, most of its gradient may teach the model to predict padding, which is easy: the loss
+    looks better than the model is.
 
     ## Example
 
@@ -284,13 +284,19 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
     If the token that ends a sequence is also used as padding, a model must learn to predict its
     first occurrence. That prediction is the result at the token before it, and is not reported.
 
+    Tokens that mark where the model should answer, such as masks at the end of a row, are no
+    padding. They are not reported if each row has equally many, or if the loss uses exactly the
+    results at these tokens. A model that should predict a fixed number of tokens, such as the
+    pixels of an image, may have to predict repeated ones.
+
     ## Not detected
 
-    The padding that `pad_sequence` adds is known, if it is called in the process of the training,
-    after the last backward. A token is recognized as padding at the end of a row, if it is the
-    embedding's `padding_idx`, or if at least two rows end with repetitions of the token and it
-    occurs nowhere else. The results are those of the last linear layer or convolution before the
-    loss. Results that are averaged over positions before that layer are not checked.
+    The padding that `pad_sequence` adds is known if it is called in the process of the training,
+    after the last backward. Another token at the end of a row is taken for padding if it is the
+    embedding's `padding_idx`, or if at least two rows end with repetitions of it, not all of one
+    length, and it occurs nowhere else. The results are those of the last linear layer or
+    convolution before the loss. Results that are averaged over positions before that layer are not
+    checked.
 
     ## See also
 
@@ -337,7 +343,7 @@ def _reduction(reading: Reading, node: int, positions: int) -> Node:
 
 @rule("warning", reads="end", of=(UsedPadding,))
 def attention_to_padding(reading: Reading) -> Iterator[Finding]:
-    """An attention attends to padding: it has no mask, or its mask is inverted.
+    """Attention attends to padding: it has no mask, or its mask is inverted.
 
     ## Why it matters
 
@@ -378,13 +384,13 @@ def attention_to_padding(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    Some models learn to ignore padding by themselves.
+    A model may learn to ignore padding by itself. A missing mask is therefore reported as a note.
 
     ## Not detected
 
     Only `scaled_dot_product_attention` and `nn.MultiheadAttention` are checked for a missing mask.
-    An inverted mask of another attention is reported if no token but the padding gets a gradient. A
-    causal attention is not reported, because a token attends only to tokens before it.
+    An inverted mask of another attention is reported if only the padding gets a gradient. Causal
+    attention is not reported, because the padding follows all other tokens.
 
     ## See also
 
