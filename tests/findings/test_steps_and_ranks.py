@@ -196,9 +196,18 @@ def spikes(*losses: float, scale: float = 1.0) -> list[Finding]:
 
 def test_a_loss_that_jumps_and_falls_names_the_quotient() -> None:
     [found] = spikes(1e9, 0.5)
-    assert "1.00e9 in one step, and 0.5 in the step after it. div at" in found.message
+    assert "1.00e9 in one step, and 0.5 in the step after it. The cause is div at" in found.message
     [found] = spikes(0.5, 0.4, 1e7)
     assert "1.00e7 in one step, and 0.4 in the step before it" in found.message
+
+
+def test_steps_with_different_losses_are_not_compared() -> None:
+    weight = torch.nn.Parameter(torch.tensor(1.0))
+    with record() as recording:
+        (weight * 1e9).backward()
+        before = recording.next_step()
+        weight.square().backward()
+    assert "loss-spike" not in [each.rule for each in find(recording, before)]
 
 
 @pytest.mark.parametrize("losses", [(5e3, 1e-2), (1e6, 1e5), (2.0, 1.0), (1e9,), (math.inf, 1.0)])

@@ -15,8 +15,8 @@ _MAX_NAMES = 3
 @rule("warning", reads="end")
 @immutable
 class IgnoredKeys(IneffectiveCall):
-    """`load_state_dict(strict=False)` ignores entries of the state whose keys have other prefixes
-    than the names of the module.
+    """`load_state_dict(strict=False)` ignores values whose keys differ from the module's names only
+    by a prefix, such as `module.`.
 
     ## Why it matters
 
@@ -57,12 +57,13 @@ class IgnoredKeys(IneffectiveCall):
 
     ## When it is intended
 
-    A saved layer that the new model does not have may resemble a new layer in shape and name.
+    The state may contain a layer that the model does not have, with the shape and a similar name of
+    a layer that is new.
 
     ## Not detected
 
-    Missing keys without a similar unexpected key are not reported, because adapters and new heads
-    are loaded like this.
+    Missing keys without a similar unexpected key are not reported, because models with adapters or
+    new heads are loaded like this.
 
     ## See also
 
@@ -142,8 +143,9 @@ class ReinitializedWeights(IneffectiveCall):
 
     ## Not detected
 
-    The first initialization must be observed, too. Writes through `.data` are not detected, nor
-    parameters with a row of zeros, which may be that of a padding token.
+    A parameter is checked only if its first initialization was recorded, too. Writes through
+    `.data` are not detected. A parameter with a row of zeros, as that of a padding token, is not
+    checked.
 
     ## See also
 

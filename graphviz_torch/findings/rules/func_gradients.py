@@ -36,8 +36,8 @@ class IgnoredFuncArgument(IneffectiveCall):
         x = torch.randn(8, 4)
         loss = lambda trained: functional_call(model, everything, x).square().mean()
         for name, gradient in grad(loss)(everything).items():  # <- reported
-            everything[name].grad = gradient
-        print(model(x).square().mean())
+            print(name, gradient.norm())
+        model(x).square().mean().backward()
     ```
 
     ## Use instead
@@ -54,7 +54,7 @@ class IgnoredFuncArgument(IneffectiveCall):
         x = torch.randn(8, 4)
         loss = lambda trained: functional_call(model, trained, x).square().mean()
         for name, gradient in grad(loss)(everything).items():
-            everything[name].grad = gradient
+            print(name, gradient.norm())
         model(x).square().mean().backward()
     ```
 
@@ -78,8 +78,8 @@ class IgnoredFuncArgument(IneffectiveCall):
         return finding(
             "warning",
             f"The gradients that torch.func computes{at(self.where)} are all zero: the function "
-            f"does not depend on the argument ({count_text(self.tensors, 'tensor')}) by which it "
-            "is differentiated.",
+            "does not use the argument with respect to which it is differentiated "
+            f"({count_text(self.tensors, 'tensor')}).",
             cause="an unused argument",
             advice="Use this argument in the function, for example as the parameters that "
             "functional_call gets.",

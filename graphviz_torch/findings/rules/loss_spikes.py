@@ -21,8 +21,8 @@ def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Why it matters
 
-    One such step moves the parameters, or the optimizer's moments, further than all others.
-    Gradient clipping only hides it: the step then follows this term alone.
+    Such a step changes the parameters, or the optimizer's moments, more than all other steps.
+    Gradient clipping limits only the length of the step: it still follows the spike alone.
 
     The cause is often a denominator that comes close to 0, as in a Dice loss of logits whose sum
     may be negative, or a power or exponential of a value that has no bound.
@@ -66,11 +66,13 @@ def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
     ## When it is intended
 
     The first loss of a regression on values that are not normalized may be large, and may become
-    small quickly.
+    small quickly. Steps with different losses, as of a generator and a discriminator, are not
+    compared.
 
     ## Not detected
 
-    Only steps that follow each other in a recording are compared, and only losses above 10,000.
+    Only losses above 10,000 are reported, and only steps that follow each other in a recording are
+    compared.
 
     ## See also
 
@@ -80,20 +82,25 @@ def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
     for i in (len(graphs) - 2, len(graphs) - 1):
         if i < 0 or len(graphs) < 2:
             continue
-        one, other = losses[i], losses[i - 1] if i == len(graphs) - 1 else losses[i + 1]
+        beside = i - 1 if i == len(graphs) - 1 else i + 1
+        one, other = losses[i], losses[beside]
         if one is None or not math.isfinite(one):
             continue  # a loss that is not finite is reported by another rule
         if not other or abs(one) < max(_MIN_LOSS, _MIN_RATIO * abs(other)):
             continue
+        if not _is_same_loss(graphs[i], graphs[beside]):
+            continue
         node = _unbounded_node(graphs[i])
-        where = graphs[i].nodes[graphs[i].outputs[0][0]].where if node is None else node.where
+        loss = graphs[i].nodes[graphs[i].outputs[0][0]]
+        where = loss.where if node is None else node.where
         made = ""
         if node is not None:
-            kind = ", whose denominator is close to 0," if node.operation == "div" else ""
-            made = f" {node.operation}{at(node.where)}{kind} makes it."
+            kind = ", whose denominator is close to 0" if node.operation == "div" else ""
+            made = f" The cause is {node.operation}{at(node.where)}{kind}."
         yield finding(
             "warning",
-            f"The loss was {number_text(one)} in one step, and {number_text(other)} in the step "
+            f"The loss{at(loss.where)} was {number_text(one)} in one step, and "
+            f"{number_text(other)} in the step "
             f"{'before' if i == len(graphs) - 1 else 'after'} it.{made}",
             cause="a loss that jumps",
             advice="Bound the arguments of the operation, for example by a sigmoid or softmax "
@@ -110,6 +117,13 @@ def _loss(graph: Graph) -> float | None:
     values = graph.nodes[node].values
     found = values[index] if index < len(values) else None
     return float(found[0]) if found is not None and len(found) == 1 else None
+
+
+def _is_same_loss(one: Graph, other: Graph) -> bool:
+    """Return True if two graphs compute their loss at the same line, or by the same operations."""
+    lines = {graph.nodes[graph.outputs[0][0]].where for graph in (one, other)}
+    operations = {tuple(node.operation for node in graph.nodes) for graph in (one, other)}
+    return len(lines) == 1 or len(operations) == 1
 
 
 def _unbounded_node(graph: Graph) -> Node | None:

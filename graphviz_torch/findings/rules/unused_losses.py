@@ -16,8 +16,8 @@ class UnusedLoss(Event):
 
     ## Why it matters
 
-    The loss trains nothing. Often an option that adds it to the other terms is off by default, or
-    the sum of the terms lacks it.
+    The loss trains nothing. Often the program forgets to add it to the other terms, or an option
+    that adds it is off by default.
 
     ## Example
 
@@ -59,7 +59,8 @@ class UnusedLoss(Event):
 
     ## When it is intended
 
-    A loss may be computed only to be logged. Compute it under `torch.no_grad()` then.
+    A loss may be computed only for a log, such as a cross entropy without label smoothing. Under
+    `torch.no_grad()`, it is not reported.
 
     ## Not detected
 

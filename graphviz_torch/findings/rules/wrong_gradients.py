@@ -35,8 +35,8 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
 
     ## Why it matters
 
-    The optimizer follows the gradient that backward returns. With a wrong gradient the loss may
-    still fall for some time, but it does not reach a minimum. No exception shows the mistake.
+    The optimizer follows the gradient that backward returns. With a wrong gradient, the loss may
+    fall for some time, but it does not reach its minimum. No exception shows the mistake.
 
     ## Example
 
@@ -90,10 +90,13 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    A Function may replace a gradient on purpose. These cases are not reported: a forward that
-    returns its input, as in a gradient reversal, and a gradient where the derivative is 0, as in a
-    straight-through estimator. An adjoint method that discretizes another equation than its forward
-    has an error that becomes smaller with the step size.
+    A Function may replace a gradient on purpose. Two cases are not reported: a forward that returns
+    its input, as in a gradient reversal, and a gradient where the derivative is 0, as in a
+    straight-through estimator. Other replaced gradients are reported, such as those of guided
+    backpropagation, or the smooth gradient of a ReLU.
+
+    An adjoint method may discretize the equation of backward in another way than that of forward.
+    Its error becomes smaller with the step size.
 
     ## Not detected
 
@@ -111,10 +114,10 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
     """
     for event in reading.events(WrongGradient):
         where = reading.graph.nodes[event.nodes[0]].where if event.nodes else ""
-        subject = "gradient" if len(event.arguments) == 1 else "gradients"
+        subject = "a wrong gradient" if len(event.arguments) == 1 else "wrong gradients"
         yield finding(
             "warning",
-            f"The backward of {event.function}{at(event.defined)} returns wrong {subject} of "
+            f"The backward of {event.function}{at(event.defined)} returns {subject} of "
             f"{listing(event.arguments)}: the relative error against the derivative of its forward "
             f"is {event.error:.2g}. The element that differs most is {event.given:.3g}, where "
             f"{event.expected:.3g} is right.",
@@ -129,8 +132,8 @@ def wrong_backward(reading: Reading) -> Iterator[Finding]:
 @rule("warning", reads="end")
 @immutable
 class OverwrittenSavedTensor(Event):
-    """A tensor that a custom Function saved was overwritten before its backward, unseen by
-    autograd.
+    """A tensor that a custom Function saved was overwritten before its backward, and autograd did
+    not notice.
 
     ## Why it matters
 
@@ -192,8 +195,8 @@ class OverwrittenSavedTensor(Event):
 
     ## When it is intended
 
-    It is never intended. A kernel that saves memory may write its result over a saved tensor only
-    if no other node needs this tensor.
+    It is never intended. A kernel that writes its result into the memory of its input is right only
+    if no Function has saved this input.
 
     ## Not detected
 

@@ -464,7 +464,7 @@ def by_own_descent(record: Record, model: nn.Module, spared: int | None = None) 
             step(optimizer, model(torch.randn(8, 6)).square().mean())
 
 
-@says("update-outside-loop", "Each step of optimizer changes only 2.bias", "and all 4 parameters")
+@says("update-outside-loop", "Each step of optimizer changes only 2.bias", "but all 4 parameters")
 def decay_after_the_loop(record: Record) -> None:
     by_own_descent(record, nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)))
 

@@ -103,7 +103,7 @@ def update_outside_loop(reading: Reading) -> Iterator[Finding]:
         names = listing(reading.call(node) for node in event.nodes) or "one parameter"
         yield finding(
             "warning",
-            f"Each step of {event.optimizer} changes only {names}{at(event.where)}, and all "
+            f"Each step of {event.optimizer} changes only {names}{at(event.where)}, but all "
             f"{event.parameters} parameters{at(event.other)}.",
             cause="an update outside of the loop over the parameters",
             advice=f"Move the update{at(event.where)} into the loop over the parameters.",

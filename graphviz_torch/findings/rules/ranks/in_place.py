@@ -26,13 +26,14 @@ class CollectiveInGraph(Event):
 @rule("warning", of=(CollectiveInGraph,))
 def non_differentiable_all_reduce(reading: Reading) -> Iterator[Finding]:
     """A collective such as `all_reduce` changes a tensor that the loss is computed from, and
-    autograd does not see the change.
+    autograd does not notice.
 
     ## Why it matters
 
-    The functions of `torch.distributed` have no gradient. Backward treats the reduced tensor as
-    this rank's own one: the gradient lacks the contributions of the other ranks. With a gradient
-    average, as in DistributedDataParallel, it is too small by the number of ranks.
+    The functions of `torch.distributed` have no gradient. Backward treats the reduced tensor as if
+    this rank alone had computed it, so the gradient lacks the contributions of the other ranks. If
+    the gradients are then averaged over the ranks, as in DistributedDataParallel, they are too
+    small by the number of ranks.
 
     ## Example
 
@@ -75,15 +76,15 @@ def non_differentiable_all_reduce(reading: Reading) -> Iterator[Finding]:
 
     ## When it is intended
 
-    In tensor parallelism by hand, each rank computes a part of a sum, and the loss is the same on
-    all ranks. The gradient is then right without a collective in backward. The finding has severity
-    info if no gradients are averaged over the ranks.
+    In tensor parallelism that a program implements itself, each rank computes a part of a sum, and
+    the loss is the same on all ranks. The gradient is then right without a collective in backward.
+    If no gradients are reduced over the ranks, the finding is therefore a note. Gradients that are
+    summed over the ranks are right, too, if all ranks compute the same loss.
 
     ## Not detected
 
-    A loss on which backward is called directly may be reduced for logging; it is not reported.
-    Collectives under `torch.no_grad()` are cuts, and collectives that return new tensors are not
-    checked.
+    A loss on which backward is called may be reduced for a log, and is not reported. Collectives
+    under `torch.no_grad()`, and those that return new tensors, are not checked by this rule.
 
     ## See also
 
@@ -93,13 +94,13 @@ def non_differentiable_all_reduce(reading: Reading) -> Iterator[Finding]:
     for event in reading.events(CollectiveInGraph):
         name = event.label or "a tensor that the loss is computed from"
         extra = (
-            " The gradients are then reduced over the ranks; their average is too small."
+            " The gradients are then reduced over the ranks: an average of them is too small."
             if averaged
             else ""
         )
         yield finding(
             "warning" if averaged else "info",
-            f"{event.kind}{at(event.where)} changes {name} in place, and autograd does not see it: "
+            f"{event.kind}{at(event.where)} changes {name} in place, and autograd does not notice: "
             f"no gradient flows to the other ranks.{extra}",
             cause="collective without gradient",
             advice=f"Call torch.distributed.nn.functional.{event.kind}, which is differentiable, "
