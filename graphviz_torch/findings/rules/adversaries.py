@@ -86,9 +86,8 @@ def same_direction(graphs: Sequence[Graph]) -> Iterator[Finding]:
 
     ## Not detected
 
-    Discriminators that get real and generated samples in one batch or in two backwards, and those
-    that are trained with squared errors, are not checked. The steps of both networks must be
-    recorded.
+    Discriminators that get real and generated samples in one batch, and those that are trained with
+    squared errors, are not checked. The steps of both networks must be recorded.
 
     ## See also
 

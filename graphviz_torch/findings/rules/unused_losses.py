@@ -59,8 +59,9 @@ class UnusedLoss(Event):
 
     ## When it is intended
 
-    A loss may be computed only for a log, such as a cross entropy without label smoothing. Under
-    `torch.no_grad()`, it is not reported.
+    A loss may be computed only for a log. Under `torch.no_grad()`, it is not reported. A loss that
+    only compares results on which the used loss depends, too, such as a cross entropy without label
+    smoothing, is reported as a note.
 
     ## Not detected
 
@@ -77,10 +78,13 @@ class UnusedLoss(Event):
     label: str = ""  # name of the variable
     made: str = ""  # line that computes the loss
     steps: int = 0
+    compares: bool = (
+        False  # True for a loss function of results on which the used loss depends, too
+    )
 
     def report(self) -> Finding:
         return finding(
-            "warning",
+            "info" if self.compares else "warning",
             f"{self.label}{at(self.made)} is read{at(self.where)} in {self.steps} steps, but no "
             "backward uses it: it trains nothing.",
             cause="an unused loss",

@@ -26,6 +26,12 @@ from ..program.events import NodeLine
 _LOSS = re.compile(r"loss|penalty|aux", re.IGNORECASE)
 _MIN_STEPS = 2
 _MAX_READS = 64  # number of reads in a step
+# Prefixes of the nodes of a loss function, such as cross_entropy, of a mean of its results, and of
+# leaves.
+_FUNCTIONS = (
+    *("LogSoftmax", "Nll", "BinaryCrossEntropy", "KlDiv", "Mse", "L1Loss", "SmoothL1", "Huber"),
+    *("Mean", "Sum", "Div", "Neg", "torch::autograd::AccumulateGrad"),
+)
 
 
 class _Read(NamedTuple):
@@ -34,7 +40,7 @@ class _Read(NamedTuple):
     label: str
     place: CodePosition | None
     number: int  # sequence number of the scalar's node
-    upstream: set[int]  # sequence numbers of the nodes that it was computed from
+    upstream: dict[int, str]  # names of the nodes that it was computed from, by sequence number
     step: int  # number of optimizer steps before the read
 
 
@@ -65,7 +71,8 @@ class UnusedLosses(Listener):
             return
         label = self.program.label(tensor, user_frame(event.frame))
         if _LOSS.search(label):
-            upstream = {int(each._sequence_nr()) for each in collect_nodes([fn])[0]}
+            nodes = collect_nodes([fn])[0]
+            upstream = {int(each._sequence_nr()): str(each.name()) for each in nodes}
             place, step = self.program.place(event.frame), self.program.steps.count
             self._reads.append(_Read(label, place, int(fn._sequence_nr()), upstream, step))
 
@@ -79,11 +86,13 @@ class UnusedLosses(Listener):
         for read in reads:
             if used and read.number in used:
                 self._steps.pop(read.label, None)
-            elif max(read.upstream & used, default=0) > 0:
+            elif max(read.upstream.keys() & used, default=0) > 0:
                 unused.setdefault(read.label, []).append(read)
         for label, found in unused.items():
             steps = self._steps.get(label, 0) + len({read.step for read in found})
             self._steps[label] = steps
             if steps >= _MIN_STEPS:
-                made = NodeLine(found[0].number)
-                self.events.note(UnusedLoss(label=label), found[0].place, made=made, steps=steps)
+                made, upstream = NodeLine(found[0].number), found[0].upstream
+                own = [name for number, name in upstream.items() if number not in used]
+                event = UnusedLoss(label=label, compares=all(n.startswith(_FUNCTIONS) for n in own))
+                self.events.note(event, found[0].place, made=made, steps=steps)

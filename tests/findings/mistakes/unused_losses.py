@@ -27,7 +27,7 @@ def with_balance(record: Record, weight: float, *, logged: bool = False) -> None
             print(loss.item(), balance_loss.item())
 
 
-@says("unused-loss", "balance_loss", "in 3 steps", "trains nothing")
+@says("unused-loss", "balance_loss", "in 3 steps", "trains nothing", severity="warning")
 def loss_that_is_only_printed(record: Record) -> None:
     with_balance(record, 0)
 
@@ -40,6 +40,33 @@ def a_loss_that_is_used_and_printed(record: Record) -> None:
 @silent("unused-loss")
 def a_loss_that_is_computed_without_gradients(record: Record) -> None:
     with_balance(record, 0, logged=True)
+
+
+def with_another_loss(record: Record, smoothing: float) -> None:
+    """Steps with the hardest samples, or with smoothed labels, that print the usual loss."""
+    model = mlp()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with record(model):
+        for _ in range(3):
+            scores, target = model(torch.randn(8, 6)), torch.arange(8) % 3
+            if smoothing:
+                mean_loss = F.cross_entropy(scores, target)
+                step(optimizer, F.cross_entropy(scores, target, label_smoothing=smoothing))
+            else:
+                losses = F.cross_entropy(scores, target, reduction="none")
+                mean_loss = losses.mean()
+                step(optimizer, losses.topk(4).values.mean())
+            print(mean_loss.item())
+
+
+@says("unused-loss", "mean_loss", severity="info")
+def mean_beside_the_largest_losses(record: Record) -> None:
+    with_another_loss(record, 0)
+
+
+@says("unused-loss", "mean_loss", severity="info")
+def loss_without_label_smoothing(record: Record) -> None:
+    with_another_loss(record, 0.1)
 
 
 @silent("unused-loss")
