@@ -54,10 +54,8 @@ class IncompleteDerivative(Event):
     ## When it is intended
 
     A partial derivative may be wanted, with the other value kept constant, as in relevance
-    propagation. A detached maximum or minimum, which often only scales the values, is not reported.
-
-    A value that is rounded or compared has no derivative, so that a detach before it changes
-    nothing. It may be reported nevertheless: remove the detach, which is not needed.
+    propagation. A detached maximum or minimum, which often only scales the values, is not reported,
+    and neither is a detached value that is then only rounded or compared, as in a mask.
 
     ## Not detected
 

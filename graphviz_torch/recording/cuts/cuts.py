@@ -42,7 +42,7 @@ from torch import Tensor
 from ...findings.rules.cut_derivatives import IncompleteDerivative
 from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
-from ...internals.functions import METADATA_CALLS, TensorBase
+from ...internals.functions import METADATA_CALLS, TensorBase, functions_named
 from ...internals.hooks.calls import Called, Calling, Raised
 from ...internals.hooks.collectives.watch import CollectiveIssued
 from ...internals.hooks.optimizers import optimized_parameters
@@ -61,7 +61,14 @@ from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
 from .names import READS, caller_of_checkpoint, cut_name, detached_results, tensors_read
-from .record import CutOperands, CutRecord, LiveCut, leaf_or_maker, operand_makers
+from .record import (
+    CutOperands,
+    CutRecord,
+    LiveCut,
+    leaf_or_maker,
+    node_with_constant,
+    operand_makers,
+)
 
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # a cut, the label of one operand, the operand's node id
@@ -74,6 +81,7 @@ _SCALES = ("Max", "Amax", "Min", "Amin", "Aminmax")  # a detached scale seldom n
 # Nodes that use a tensor as index or as condition, which needs no gradient.
 _CHOOSING = ("Index", "Gather", "Scatter", "Embedding", "Where", "Masked", "Take", "Segment")
 _NUMBERS = ("item", "tolist", "float")
+_STEPS = functions_named("round floor ceil trunc sign")  # their derivative is 0
 _MAX_USES = 32  # nodes that are kept as users of one cut's result; older nodes are dropped
 
 
@@ -204,7 +212,7 @@ class Cuts(Listener):
             if (lost := detached_results(given, made)) is None:
                 return
             start = self._cut(func, operands[:_MAX_OPERANDS], lost, frame)
-        self._set_trails(made, start, behind if begin == end else {})
+        self._set_trails(made, start, behind if begin == end else {}, steps=func in _STEPS)
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
         """Return the nodes upstream of cuts (calls that pass no gradient) that the graph shows.
@@ -240,7 +248,6 @@ class Cuts(Listener):
             rows += [(cut, cut.labels[0], None) for cut, operands in self._taken if not operands]
         elif rows:
             # A cut that hides no parameter is shown only if nodes of this graph use its result.
-
             made = set(live.numbers)
             rows = [
                 (cut, label, before)
@@ -258,7 +265,7 @@ class Cuts(Listener):
         for cut, operands in self._taken if inputs else ():
             after = {fn for fn in live.own if int(fn._sequence_nr()) in cut.after}
             used = [fn for fn in after if not str(fn.name()).startswith(_CHOOSING)]
-            if cut.name not in _DETACHING or not used:
+            if cut.name not in _DETACHING or not used or not cut.varies:
                 continue
             for label, fn in operands:
                 scales = str(fn.name()).startswith(_SCALES)
@@ -310,7 +317,7 @@ class Cuts(Listener):
         start, end = numbers
         if end > start:
             fns = [fn for one in made if one.requires_grad if (fn := one.grad_fn) is not None]
-            reader = _node_with_constant(fns, start) if end - start > 1 else None
+            reader = node_with_constant(fns, start) if end - start > 1 else None
             after = [fn._sequence_nr() for fn in fns] if reader is None else [reader]
             self._tracker.use(behind, after)
         elif not made and (name := public_name(func)) in READS:
@@ -391,7 +398,12 @@ class Cuts(Listener):
         return (origin,)
 
     def _set_trails(
-        self, made: list[Tensor], start: tuple[CutOperands, ...], behind: dict[Trail, None]
+        self,
+        made: list[Tensor],
+        start: tuple[CutOperands, ...],
+        behind: dict[Trail, None],
+        *,
+        steps: bool = False,
     ) -> None:
         """Assign a `Trail` (a detached history) to results of a call that require no gradient.
 
@@ -399,11 +411,13 @@ class Cuts(Listener):
             made: results of the call.
             start: the cut that the call made, if any.
             behind: trails of the call's operands.
+            steps: True for a step function, whose derivative is 0, as it is for integers.
         """
         cut_off = [tensor for tensor in made if not tensor.requires_grad]
         if cut_off and (start or behind):
-            alone = not start and len(behind) == 1
-            trail = next(iter(behind)) if alone else Trail(start, tuple(behind))
+            steps = steps or not (cut_off[0].is_floating_point() or cut_off[0].is_complex())
+            alone = not start and len(behind) == 1 and not steps
+            trail = next(iter(behind)) if alone else Trail(start, tuple(behind), steps)
             for tensor in cut_off:
                 self._tracker.set_trail(tensor, trail)
 
@@ -432,12 +446,15 @@ class Cuts(Listener):
         Args:
             failed: True after an exception, whose cause may be any of the cuts.
         """
+        varying = {trail for trail in self._tracker.used if not trail.steps}
         for trail in with_predecessors(self._tracker.used):
             after = trail.after or []
             for origin in trail.starts:
                 origin.cut.after = sorted({*origin.cut.after, *after})[-_MAX_USES:]
+                origin.cut.varies |= trail in varying
             for one in trail.behind if after else ():
                 one.after = sorted({*(one.after or ()), *after})[-_MAX_USES:]
+                varying.update([one] if trail in varying and not one.steps else ())
         for origin in self._reads:
             origin.cut.pending = True
         found = list(dict.fromkeys((*self._records, *(origin.cut for origin in self._reads))))
@@ -470,34 +487,6 @@ class Cuts(Listener):
         """Forget all cuts and all `Trail`s (histories of detached tensors)."""
         self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
-
-
-def _node_with_constant(results: list[GradFn], start: int) -> int | None:
-    """Return the first node of a call that has an operand without a gradient.
-
-    Of the nodes that `kl_div(input, target)` creates, this is the product of target and input.
-
-    Args:
-        results: the nodes that created the call's results.
-        start: sequence number of the call's first node.
-
-    Returns:
-        The node's sequence number; None if there is no such node.
-    """
-    least: int | None = None
-    met = set(results)
-    waiting = [*met]
-    for fn in waiting:
-        number = fn._sequence_nr()
-        if number < start:
-            continue
-        sources = [source for source, _ in fn.next_functions]
-        if None in sources and (least is None or number < least):
-            least = number
-        new = {source for source in sources if source is not None} - met
-        met |= new
-        waiting += new
-    return least
 
 
 def _operands_with_gradient(arguments: Any) -> dict[GradFn, Tensor]:

@@ -34,6 +34,7 @@ class CutRecord:
     read: str = ""  # name of the call that read the result into Python, if any
     pending: bool = False  # True if a number was read into Python, whose later use is unknown
     after: list[int] = field(default_factory=list)  # sequence numbers of nodes that use the result
+    varies: bool = False  # True if a node uses the result otherwise than through a step function
 
     @property
     def name(self) -> str:
@@ -86,3 +87,31 @@ def leaf_or_maker(tensor: Tensor) -> Tensor | GradFn:
     base = tensor._base if tensor.is_leaf and TensorBase._is_view(tensor) else None
     tensor = tensor if base is None else base
     return tensor if tensor.is_leaf else grad_fn_of(tensor)
+
+
+def node_with_constant(results: list[GradFn], start: int) -> int | None:
+    """Return the first node of a call that has an operand without a gradient.
+
+    Of the nodes that `kl_div(input, target)` creates, this is the product of target and input.
+
+    Args:
+        results: the nodes that created the call's results.
+        start: sequence number of the call's first node.
+
+    Returns:
+        The node's sequence number; None if there is no such node.
+    """
+    least: int | None = None
+    met = set(results)
+    waiting = [*met]
+    for fn in waiting:
+        number = fn._sequence_nr()
+        if number < start:
+            continue
+        sources = [source for source, _ in fn.next_functions]
+        if None in sources and (least is None or number < least):
+            least = number
+        new = {source for source in sources if source is not None} - met
+        met |= new
+        waiting += new
+    return least

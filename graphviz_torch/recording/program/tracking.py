@@ -36,13 +36,17 @@ class Trail:
     Args:
         starts: the cut that the call made, if any.
         behind: the trails of the call's operands.
+        steps: True for the result of a step function, such as round, or of a comparison.
     """
 
-    __slots__ = ("after", "behind", "starts")
+    __slots__ = ("after", "behind", "starts", "steps")
 
-    def __init__(self, starts: tuple[Any, ...], behind: tuple[Trail, ...]) -> None:
+    def __init__(
+        self, starts: tuple[Any, ...], behind: tuple[Trail, ...], steps: bool = False
+    ) -> None:
         self.starts = starts
         self.behind = behind
+        self.steps = steps
         # Sequence numbers of nodes that used a tensor with this trail.
         self.after: list[int] | None = None
 

@@ -49,6 +49,22 @@ def a_detached_maximum(record: Record) -> None:
 
 
 @silent("incomplete-derivative")
+def a_detached_value_that_is_compared(record: Record) -> None:
+    forces(record, lambda x: x * (x.square().detach() < 0.5).float())
+
+
+@silent("incomplete-derivative")
+def a_detached_value_that_is_rounded(record: Record) -> None:
+    """As of distances in a periodic box."""
+    forces(record, lambda x: x - 2 * torch.round(x.detach() / 2))
+
+
+@says("incomplete-derivative", "cut by detach")
+def a_detached_value_beside_its_mask(record: Record) -> None:
+    forces(record, lambda x: x.square().detach() * (x.detach() < 0.5).float())
+
+
+@silent("incomplete-derivative")
 def a_detached_value_of_the_parameters(record: Record) -> None:
     scale = nn.Parameter(torch.ones(1))
     forces(record, lambda x: x * scale.exp().detach())
