@@ -103,7 +103,7 @@ def findings_of(module: ModuleType) -> Sequence[Finding]:
 def table(program: str, rule: str = "") -> str:
     """Return the report of a program as a page shows it: without notes, except those of `rule`."""
     shown = [f for f in said(program) if f.severity != "info" or f.rule == rule]
-    return Findings(shown, CheckedCounts(0, 0, 0)).to_text(notes=True).partition("\n")[2]
+    return Findings(shown, CheckedCounts(0, 0)).to_text(notes=True).partition("\n")[2]
 
 
 def symptoms(before: str) -> str:

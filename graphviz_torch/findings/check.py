@@ -13,10 +13,11 @@ from ..graph.values import SEVERITIES
 from .findings import CheckedCounts, Findings
 from .graph_reading import Reading
 from .repeated_blocks import one_per_block
+from .rule import RULES
 from .rules.values import SINCE_EARLIER_BACKWARD
 from .run_findings import RunFindings
 from .selection import Selection
-from .table import apply, rules, rules_called
+from .table import apply, rules
 
 _PREVIOUS = 4  # largest number of earlier steps with which a step is compared
 _MAX_NOTE_LINE = 400  # number of characters after which `diagnosis` shortens a line
@@ -34,7 +35,7 @@ def find(
 
     Each fault is reported once, and `Finding.steps` contains the indices of the backwards that have
     it. `print` shows a table of the errors and warnings, and counts the findings of severity info.
-    If nothing is found, it shows the numbers of rules, nodes and parameters that were checked.
+    If nothing is found, it shows the numbers of nodes and parameters that were checked.
 
     Args:
         graph: a recording, a recorded training run, one of its steps, or a graph. A tensor or its
@@ -74,19 +75,19 @@ def find(
     return Findings(filter(reported.includes, found), found.checked)
 
 
-# id() of a live graph -> its findings. The key is not the graph, because hashing a graph would take
-# as long as finding its faults.
-_judged: dict[int, tuple[weakref.ref[Graph], Findings]] = {}
+# id() of a live graph -> the number of rules, and the graph's findings. The key is not the graph,
+# because hashing a graph would take as long as finding its faults.
+_judged: dict[int, tuple[weakref.ref[Graph], int, Findings]] = {}
 
 
 def _find_once(graph: Graph) -> Findings:
     """Return the findings of a graph. Graphs are immutable, so the findings are cached."""
     number = id(graph)
     known = _judged.get(number)
-    if known is None or known[1].checked.rules != rules_called():
+    if known is None or known[1] != len(RULES):
         forgotten = weakref.ref(graph, lambda _: _judged.pop(number, None))
-        known = _judged[number] = forgotten, _find(graph, [])
-    return known[1]
+        known = _judged[number] = forgotten, len(RULES), _find(graph, [])
+    return known[2]
 
 
 def _find(graph: GraphLike, before: list[Graph]) -> Findings:
@@ -101,7 +102,7 @@ def _find(graph: GraphLike, before: list[Graph]) -> Findings:
     found += [(i, f) for f in apply("recording", graphs) for i in range(len(graphs))]
     if len(before) + len(graphs) > 1:
         found += [(len(graphs) - 1, f) for f in apply("steps", [*before, *graphs])]
-    checked = CheckedCounts.from_graphs(graphs, rules_called())
+    checked = CheckedCounts.from_graphs(graphs)
     return Findings(
         _most_severe_first(one_per_block(_causes(_without_repeats(found, len(graphs))))), checked
     )
@@ -116,9 +117,7 @@ def _find_in_steps(training: Training) -> Findings:
         for each in find(step, steps[max(0, i - _PREVIOUS) : i])
     ]
     graphs = [graph for step in steps for graph in step.graphs]
-    checked = replace(
-        CheckedCounts.from_graphs(graphs, rules_called()), steps=len(steps), noun="step"
-    )
+    checked = replace(CheckedCounts.from_graphs(graphs), steps=len(steps), noun="step")
     return Findings(_most_severe_first(_without_repeats(found, len(steps), graphs)), checked)
 
 
@@ -173,7 +172,7 @@ def diagnosis(graph: Graph) -> str:
 
 def _find_in_ranks(ranks: list[Graph]) -> Findings:
     """Report differences between the graphs of several ranks. `ranks[i]` is the graph of rank i."""
-    checked = replace(CheckedCounts.from_graphs(ranks, rules_called()), noun="rank")
+    checked = replace(CheckedCounts.from_graphs(ranks), noun="rank")
     return Findings(_most_severe_first(one_per_block(apply("ranks", ranks))), checked)
 
 

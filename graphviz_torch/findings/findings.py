@@ -21,9 +21,8 @@ _NOT_RECORDED = "not recorded: "
 
 @immutable
 class CheckedCounts:
-    """The numbers of rules, nodes and parameters that `find` checked."""
+    """The numbers of nodes and parameters that `find` checked."""
 
-    rules: int
     nodes: int
     parameters: int
     steps: int = 1
@@ -32,7 +31,7 @@ class CheckedCounts:
     missing: tuple[str, ...] = ()
 
     @classmethod
-    def from_graphs(cls, graphs: Sequence[Graph], rules: int) -> CheckedCounts:
+    def from_graphs(cls, graphs: Sequence[Graph]) -> CheckedCounts:
         """Count the nodes and parameters of several graphs."""
         names = {p.name for graph in graphs for p in graph.parameters}
         nodes = [node for graph in graphs for node in graph.nodes]
@@ -51,14 +50,12 @@ class CheckedCounts:
                 "gradients inside compiled regions not recorded, "
                 f"{option('compiled', 'eager')} shows them"
             )
-        return cls(
-            rules, len(nodes), len(names), len(graphs), missing=tuple(dict.fromkeys(missing))
-        )
+        unique = tuple(dict.fromkeys(missing))
+        return cls(len(nodes), len(names), len(graphs), missing=unique)
 
     def __str__(self) -> str:
         of = f" of {self.steps:,} {self.noun}s" if self.steps > 1 else ""
         counts = (
-            (self.rules, "rule", ""),
             (self.nodes, "node", of),
             (self.parameters, "parameter", ""),
         )
@@ -68,8 +65,8 @@ class CheckedCounts:
 class Findings(list[Finding]):
     """A list of findings, errors first, that prints as a table.
 
-    >>> print(Findings([], CheckedCounts(27, 298, 57)))
-    27 rules, 298 nodes, 57 parameters: nothing found
+    >>> print(Findings([], CheckedCounts(298, 57)))
+    298 nodes, 57 parameters: nothing found
     """
 
     def __init__(self, findings: Iterable[Finding], checked: CheckedCounts) -> None:

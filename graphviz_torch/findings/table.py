@@ -141,11 +141,6 @@ def rules() -> Rules:
     return Rules(RULES)
 
 
-def rules_called() -> int:
-    """Return the number of rules that `find` runs."""
-    return sum("find" in rule.sources for rule in RULES)
-
-
 def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]:
     """Yield the findings of all rules that read this kind of subject, in the order of the table."""
     kinds = subject.kinds if isinstance(subject, Reading) else ()

@@ -12,7 +12,6 @@ from torch import nn
 from graphviz_torch import Finding, Graph, find, record
 from graphviz_torch.findings.findings import CheckedCounts, Findings
 from graphviz_torch.findings.run_findings import RunFindings
-from graphviz_torch.findings.table import rules_called
 from graphviz_torch.graph import Node, Parameter, TensorMeta
 
 LOST = Finding(
@@ -31,17 +30,14 @@ def test_a_healthy_recording_says_what_was_checked() -> None:
     with record(model) as recording:
         model(torch.randn(4, 2)).sum().backward()
     nodes = len(recording.graph.nodes)
-    assert (
-        str(find(recording))
-        == f"{rules_called()} rules, {nodes} nodes, 2 parameters: nothing found"
-    )
+    assert str(find(recording)) == f"{nodes} nodes, 2 parameters: nothing found"
 
 
 def test_findings_print_as_a_table_with_what_to_try_below_each() -> None:
-    assert Findings([LOST, NOTE, NOTE], CheckedCounts(45, 7, 1)).to_text(notes=True).splitlines()[
+    assert Findings([LOST, NOTE, NOTE], CheckedCounts(7, 1)).to_text(notes=True).splitlines()[
         :-2
     ] == [
-        "45 rules, 7 nodes, 1 parameter: 1 warning, 2 notes",
+        "7 nodes, 1 parameter: 1 warning, 2 notes",
         "warning never-called  a.py:3",
         "        head.weight got no gradient.",
         "        -> Call head.",
@@ -54,7 +50,7 @@ def test_a_message_fits_the_terminal_unless_all_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     long = Finding("frozen", "warning", "many words " * 20, "try this " * 20)
-    found = Findings([long], CheckedCounts(45, 7, 1))
+    found = Findings([long], CheckedCounts(7, 1))
     assert max(map(len, str(found).splitlines())) <= 80
     assert found.to_text(wide=True).splitlines()[2:] == [
         f"        {long.message}",
@@ -67,7 +63,7 @@ def test_a_message_fits_the_terminal_unless_all_is_asked_for(
 
 def test_a_notebook_shows_a_table_in_which_a_name_is_no_markup() -> None:
     hostile = Finding("frozen", "info", "<script>alert(1)</script> & co")
-    page = Findings([LOST, hostile], CheckedCounts(45, 7, 1))._repr_html_()
+    page = Findings([LOST, hostile], CheckedCounts(7, 1))._repr_html_()
     assert "<script>" not in page
     rows = ElementTree.fromstring(f"<div>{page}</div>").findall(".//tbody/tr")
     cells = [[cell.text or "" for cell in row] for row in rows]
@@ -140,7 +136,7 @@ def test_the_steps_of_a_finding_that_holds_in_some_are_named() -> None:
     from dataclasses import replace
 
     some = replace(LOST, steps=(0, 1, 2, 6))
-    text = str(Findings([some], CheckedCounts(45, 7, 1, 9)))
+    text = str(Findings([some], CheckedCounts(7, 1, 9)))
     assert "backwards 1 to 3, 7 of 9" in text
 
 

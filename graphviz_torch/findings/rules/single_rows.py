@@ -37,7 +37,7 @@ def single_row(reading: Reading) -> Iterator[Finding]:
     ## Why it matters
 
     All other rows of the batch are loaded or computed without any effect. The gradient is that of a
-    single sample, so it is noisy, and an epoch uses only a fraction of the data.
+    single sample and noisy, and an epoch uses only a fraction of the data.
 
     ## Example
 

@@ -114,8 +114,8 @@ class UnusedValue(Event):
 
     ## Why it matters
 
-    The computation has no effect. Often a term of the loss is lost, because `=` stands where `+=`
-    was meant, or the rest of the function reads another variable that was computed earlier.
+    The computation has no effect. Often a term of the loss is lost, because `=` was written where
+    `+=` was meant, or the rest of the function reads another variable that was computed earlier.
 
     ## Example
 
@@ -157,7 +157,7 @@ class UnusedValue(Event):
 
     ## When it is intended
 
-    A call may be needed for what it does, not for its result. Drop the result, or name it `_`.
+    A call may be needed for its side effects, not for its result. Drop the result, or name it `_`.
 
     ## Not detected
 

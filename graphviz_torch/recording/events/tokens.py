@@ -4,11 +4,11 @@ Padding must not be counted by the loss, and attention must not attend to it. A 
 the next token needs targets that are shifted by one, and an attention that is causal.
 
 A token is padding if it ends a row, or repeats itself at the end of a row, and is the `padding_idx`
-of the embedding, or ends several rows and occurs nowhere else in the batch. What `pad_sequence`
-adds is padding, too. Which padding a loss uses is read from gradients: the positions whose result
-gets a gradient that is not zero. They are read at the last matrix product before the loss, and at
-the embedding. The comparisons run on the tokens' device, and their results are read at the end of
-the step.
+of the embedding, or ends several rows and occurs nowhere else in the batch. Elements that
+`pad_sequence` adds are padding, too. Which padding a loss uses is read from gradients: the
+positions whose result gets a gradient that is not zero. They are read at the last matrix product
+before the loss, and at the embedding. The comparisons run on the tokens' device, and their results
+are read at the end of the step.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class TokenUses(Listener):
             return
         batch = fitting[-1]
         if isinstance(batch, _PaddedSequences):
-            numbers = probe(lambda own: _used(own, batch.shape), gradient)
+            numbers = probe(lambda own: _nonzero_positions(own, batch.shape), gradient)
         elif gradient.device == batch.tokens.device:
             numbers = probe(_used_positions, gradient, batch.token, batch.tokens)
         else:
@@ -398,7 +398,7 @@ def _fits(gradient: Tensor, shape: tuple[int, int]) -> bool:
     return is_flat or (dims > 2 and tuple(gradient.shape[:2]) == shape)
 
 
-def _used(gradient: Tensor, shape: tuple[int, int]) -> Tensor:
+def _nonzero_positions(gradient: Tensor, shape: tuple[int, int]) -> Tensor:
     """Return True for each position of a batch whose gradient is not zero.
 
     Args:
@@ -418,7 +418,7 @@ def _used_positions(gradient: Tensor, token: Tensor, tokens: Tensor) -> Tensor:
         token: the padding token.
         tokens: the tokens.
     """
-    used = _used(gradient, (tokens.shape[0], tokens.shape[1]))
+    used = _nonzero_positions(gradient, (tokens.shape[0], tokens.shape[1]))
     padding = _is_padding(token, tokens)
     others = torch.logical_and(used, torch.logical_not(padding))
     used = torch.logical_and(used, padding)

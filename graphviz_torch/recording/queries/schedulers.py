@@ -2,7 +2,7 @@
 
 These problems are found: a scheduler that steps more often than its optimizer, or past the end of
 its schedule; one that never steps, or whose optimizer never does; one that starts again although
-its optimizer has loaded a state; and one that continues although its optimizer starts anew.
+its optimizer has loaded a state; and one that continues although its optimizer starts without one.
 """
 
 from __future__ import annotations

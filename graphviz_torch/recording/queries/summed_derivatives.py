@@ -36,7 +36,7 @@ def derivatives(event: Called, program: Program) -> Iterable[DerivativeRow]:
     given = dict(zip(_ARGUMENTS, event.args, strict=False)) | (event.kwargs or {})
     if not given.get("create_graph"):
         return ()
-    parts = [_only(given.get(name)) for name in _ARGUMENTS] + [_only(event.result)]
+    parts = [_only_tensor(given.get(name)) for name in _ARGUMENTS] + [_only_tensor(event.result)]
     output, source, weight, result = parts
     if output is None or source is None or result is None:
         return ()
@@ -65,7 +65,7 @@ class SummedDerivatives(Query):
             yield Found(SummedDerivative(components=row.components), row.place)
 
 
-def _only(value: Any) -> Tensor | None:
+def _only_tensor(value: Any) -> Tensor | None:
     """Return a tensor, or the only tensor of a sequence; None for anything else."""
     if isinstance(value, (tuple, list)) and len(value) == 1:
         [value] = value

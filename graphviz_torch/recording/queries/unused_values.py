@@ -34,7 +34,7 @@ def unused_values(tree: ast.Module) -> Iterator[UnusedStore]:
         tree: the parsed file.
     """
     scopes: list[_Scope] = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    found = [each for scope in (tree, *scopes) for each in _Liveness(scope).unused()]
+    found = [each for scope in (tree, *scopes) for each in _Liveness(scope).unused_stores()]
     yield from sorted(found, key=lambda each: each.line)
 
 
@@ -43,7 +43,7 @@ class _Liveness:
 
     def __init__(self, scope: _Scope) -> None:
         self._scope = scope
-        nodes = [node for part in scope.body for node in _inside(part)]
+        nodes = [node for part in scope.body for node in _nodes_of(part)]
         self._read = {
             n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
         }
@@ -51,13 +51,15 @@ class _Liveness:
         for node in nodes:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self._lines.setdefault(node.id, []).append(node.lineno)
-        self._names = self._lines.keys() - {name for node in nodes for name in _captured(node)}
+        self._names = self._lines.keys() - {
+            name for node in nodes for name in _captured_names(node)
+        }
         self._found: dict[int, UnusedStore] = {}
         self._in_loops: set[int] = set()  # lines of unused values inside of loops
         self._breaks: list[tuple[set[str], set[str]]] = []  # live after each loop, and at its start
 
-    def unused(self) -> list[UnusedStore]:
-        """Return the unused values."""
+    def unused_stores(self) -> list[UnusedStore]:
+        """Return the assignments whose values are never read."""
         self._block(self._scope.body, set(), 0)
         if not isinstance(self._scope, ast.Module):
             return list(self._found.values())
@@ -79,10 +81,10 @@ class _Liveness:
         if depth > _MAX_DEPTH:
             return set(self._names)
         for statement in reversed(body):
-            live = self._before(statement, live, depth)
+            live = self._live_before(statement, live, depth)
         return live
 
-    def _before(self, statement: ast.stmt, live: set[str], depth: int) -> set[str]:
+    def _live_before(self, statement: ast.stmt, live: set[str], depth: int) -> set[str]:
         """Return the variables that are read from a statement on."""
         if isinstance(statement, ast.Assign):
             return self._assign(statement, live)
@@ -108,7 +110,7 @@ class _Liveness:
         head = loop.test if isinstance(loop, ast.While) else loop.iter
         after = self._block(loop.orelse, live, depth + 1) | live
         start = after | _reads(head)
-        for _ in range(2):  # the second time with what the next iteration reads
+        for _ in range(2):  # the second time with the variables that the next iteration reads
             self._breaks.append((after, start))
             before, self._found = self._found, {}
             start = start | self._block(loop.body, start, depth + 1)
@@ -131,15 +133,15 @@ class _Liveness:
         return (live - names) | _reads(statement)
 
 
-def _inside(node: ast.AST) -> Iterator[ast.AST]:
+def _nodes_of(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and the nodes in it, and functions and classes without their bodies."""
     yield node
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         for child in ast.iter_child_nodes(node):
-            yield from _inside(child)
+            yield from _nodes_of(child)
 
 
-def _captured(node: ast.AST) -> Iterator[str]:
+def _captured_names(node: ast.AST) -> Iterator[str]:
     """Yield the variables that a function, a class or a declaration in a scope may read."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
         yield from _reads(node)

@@ -31,8 +31,10 @@ def last_step(reading: Reading) -> Iterator[Finding]:
 
     For each step, a bidirectional layer returns the state of the forward direction, which has read
     the sequence up to this step, and that of the reverse direction, which has read it from the end
-    back to this step. At the last step, the reverse direction has read a single step, so half of
-    the features ignore the rest of the sequence.
+    back to this step.
+
+    At the last step, the reverse direction has read a single step, so half of the features ignore
+    the rest of the sequence.
 
     After `pad_packed_sequence`, the result at the last step is 0 for each sequence that is shorter
     than the longest.

@@ -286,17 +286,20 @@ def padding_in_targets(reading: Reading) -> Iterator[Finding]:
 
     Tokens that mark where the model should answer, such as masks at the end of a row, are no
     padding. They are not reported if each row has equally many, or if the loss uses exactly the
-    results at these tokens. A model that should predict a fixed number of tokens, such as the
-    pixels of an image, may have to predict repeated ones.
+    results at these tokens.
+
+    A model that should predict a fixed number of tokens, such as the pixels of an image, may have
+    to predict repeated ones.
 
     ## Not detected
 
     The padding that `pad_sequence` adds is known if it is called in the process of the training,
     after the last backward. Another token at the end of a row is taken for padding if it is the
     embedding's `padding_idx`, or if at least two rows end with repetitions of it, not all of one
-    length, and it occurs nowhere else. The results are those of the last linear layer or
-    convolution before the loss. Results that are averaged over positions before that layer are not
-    checked.
+    length, and it occurs nowhere else.
+
+    The results are those of the last linear layer or convolution before the loss. Results that are
+    averaged over positions before that layer are not checked.
 
     ## See also
 

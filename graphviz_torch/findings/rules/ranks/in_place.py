@@ -78,8 +78,9 @@ def non_differentiable_all_reduce(reading: Reading) -> Iterator[Finding]:
 
     In tensor parallelism that a program implements itself, each rank computes a part of a sum, and
     the loss is the same on all ranks. The gradient is then right without a collective in backward.
-    If no gradients are reduced over the ranks, the finding is therefore a note. Gradients that are
-    summed over the ranks are right, too, if all ranks compute the same loss.
+    If no gradients are reduced over the ranks, the finding is therefore a note.
+
+    Gradients that are summed over the ranks are right, too, if all ranks compute the same loss.
 
     ## Not detected
 
