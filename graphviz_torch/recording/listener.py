@@ -42,7 +42,6 @@ that is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, NamedTuple
 
@@ -234,12 +233,22 @@ class RowListener(Listener):
         super().__init__(program)
         self.functions, self.sees_later_steps = query.functions, query.sees_later_steps
         for event, rows in query.rows_of.items():
-            # Not a bound method, which would be a reference cycle.
-            setattr(self, event, partial(_append_rows, rows, program))
+            setattr(self, event, _appending(rows, program))
 
 
-def _append_rows(
-    rows: Callable[[Any, Program], Iterable[Row]], program: Program, event: Any
-) -> None:
-    for row in rows(event, program):
-        program.log.append(row)
+def _appending(
+    rows: Callable[[Any, Program], Iterable[Row]], program: Program
+) -> Callable[[Any], None]:
+    """Return a callback that appends the rows of an event. It is no method, to avoid a cycle.
+
+    Args:
+        rows: returns the rows of an event.
+        program: the recorded program.
+    """
+    append = program.log.append
+
+    def on_event(event: Any) -> None:
+        for row in rows(event, program):
+            append(row)
+
+    return on_event

@@ -59,13 +59,15 @@ def sums(event: Called, program: Program) -> Iterable[SumRow]:
         return ()
     if not (one.requires_grad or other.requires_grad):
         return ()
-    if not (has_memory(one) and has_memory(other) and has_memory(event.result)):
-        return ()
     adds, identities = event.func in _ADDING, program.identities
     is_checked = one.requires_grad != other.requires_grad and event.result.requires_grad
+    if adds and not is_checked:
+        return ()
+    if not (has_memory(one) and has_memory(other) and has_memory(event.result)):
+        return ()
     if adds:
         known = identities.find_memory(one), identities.find_memory(other)
-        if not is_checked or known == (None, None):
+        if known == (None, None):
             return ()
     else:
         known = identities.memory_number(one), identities.memory_number(other)
