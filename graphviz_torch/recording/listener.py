@@ -233,13 +233,15 @@ class RowListener(Listener):
         super().__init__(program)
         self.functions, self.sees_later_steps = query.functions, query.sees_later_steps
         for event, rows in query.rows_of.items():
-            setattr(self, event, _appending(rows, program))
+            setattr(self, event, _appender(rows, program))
 
 
-def _appending(
+def _appender(
     rows: Callable[[Any, Program], Iterable[Row]], program: Program
 ) -> Callable[[Any], None]:
-    """Return a callback that appends the rows of an event. It is no method, to avoid a cycle.
+    """Return a callback that appends the rows of an event.
+
+    A method of the listener would be a reference cycle.
 
     Args:
         rows: returns the rows of an event.

@@ -21,7 +21,6 @@ from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
 from .events.setup import TrainingSetup
 from .events.tokens import TokenUses
-from .events.unused_losses import UnusedLosses
 from .events.wrong_gradients import WrongGradients
 from .failures.failures import Failures
 from .gradients.gradients import Gradients
@@ -66,7 +65,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     TokenUses,
     ChosenRows,
     Overwrites,
-    UnusedLosses,
     WrongGradients,
     AverageBuffers,
     SampleCalls,

@@ -25,6 +25,7 @@ from graphviz_torch.findings.rules.scores import SoftTargets
 from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.findings.rules.terms import NumberTerm, UnusedSum
 from graphviz_torch.findings.rules.unchanging import UnchangingTerm
+from graphviz_torch.findings.rules.unused_losses import UnusedLoss
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.graph.events import LeafBackward, NewLeaves
 from graphviz_torch.internals.probes import Probe
@@ -77,6 +78,7 @@ from graphviz_torch.recording.queries.temperatures import (
     ScoreRow,
     Temperatures,
 )
+from graphviz_torch.recording.queries.unused_losses import LossReadRow, UnusedLosses
 from tests.recording.test_queries import END, found, line
 
 
@@ -316,6 +318,26 @@ def test_a_term_with_the_same_value(addends: list[tuple[int, float]], count: int
     events = list(query.events_of_run())
     assert [each.latest["count"] for each in events] == [count] * bool(count)
     assert all(e.event == UnchangingTerm() and e.latest["term"].label == "two" for e in events)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "reported"),
+    [
+        ([[1, 2], [3, 4]], True),  # the loss shares node 1, and then node 3
+        ([[1, 2], [8]], False),  # a validation loss
+        ([[1, 9], [3, 9]], False),
+        ([[1, 2]], False),
+    ],
+)
+def test_a_loss_that_is_read_only(graphs: list[list[int]], reported: bool) -> None:
+    query, events = UnusedLosses(), []
+    for step, numbers in enumerate(graphs):
+        read = LossReadRow(
+            "aux_loss", line(1), 9, dict.fromkeys((1 + 2 * step, 9), "MulBackward0"), step
+        )
+        assert not found(query, [read, GraphRow(line(5), numbers)])
+        events += query.events_of_run()
+    assert [each.event for each in events] == [UnusedLoss(label="aux_loss")] * reported
 
 
 def test_rows_with_probes_are_read_when_a_graph_is_built() -> None:

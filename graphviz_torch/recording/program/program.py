@@ -124,6 +124,8 @@ class Program:
         self.scaling = Scaling()
         self.tracker = Tracker()
         self.identities = Identities()
+        # Sequence numbers of the nodes through which backwards of this training step ran.
+        self.numbers_ran: set[int] = set()
         self.events = Events()
         self.remarks = RecordingNotes()
         self.log = Log(self.events, self.remarks)
@@ -170,6 +172,7 @@ class Program:
         """Count a backward that starts, so that later events belong to the next forward."""
         self.stack.add_leading(event.frame)
         self.events.begin_backward()
+        self.numbers_ran.update(event.live.numbers)
 
     def on_graph_read(self, live: Any) -> None:
         """Restart module numbers for the next graph, after the graph of a backward was read.
@@ -198,6 +201,7 @@ class Program:
         self.stack.name_running()
         self.stack.begin_step()
         self.steps.begin_step()
+        self.numbers_ran = set()
         self.events.begin_step()
         self.tracker.clear()
         if len(self._began) == _KEPT_STEPS:

@@ -7,21 +7,20 @@ nodes with the graph of the loss that is used, so that a validation loss is not 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
 from ...findings.rules.unused_losses import UnusedLoss
-from ...graph import Graph
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...tracing.tracer import collect_nodes
-from ..backward import Backward
-from ..listener import BackwardBegan, Listener
 from ..program import Program
 from ..program.events import NodeLine
+from ..program.log import Found, Query, RowsOf
+from ..program.rows import GraphRow
 
 _LOSS = re.compile(r"loss|penalty|aux", re.IGNORECASE)
 _MIN_STEPS = 2
@@ -34,18 +33,34 @@ _FUNCTIONS = (
 )
 
 
-class _Read(NamedTuple):
-    """A scalar with a graph whose value the program read."""
+class LossReadRow(NamedTuple):
+    """A read of a scalar with a graph, through which no backward has run in this step."""
 
     label: str
     place: CodePosition | None
     number: int  # sequence number of the scalar's node
-    upstream: dict[int, str]  # names of the nodes that it was computed from, by sequence number
+    upstream: Mapping[int, str]  # names of the nodes that it was computed from, by sequence number
     step: int  # number of optimizer steps before the read
 
 
-class UnusedLosses(Listener):
-    """Listener that reports losses whose value is read, and that no backward uses."""
+def loss_reads(event: Called, program: Program) -> Iterable[LossReadRow]:
+    """Return a row if a call reads the value of a loss through which no backward has run."""
+    tensor = event.args[0]
+    fn = tensor.grad_fn if type(tensor) is Tensor and TensorBase.dim(tensor) == 0 else None
+    number = -1 if fn is None else int(fn._sequence_nr())
+    if fn is None or number in program.numbers_ran:
+        return ()
+    label = program.label(tensor, user_frame(event.frame))
+    if not _LOSS.search(label) or not program.log.admits(LossReadRow, most=_MAX_READS):
+        return ()
+    nodes = collect_nodes([fn])[0]
+    upstream = {int(each._sequence_nr()): str(each.name()) for each in nodes}
+    place, step = program.place(event.frame), program.steps.count
+    return (LossReadRow(label, place, number, upstream, step),)
+
+
+class UnusedLosses(Query):
+    """Find losses whose value is read, and that no backward uses."""
 
     functions = frozenset(
         getattr(space, name)
@@ -53,10 +68,10 @@ class UnusedLosses(Listener):
         for name in ("item", "tolist", "detach", "__float__", "__format__")
         if hasattr(space, name)
     )
+    rows_of: ClassVar[RowsOf] = {"on_call_end": loss_reads}
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._reads: list[_Read] = []
+    def __init__(self) -> None:
+        self._reads: list[LossReadRow] = []
         # Sequence numbers of the nodes of the backwards in this step, and in the step before, whose
         # losses the program may read after its end.
         self._used: set[int] = set()
@@ -64,27 +79,18 @@ class UnusedLosses(Listener):
         # Name of a loss -> number of steps in which its value was read, and no backward used it.
         self._steps: dict[str, int] = {}
 
-    def on_call_end(self, event: Called) -> None:
-        tensor = event.args[0]
-        fn = tensor.grad_fn if type(tensor) is Tensor and TensorBase.dim(tensor) == 0 else None
-        if fn is None or int(fn._sequence_nr()) in self._used or len(self._reads) >= _MAX_READS:
-            return
-        label = self.program.label(tensor, user_frame(event.frame))
-        if _LOSS.search(label):
-            nodes = collect_nodes([fn])[0]
-            upstream = {int(each._sequence_nr()): str(each.name()) for each in nodes}
-            place, step = self.program.place(event.frame), self.program.steps.count
-            self._reads.append(_Read(label, place, int(fn._sequence_nr()), upstream, step))
+    def on_loss_read(self, row: LossReadRow) -> None:
+        self._reads.append(row)
 
-    def on_backward_start(self, event: BackwardBegan) -> None:
-        self._used.update(event.live.numbers)
+    def on_graph(self, row: GraphRow) -> None:
+        self._used.update(row.numbers)
 
-    def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
+    def events_of_run(self) -> Iterator[Found]:
         reads, used = self._reads, self._used | self._before
         self._reads, self._used, self._before = [], set(), self._used
-        unused: dict[str, list[_Read]] = {}
+        unused: dict[str, list[LossReadRow]] = {}
         for read in reads:
-            if used and read.number in used:
+            if read.number in used:
                 self._steps.pop(read.label, None)
             elif max(read.upstream.keys() & used, default=0) > 0:
                 unused.setdefault(read.label, []).append(read)
@@ -95,4 +101,4 @@ class UnusedLosses(Listener):
                 made, upstream = NodeLine(found[0].number), found[0].upstream
                 own = [name for number, name in upstream.items() if number not in used]
                 event = UnusedLoss(label=label, compares=all(n.startswith(_FUNCTIONS) for n in own))
-                self.events.note(event, found[0].place, made=made, steps=steps)
+                yield Found(event, found[0].place, latest={"made": made, "steps": steps})
