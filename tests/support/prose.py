@@ -65,8 +65,8 @@ def counts(folders: list[Path]) -> dict[str, int]:
         if "node_modules" in path.parts:
             continue
         source = path.read_text()
-        tree = ast.parse(source)
-        texts = [*_docstrings(tree), *(("comment", text) for text in _comments(source))]
+        nodes = list(ast.walk(ast.parse(source)))
+        texts = [*_docstrings(nodes), *(("comment", text) for text in _comments(source))]
         for kind, text in texts:
             words = re.findall(r"[A-Za-z']+", text)
             found["private words"] += len(PRIVATE.findall(text))
@@ -74,15 +74,14 @@ def counts(folders: list[Path]) -> dict[str, int]:
             if kind == "function":
                 found["docstrings with a bad opening"] += words[:1] != [] and _opens_badly(text)
                 found["docstrings of few words"] += len(words) <= FEW_WORDS
-        for node in ast.walk(tree):
-            classes.update([node.name] if isinstance(node, ast.ClassDef) else [])
-            found.update(_names(node))
+        classes.update(node.name for node in nodes if isinstance(node, ast.ClassDef))
+        found.update(kind for node in nodes for kind in _names(node))
     found["classes that share a name"] = sum(count for count in classes.values() if count > 1)
     return dict(found)
 
 
-def _docstrings(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _docstrings(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
             function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

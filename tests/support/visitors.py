@@ -93,7 +93,8 @@ class Visitor:
         self.url, self._shared = url, page is not None
         self.page = page or browser.new_page()
         self.page.set_viewport_size({"width": width, "height": SIZES[width]})
-        self.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        # Each frame of an animation is drawn by the CPU.
+        self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")  # type: ignore[arg-type]
         self.page.set_default_timeout(WAIT)
         self.wrong: list[str] = []
         self._handlers: dict[Any, Any] = {

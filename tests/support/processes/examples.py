@@ -8,7 +8,9 @@ the number of collectives with neither a line nor a module, and the findings.
 
 from __future__ import annotations
 
+import ast
 import gc
+import importlib
 import json
 import logging
 import os
@@ -26,6 +28,15 @@ from torch.multiprocessing import start_processes
 
 from graphviz_torch import find, record
 from tests.support.processes.parallelism import messages_of
+
+
+def import_modules_of(program: str) -> None:
+    """Import what a program imports at its top, so that no rank imports it again."""
+    for node in ast.parse(Path(program).read_text()).body:
+        names = [node.module] if isinstance(node, ast.ImportFrom) else []
+        names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            importlib.import_module(str(name))
 
 
 def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
@@ -50,6 +61,8 @@ def rank(number: int, ranks: int, port: int, program: str, folder: str) -> None:
 
 def main(ranks: int, programs: list[str]) -> None:
     results = {}
+    for program in programs:
+        import_modules_of(program)
     gc.freeze()  # otherwise a collection in a fork visits and copies a million objects
     for program in programs:
         with socket.socket() as free:
