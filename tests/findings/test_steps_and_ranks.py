@@ -210,6 +210,21 @@ def test_steps_with_different_losses_are_not_compared() -> None:
     assert "loss-spike" not in [each.rule for each in find(recording, before)]
 
 
+def test_an_overlap_of_raw_scores_is_reported_without_the_spike_that_it_causes() -> None:
+    model, target = torch.nn.Linear(2, 1, bias=False), torch.tensor([[1.0], [1.0]])
+    torch.nn.init.ones_(model.weight)
+    with record(model) as recording:
+        steps = []
+        for last in (-1.5, 0.0):  # the scores 1 and -3, whose sum is minus that of the target
+            scores = model(torch.tensor([[0.5, 0.5], [-1.5, last]]))
+            size = scores.sum() + target.sum()
+            (1 - (2 * (scores * target).sum() + 1e-6) / (size + 1e-6)).backward()
+            steps.append(recording.next_step()[-1])
+    reported = {each.rule for each in find(steps[-1], steps[:-1])}
+    assert "overlap-loss" in reported
+    assert "loss-spike" not in reported
+
+
 @pytest.mark.parametrize("losses", [(5e3, 1e-2), (1e6, 1e5), (2.0, 1.0), (1e9,), (math.inf, 1.0)])
 def test_a_loss_that_falls_fast_or_stays_large_is_left_alone(losses: tuple[float, ...]) -> None:
     assert spikes(*losses) == []

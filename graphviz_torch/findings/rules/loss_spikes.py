@@ -15,7 +15,7 @@ _MIN_LOSS, _MIN_RATIO = 1e4, 1e4  # a loss that is larger, and larger than in ot
 _UNBOUNDED = ("div", "reciprocal", "pow", "exp", "exp2", "expm1", "log", "rsqrt", "sinh", "cosh")
 
 
-@rule("warning", reads="steps", advanced=True)
+@rule("warning", reads="steps", advanced=True, caused_by=("overlap-loss",))
 def loss_spike(graphs: Sequence[Graph]) -> Iterator[Finding]:
     """The loss of one step is ten thousand times as large as in the step before or after.
 
