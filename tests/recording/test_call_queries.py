@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphviz_torch.findings.rules.custom_functions import RedrawnDropout
-from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative
+from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from graphviz_torch.findings.rules.losses import AccidentalBroadcast
 from graphviz_torch.findings.rules.meaning.last_steps import LastStep
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
@@ -29,7 +29,7 @@ from graphviz_torch.findings.rules.unused_losses import UnusedLoss
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.graph.events import LeafBackward, NewLeaves
 from graphviz_torch.internals.probes import Probe
-from graphviz_torch.recording.program.events import Events, RecordingNotes, TensorRecord
+from graphviz_torch.recording.program.events import Events, NodeLine, RecordingNotes, TensorRecord
 from graphviz_torch.recording.program.identities import Identities
 from graphviz_torch.recording.program.log import Found, Log
 from graphviz_torch.recording.program.rows import (
@@ -78,6 +78,7 @@ from graphviz_torch.recording.queries.temperatures import (
     ScoreRow,
     Temperatures,
 )
+from graphviz_torch.recording.queries.unused_inputs import DerivativeResultRow, UnusedInputs
 from graphviz_torch.recording.queries.unused_losses import LossReadRow, UnusedLosses
 from tests.recording.test_queries import END, found, line
 
@@ -402,3 +403,28 @@ def test_a_second_derivative_of_summed_components(second: DerivativeRow, reporte
     assert found(SummedDerivatives(), rows) == [expected] * reported
     later = [rows[0], TrainingStepRow(), second]
     assert found(SummedDerivatives(), later) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "reported"),
+    [
+        ([DerivativeResultRow(line(5), True, "row", "weight", 7)] * 2, True),
+        (
+            [DerivativeResultRow(line(5), True, "row", "weight", 7), DerivativeResultRow(line(6))],
+            True,
+        ),
+        (
+            [DerivativeResultRow(line(5), True, "row", "weight", 7), DerivativeResultRow(line(5))],
+            False,
+        ),
+        ([DerivativeResultRow(line(5))], False),
+    ],
+)
+def test_a_line_that_never_returns_a_derivative_is_found(
+    rows: list[DerivativeResultRow], reported: bool
+) -> None:
+    query = UnusedInputs()
+    assert found(query, rows) == []
+    event = UnusedDerivativeInput(label="row", source="weight")
+    expected = Found(event, line(5), latest={"created": NodeLine(7)})
+    assert list(query.events_of_run()) == [expected] * reported

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...graph import Finding
-from ...graph.events import Event
+from ...graph.events import Event, IneffectiveCall
 from ...graph.immutable import immutable
 from ..rule import finding, rule
 from ..words import at
@@ -161,4 +161,81 @@ class SummedDerivative(Event):
             advice="Differentiate one component at a time, as in torch.autograd.grad(du[:, i]."
             "sum(), x, create_graph=True)[0][:, i].",
             where=self.where,
+        )
+
+
+@rule("warning", reads="end")
+@immutable
+class UnusedDerivativeInput(IneffectiveCall):
+    """`autograd.grad` returns None, because the loss does not depend on the tensor that it gets,
+    but on the tensor from which this one was computed.
+
+    ## Why it matters
+
+    Each index, slice or row of a tensor is a new tensor. The loss depends on it only if the loss is
+    computed from this new tensor. With `allow_unused=True` no error is raised, and code that skips
+    None updates nothing.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).square().mean()
+        for row in model.weight:
+            (slope,) = torch.autograd.grad(  # <- reported
+                loss, row, retain_graph=True, allow_unused=True
+            )
+        loss.backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    with record(model) as recording:
+        loss = model(torch.randn(8, 4)).square().mean()
+        (slopes,) = torch.autograd.grad(loss, model.weight, retain_graph=True)
+        for slope in slopes:
+            print(slope.norm())
+        loss.backward()
+    ```
+
+    ## When it is intended
+
+    A program may test whether one result depends on another. A line that returns a derivative in
+    another call is not reported.
+
+    ## Not detected
+
+    Calls for parameters that the loss does not use at all are not reported, nor are calls with
+    `materialize_grads=True`, which returns zeros.
+
+    ## See also
+
+    - [torch.autograd.grad](https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html)
+    """
+
+    label: str = ""  # name of the tensor
+    source: str = ""  # name of the tensor from which it was computed
+    created: str = ""  # line that computed it
+
+    def report(self) -> Finding:
+        name, source = self.label or "a tensor", self.source or "a leaf"
+        return finding(
+            "warning",
+            f"autograd.grad{at(self.where)} always returns None for {name}, which was computed "
+            f"from {source}{at(self.created)}: the loss depends on {source}, but not on {name}.",
+            cause="not used in the graph",
+            advice=f"Pass {source} to autograd.grad{at(self.where)}, and index its derivative.",
+            where=self.where,
+            nodes=self.nodes,
         )

@@ -80,6 +80,21 @@ def force_of_a_descriptor(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("unused-derivative-input", "Pass weight to autograd.grad")
+def step_of_each_row(record: Record, followed: bool) -> Tensor:
+    weight = nn.Parameter(torch.ones(3, 4))
+    x = torch.randn(8, 4)
+    with record():
+        loss: Tensor = (x @ weight.T).square().mean()
+        if followed:
+            torch.autograd.grad(loss, weight, retain_graph=True)
+        else:
+            for row in weight:
+                torch.autograd.grad(loss, row, retain_graph=True, allow_unused=True)
+        loss.backward()
+    return loss
+
+
 @follows("unused-loss", "Add balance_loss to the loss", same_loss=False)
 def balance_that_is_printed(record: Record, followed: bool) -> Tensor:
     model = mlp()

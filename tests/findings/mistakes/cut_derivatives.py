@@ -130,3 +130,42 @@ def derivative_of_a_vector_field(record: Record) -> None:
         field = net(x).tanh()
         (slope,) = torch.autograd.grad(field, x, torch.ones_like(field), create_graph=True)
         slope.square().mean().backward()
+
+
+def derivatives_by_rows(record: Record, loss_of: Callable[[Tensor, list[Tensor]], Tensor]) -> None:
+    """A loss of a weight or of its rows, which is differentiated by each row."""
+    weight = nn.Parameter(torch.randn(3, 4))
+    optimizer = SGD([weight], lr=0.1)
+    with record():
+        for _ in range(2):
+            rows = list(weight)
+            loss = loss_of(weight, rows)
+            for row in rows:
+                torch.autograd.grad(loss, row, retain_graph=True, allow_unused=True)  # cause
+            step(optimizer, loss)
+
+
+@says("unused-derivative-input", "always returns None for row", "depends on weight, but not on row")
+def derivatives_by_rows_that_the_loss_does_not_use(record: Record) -> None:
+    derivatives_by_rows(record, lambda weight, rows: weight.square().mean())
+
+
+@silent("unused-derivative-input")
+def derivatives_by_rows_that_the_loss_uses(record: Record) -> None:
+    derivatives_by_rows(record, lambda weight, rows: torch.stack(rows).square().mean())
+
+
+@silent("unused-derivative-input")
+def derivatives_by_rows_one_of_which_the_loss_uses(record: Record) -> None:
+    derivatives_by_rows(record, lambda weight, rows: rows[1].square().mean())
+
+
+@silent("unused-derivative-input")
+def derivatives_by_parameters_that_are_not_used(record: Record) -> None:
+    model, other = nn.Linear(4, 1), nn.Linear(4, 1)
+    with record(model):
+        loss = model(torch.randn(8, 4)).square().mean()
+        assert torch.autograd.grad(
+            loss, [*other.parameters()], retain_graph=True, allow_unused=True
+        ) == (None, None)
+        loss.backward()

@@ -124,7 +124,12 @@ class UnneededRetainGraph(IneffectiveCall):
     count: int = 0  # number of backward passes
 
 
-@rule("warning", reads="end", of=(UnneededRetainGraph,), caused_by=("data-assignment",))
+@rule(
+    "warning",
+    reads="end",
+    of=(UnneededRetainGraph,),
+    caused_by=("data-assignment", "unused-derivative-input"),
+)
 def unneeded_retain_graph(reading: Reading) -> Iterator[Finding]:
     """A backward keeps its graph with retain_graph or create_graph, and no later backward uses it.
 
