@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
 from graphviz_torch.findings.rules.custom_functions import RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from graphviz_torch.findings.rules.losses import AccidentalBroadcast
@@ -19,8 +20,10 @@ from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.pixels import UnscaledPixels
 from graphviz_torch.findings.rules.meaning.positions import RowEncoding
+from graphviz_torch.findings.rules.meaning.results import IgnoredResult
 from graphviz_torch.findings.rules.meaning.straight_through import ReversedEstimator
-from graphviz_torch.findings.rules.means import MeanOverMaskedValues
+from graphviz_torch.findings.rules.meaning.targets import LossTarget
+from graphviz_torch.findings.rules.means import MeanOfUnequalMeans, MeanOverMaskedValues
 from graphviz_torch.findings.rules.scores import SoftTargets
 from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.findings.rules.terms import NumberTerm, UnusedSum
@@ -38,6 +41,12 @@ from graphviz_torch.recording.program.rows import (
     Row,
     StepEndRow,
     TrainingStepRow,
+)
+from graphviz_torch.recording.queries.clip_bounds import ClipBounds, ClipRatioRow
+from graphviz_torch.recording.queries.ignored_results import (
+    FunctionsRow,
+    IgnoredFunctionRow,
+    IgnoredResults,
 )
 from graphviz_torch.recording.queries.last_steps import (
     LastStepRow,
@@ -73,6 +82,7 @@ from graphviz_torch.recording.queries.redrawn_dropout import (
 from graphviz_torch.recording.queries.single_rows import IndexRow, SingleRows
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
 from graphviz_torch.recording.queries.summed_derivatives import DerivativeRow, SummedDerivatives
+from graphviz_torch.recording.queries.targets import BatchTensorsRow, TargetRow, Targets
 from graphviz_torch.recording.queries.temperatures import (
     DistributionLossRow,
     ScoreRow,
@@ -339,6 +349,78 @@ def test_a_loss_that_is_read_only(graphs: list[list[int]], reported: bool) -> No
         assert not found(query, [read, GraphRow(line(5), numbers)])
         events += query.events_of_run()
     assert [each.event for each in events] == [UnusedLoss(label="aux_loss")] * reported
+
+
+@pytest.mark.parametrize(
+    ("ratios", "share"),
+    [
+        ([(0.01,)] * 5, 0.01),  # the bound is far below the norm
+        ([(0.01,)] * 4, None),
+        ([(0.01,)] * 5 + [(2.0,)], None),  # it does not always clip
+        ([(200.0,)] * 5, 200.0),
+        ([(200.0,)] * 5 + [(50.0,)], None),
+        ([(200.0, 900.0)] * 5, 200.0),  # clip_grad_value_: bound / largest and bound / mean
+        ([(50.0, 900.0)] * 5, None),
+        ([(0.5, float("inf"))] * 5, None),  # gradients of only zeros
+    ],
+)
+def test_a_bound_far_from_all_gradients(
+    ratios: list[tuple[float, ...]], share: float | None
+) -> None:
+    query = ClipBounds()
+    assert not found(query, [ClipRatioRow(line(1), "clip", values(*each)) for each in ratios])
+    events = [(each.event, each.latest["share"]) for each in query.events_of_run()]
+    assert events == ([] if share is None else [(ExtremeClipNorm(function="clip"), share)])
+
+
+def test_a_custom_function_whose_node_no_graph_has() -> None:
+    query, call = IgnoredResults(), IgnoredFunctionRow("Scale.apply()", line(1))
+    found(query, [call, FunctionsRow(frozenset({"MulBackward0"}))])
+    assert [each.event for each in query.events_of_run()] == [IgnoredResult(call="Scale.apply()")]
+    found(query, [FunctionsRow(frozenset({"ScaleBackward"}))])
+    assert not [*query.events_of_run()]
+
+
+def target(*numbers: float, what: Any = "constant", size: int = 64, **more: Any) -> TargetRow:
+    """Return the row of a target of cross_entropy."""
+    operand = TensorRecord("target", TensorMeta((size,), "int64", "cpu"), None, 0)
+    event = LossTarget(function="cross_entropy", what=what)
+    return TargetRow(event, line(1), operand, values(*numbers), **more)
+
+
+@pytest.mark.parametrize(
+    ("rows", "latest"),
+    [
+        ([target(0, 2, 2)], {"count": 64, "among": 1}),  # all targets are 2
+        ([target(0, 2, 2), target(0, 3, 3)], None),
+        ([target(0, 0, 0, first_is_right=True)], None),  # a contrastive loss
+        ([target(0, 2, 2, size=8)], None),
+        ([target(64, 9, 0)], {"count": 1, "among": 1}),  # all are ignored
+        ([target(0, 1, 5)], None),
+        ([target(3, what="outside"), target(0, what="outside")], {"count": 3, "among": 128}),
+        ([target(0, 1, 1, memory=7)], None),  # of no batch of a DataLoader
+        ([BatchTensorsRow(frozenset({7})), target(0, 1, 1, memory=7)], {"count": 64, "among": 1}),
+    ],
+)
+def test_targets_without_information(rows: list[Row], latest: dict[str, int] | None) -> None:
+    query = Targets()
+    assert not found(query, rows)
+    counts = [
+        {name: each.latest[name] for name in ("count", "among")} for each in query.events_of_run()
+    ]
+    assert counts == ([] if latest is None else [latest])
+
+
+@pytest.mark.parametrize(
+    ("times", "reported"),
+    [(((0, 0), (0, 1)), True), (((0, 0), (1, 1)), False), (((0, 0),) * 2, False)],
+)
+def test_means_of_unequal_numbers_of_targets(times: Any, reported: bool) -> None:
+    query = Targets()
+    found(query, [target(48, 1, 5, time=times[0]), target(0, 1, 5, time=times[1])])
+    events = [(each.event, dict(each.latest)) for each in query.events_of_run()]
+    unequal = MeanOfUnequalMeans(function="cross_entropy"), {"calls": 2, "least": 16, "most": 64}
+    assert events == [unequal] * reported
 
 
 def test_rows_with_probes_are_read_when_a_graph_is_built() -> None:
