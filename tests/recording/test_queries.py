@@ -379,6 +379,15 @@ def test_learning_rates_that_are_set_by_hand(
     assert [each.what for each in events if isinstance(each, RateSetByHand)] == [what][: bool(what)]
 
 
+def test_a_group_with_an_option_of_the_program_may_keep_its_rate() -> None:
+    query = HandSetRates()
+    for number, rate in enumerate([0.1, 0.05, 0.02], 1):
+        groups = GroupRow(1, rate), GroupRow(1, 0.1, has_own_options=True)
+        row = step(groups=groups, steps=number)
+        found(query, [OptimizerRow(1), row] if number == 1 else [row])
+    assert not [*query.events_of_run()]
+
+
 def test_rates_in_the_defaults_of_an_optimizer_are_not_read() -> None:
     query, other = HandSetRates(), HandSetRates()
     for number, rate in enumerate([0.1, 0.05, 0.02], 1):

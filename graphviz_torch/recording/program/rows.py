@@ -120,6 +120,7 @@ class GroupRow(NamedTuple):
 
     size: int  # number of parameters
     rate: float | None  # learning rate; None if it is unknown
+    has_own_options: bool = False  # True if the program gave it options that no optimizer reads
 
 
 class StepEndRow(NamedTuple):

@@ -81,7 +81,8 @@ class ZeroLearningRates(Query):
         known = self._rates.setdefault(row.optimizer, _OptimizerRates(row))
         known.step = row
         known.groups += [_GroupRates() for _ in row.groups[len(known.groups) :]]
-        for count, (_, rate) in zip(known.groups, row.groups, strict=False):
+        for count, group in zip(known.groups, row.groups, strict=False):
+            rate = group.rate
             if rate is None or rate > 0:
                 count.last = 0
             else:

@@ -97,6 +97,8 @@ def _problems(known: _RateHistory) -> Iterator[tuple[RateSetByHand, dict[str, An
     first = [rate for rate in groups[0] if rate is not None]
     others = {rates[0] for rates in groups[1:]}
     is_only = changing[0] and others and not any(changing[1:]) and len({*first}) >= _MIN_VALUES
+    if any(group.has_own_options for group in last.groups):
+        is_only = False  # such as "fix_lr", by which the program chooses the groups
     other = next(iter(others), None) or 0.0
     if is_only and len(others) == 1 and any(math.isclose(rate, other) for rate in first):
         event = RateSetByHand(what="group", optimizer=name, groups=len(groups))

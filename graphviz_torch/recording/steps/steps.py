@@ -6,7 +6,8 @@ trains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,6 +24,11 @@ from ..modules.eval_layers import layers_in_eval_mode
 from ..optimizer_log import learning_rate
 from ..program import Program
 from ..program.rows import BackwardRow, GraphRow, GroupRow, ResumeRow, StepEndRow, StepRow
+
+# Keys that optimizers and schedulers of PyTorch add to the options of a parameter group.
+_GROUP_KEYS = frozenset(
+    ("params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")
+)
 
 
 class Steps(Listener):
@@ -100,7 +106,10 @@ class Steps(Listener):
                 keys,
                 has_copies,
                 len(foreign),
-                tuple(map(GroupRow, [len(group["params"]) for group in groups], record.rates)),
+                tuple(
+                    GroupRow(len(group["params"]), rate, _has_own_options(group, optimizer))
+                    for group, rate in zip(groups, record.rates, strict=False)
+                ),
                 any(group.get("maximize") is True for group in groups),
                 bool(program.changes.read),
                 record.computes,
@@ -148,3 +157,8 @@ def _is_scheduled(optimizer: Optimizer) -> bool:
 
 def _is_of_torch(optimizer: Optimizer) -> bool:
     return type(optimizer).__module__.startswith("torch.")
+
+
+def _has_own_options(group: Mapping[str, Any], optimizer: Optimizer) -> bool:
+    """Return True if a parameter group has options that PyTorch does not give it."""
+    return not group.keys() <= optimizer.defaults.keys() | _GROUP_KEYS

@@ -72,6 +72,8 @@ class RateSetByHand(IneffectiveCall):
 
     ## Not detected
 
+    A group may keep its rate if one of the groups has an option of the program, such as `fix_lr`.
+
     If an optimizer has a scheduler, its rates are checked only for becoming tiny. A rate that stays
     constant although the program assigns it in each step is not reported.
 
