@@ -60,7 +60,9 @@ def events(
     if not ran:  # backward has not run yet, so use the expected order
         at = {n.id: start + len(graph.nodes) - n.id for n in graph.nodes}
     forward = [n for n in graph.nodes if not n.leaf]
-    steps = [
+    steps = [("forward", n) for n in forward] + [("backward", n) for n in done]
+    every = -(-len(steps) // _MAX_STEPS) if steps else 1
+    shown = [
         {
             "step": n.id if phase == "forward" else at[n.id],
             "device": n.device or "no device",
@@ -70,10 +72,8 @@ def events(
             ),
             "node": n.id,
         }
-        for phase, nodes in (("forward", forward), ("backward", done))
-        for n in nodes
+        for phase, n in steps[::every]
     ]
-    every = -(-len(steps) // _MAX_STEPS) if steps else 1
     rows = []
     outside = [t for t in graph.transfers[:_MAX_COPIES] if not t.after_backward]
     before = sum(1 for _ in takewhile(lambda t: t.node is None, outside))
@@ -99,7 +99,6 @@ def events(
                 "announced": transfer.phase == "backward" and not ran,
             }
         )
-    shown = steps[::every]
     return shown, rows, len(steps) - len(shown) + len(graph.transfers) - len(rows)
 
 
