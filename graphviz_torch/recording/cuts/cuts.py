@@ -415,7 +415,8 @@ class Cuts(Listener):
         """
         cut_off = [tensor for tensor in made if not tensor.requires_grad]
         if cut_off and (start or behind):
-            steps = steps or not (cut_off[0].is_floating_point() or cut_off[0].is_complex())
+            dtype = cut_off[0].dtype  # methods of tensors may be the program's own
+            steps = steps or not (dtype.is_floating_point or dtype.is_complex)
             alone = not start and len(behind) == 1 and not steps
             trail = next(iter(behind)) if alone else Trail(start, tuple(behind), steps)
             for tensor in cut_off:
