@@ -162,6 +162,8 @@ def found(query: Query, rows: Iterable[Row]) -> list[Found]:
             [DiscardedGradients()],
         ),
         ([backward(), step(), END, backward(), clear(), backward()], [GradientClearing()]),
+        # The gradients of a discriminator are cleared before the generator's are used.
+        ([backward(reached=ONE | OTHER), clear(OTHER), step(parameters=ONE), END] * 2, []),
     ],
 )
 def test_gradients_that_are_cleared_before_any_use(rows: list[Row], expected: list[Any]) -> None:

@@ -63,7 +63,7 @@ class ClearedGradients(Query):
         used = set(self._fresh) if row.used_parameters is None else row.used_parameters
         self._used = self._used or not used.isdisjoint(self._fresh)
         for run in self._runs.values():
-            run.used = run.used or not (run.cleared or used.isdisjoint(run.reached))
+            run.used = run.used or not used.isdisjoint(run.left)
         self._stepping = True
         yield from self._finish(used)
 
@@ -73,7 +73,7 @@ class ClearedGradients(Query):
     def on_clear(self, row: ClearRow) -> Iterator[Found]:
         self._clearing = self._clearing or row
         for run in self._runs.values():
-            run.cleared = run.cleared or not row.parameters.isdisjoint(run.reached)
+            run.left -= row.parameters
         yield from self._finish(row.parameters)
 
     def on_gradient_read(self, row: GradientReadRow) -> None:
@@ -86,7 +86,7 @@ class ClearedGradients(Query):
     def _mark_used(self) -> None:
         self._used = True
         for run in self._runs.values():
-            run.used = run.used or not run.cleared
+            run.used = run.used or bool(run.left)
 
     def on_resume(self, row: ResumeRow) -> None:
         self._begin()
@@ -102,7 +102,7 @@ class ClearedGradients(Query):
             return
         if run.used:
             self._lines_used.add(place)
-        elif run.cleared and not (place in self._lines_used or self._has_cleared):
+        elif not run.left and not (place in self._lines_used or self._has_cleared):
             yield Found(DiscardedGradients(), place)
 
     def _finish(self, parameters: set[int] | frozenset[int]) -> Iterator[Found]:
@@ -126,9 +126,8 @@ class ClearedGradients(Query):
 class _LineBackward:
     """The last backward that a source line called, and what became of its gradients."""
 
-    reached: frozenset[int]  # the parameters that backward reached
+    left: frozenset[int]  # the parameters that backward reached, without those cleared since
     used: bool = False  # True if an optimizer step or the program used one of its gradients
-    cleared: bool = False  # True if one of its gradients was cleared
 
 
 _Lines = tuple[CodePosition | None, CodePosition | None, bool]
