@@ -337,7 +337,7 @@ NO_INDEX = r"not an integer from 0 to 2\*\*63 - 1"
         (changed(events__items__kinds__27="ParameterFreeze"), "'ParameterFreeze' twice"),
         (changed(events__items__kinds__0=["Broadcast"]), "unknown kind"),
         (
-            changed(events__items__at__0=99),
+            changed(events__items__at__0=KINDS),
             f'an index in "at" is too large: "kinds" has {KINDS} items',
         ),
         (changed(events__items__at__0=1), r"has 1 values instead of 0|has 1 values instead of 2"),

@@ -73,6 +73,7 @@ class ClearedGradients(Query):
     def on_clear(self, row: ClearRow) -> Iterator[Found]:
         self._clearing = self._clearing or row
         for run in self._runs.values():
+            run.cleared = run.cleared or not row.parameters.isdisjoint(run.left)
             run.left -= row.parameters
         yield from self._finish(row.parameters)
 
@@ -102,7 +103,7 @@ class ClearedGradients(Query):
             return
         if run.used:
             self._lines_used.add(place)
-        elif not run.left and not (place in self._lines_used or self._has_cleared):
+        elif run.cleared and not (place in self._lines_used or self._has_cleared):
             yield Found(DiscardedGradients(), place)
 
     def _finish(self, parameters: set[int] | frozenset[int]) -> Iterator[Found]:
@@ -128,6 +129,7 @@ class _LineBackward:
 
     left: frozenset[int]  # the parameters that backward reached, without those cleared since
     used: bool = False  # True if an optimizer step or the program used one of its gradients
+    cleared: bool = False  # True if one of its gradients was cleared
 
 
 _Lines = tuple[CodePosition | None, CodePosition | None, bool]

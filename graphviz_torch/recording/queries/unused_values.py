@@ -27,7 +27,7 @@ class UnusedStore(NamedTuple):
 def unused_values(tree: ast.Module) -> Iterator[UnusedStore]:
     r"""Yield the assignments of a file whose computed values are never read, by line.
 
-    >>> [*unused_values(ast.parse("def f(x):\\n  y = g(x)\\n  y = h(x)\\n  return y"))]
+    >>> [*unused_values(ast.parse("def f(x):\n  y = g(x)\n  y = h(x)\n  return y"))]
     [UnusedStore(name='y', line=2, again=3)]
 
     Args:

@@ -154,8 +154,8 @@ CASES: dict[str, Case] = {
     "update-outside-loop": Case(
         idle(LineOfOneParameter, optimizer="o", parameters=6, other="train.py:9", nodes=(0,)),
         "warning",
-        "The step of o changes body.weight alone at train.py:7, in each step, while it changes all "
-        "6 parameters at train.py:9.",
+        "Each step of o changes only body.weight at train.py:7, but all 6 parameters at "
+        "train.py:9.",
         [idle(CallPerSample, module="Net")],
     ),
     "overwritten-weights (after the recorded steps)": Case(
