@@ -5,7 +5,8 @@ optimizer), and `GradientAccesses` (reads, clips, clears, unscaling and averages
 queries of `recording/queries/` read them. A row that only one query reads is a class in the query's
 file.
 
-A row keeps nothing alive: a tensor is the id() that it had, and a source line is a `CodePosition`.
+A row keeps nothing alive: a tensor is the id() that it had, or a number of `program.identities`,
+and a source line is a `CodePosition`.
 """
 
 from __future__ import annotations
