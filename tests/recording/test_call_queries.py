@@ -439,6 +439,18 @@ def test_rows_with_probes_are_read_when_a_graph_is_built() -> None:
     assert len(events.noted_before(9)) == 1
 
 
+def test_rows_of_which_only_some_have_a_probe_are_read_in_order_when_a_graph_is_built() -> None:
+    events = Events()
+    log = Log(events, RecordingNotes())
+    log.ask([SummedDerivatives()])
+    log.append(DerivativeRow(1, 2, 3, 1, line(4)))
+    log.append(DerivativeRow(3, 2, 4, 2, line(5), values(1)))
+    log.read()
+    assert not events.noted_before(9)
+    log.on_graphs_built()
+    assert [record.event for record in events.noted_before(9)] == [SummedDerivative(components=2)]
+
+
 def test_a_key_is_new_once_in_a_step_or_in_the_run() -> None:
     log = Log(Events(), RecordingNotes())
     assert [log.admits(MaskRow, key, most=2) for key in (1, 1, 2, 3)] == [True, False, True, False]

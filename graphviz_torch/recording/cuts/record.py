@@ -99,7 +99,7 @@ def node_with_constant(results: list[GradFn], start: int) -> int | None:
         start: sequence number of the call's first node.
 
     Returns:
-        The node's sequence number; None if there is no such node.
+        The node's sequence number; None if the call did not create such a node.
     """
     least: int | None = None
     met = set(results)

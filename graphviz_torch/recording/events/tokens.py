@@ -315,14 +315,14 @@ class TokenUses(Listener):
         uses, self._uses = self._uses, []
         for each, row in zip(uses, fetch([one.numbers for one in uses]), strict=True):
             batch = each.batch
-            is_padded = isinstance(batch, _PaddedSequences)
-            row = batch.counts(row) if isinstance(batch, _PaddedSequences) and row else row
-            if not row or (row[0] < 0 and not is_padded) or not row[1]:
+            if isinstance(batch, _PaddedSequences):
+                row = batch.counts(row)
+            elif not row or row[0] < 0:  # the tokens have no padding
                 continue
-            if each.event.use == "only" and row[2]:
-                continue  # other tokens get a gradient, too
+            if not row[1] or (each.event.use == "only" and row[2]):
+                continue  # no padding is used, or other tokens get a gradient, too
             if each.event.use == "results" and len(row) > 3 and not row[2] and row[1] == row[3]:
-                continue  # the tokens are no padding, but mark where the model should answer
+                continue  # the tokens are not padding: they mark where the model should answer
             among = batch.shape[0] * batch.shape[1]
             found: dict[str, Any] = {"token": row[0], "count": row[1], "among": among}
             numbers, embedded = (each.node,) if each.node >= 0 else (), UserLine(batch.place)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from ...graph import Event
 from ...internals.probes import Probe, fetch
@@ -181,5 +181,5 @@ class Log:
 
 @cache
 def _has_probe(kind: type) -> bool:
-    """Return True if a class of rows has a field of class `Probe`."""
-    return Probe in get_type_hints(kind).values()
+    """Return True if a class of rows has a field of class `Probe`, or `Probe | None`."""
+    return any(Probe in (hint, *get_args(hint)) for hint in get_type_hints(kind).values())

@@ -215,7 +215,7 @@ def _by_accident(column: Tensor, row: Tensor) -> bool:
 
 
 def _sum(event: Called, program: Program, one: Tensor, other: Tensor) -> Iterable[_PairRow]:
-    """Return the rows of a sum of scalars, of which one may be a constant other than 0."""
+    """Return the rows of a sum of two scalars. One of them may be a constant that is not 0."""
     result = event.result
     if result.grad_fn is None:
         return ()

@@ -21,10 +21,10 @@ from ...internals.probes import Probe, probe
 from ..program import Program
 from ..program.log import Found, Query, RowsOf
 
-_MIN_FEATURES = 64  # a row of fewer numbers is no picture
+_MIN_FEATURES = 64  # a row of fewer numbers is not an image
 _MAX_LINES = 16  # maximum number of lines to check
 _LARGEST = 255
-_LIGHT = 128  # a picture has pixels of at least this value
+_LIGHT = 128  # an image has pixels of at least this value
 
 
 class LayerInputRow(NamedTuple):

@@ -68,7 +68,7 @@ def unused_names(event: Stepping, program: Program) -> Iterable[UnusedNameRow]:
 
 
 class UnusedNames(Query):
-    """Find functions and variables of the script that nothing uses."""
+    """Find functions, variables, arguments and values of the script that nothing uses."""
 
     rows_of: ClassVar[RowsOf] = {"on_optimizer_step_start": unused_names}
 
