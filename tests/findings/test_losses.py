@@ -116,3 +116,12 @@ def test_a_loss_of_a_column_and_a_wider_matrix_is_told(
     found = [f for f in find(recording) if f.rule == "accidental-broadcast"]
     assert len(found) == told
     assert all("[8, 1]" in f.message and "4 values of the other" in f.message for f in found)
+
+
+@pytest.mark.parametrize(("whole", "found"), [(True, 0), (False, 1)])
+def test_a_mask_compares_positions_and_a_column_of_lengths(whole: bool, found: int) -> None:
+    lengths = torch.tensor([[3], [1], [4], [2]]).to(torch.long if whole else torch.float)
+    weights = torch.randn(4, 4, requires_grad=True)
+    with record() as recording:
+        (weights * (torch.arange(4) < lengths)).sum().backward()
+    assert [f.rule for f in find(recording)] == ["accidental-broadcast"] * found

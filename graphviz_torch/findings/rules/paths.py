@@ -55,7 +55,9 @@ def never_called(reading: Reading) -> Iterator[Finding]:
     ## When it is intended
 
     With stochastic depth or several tasks, some steps do not call a layer. If several steps are
-    recorded and one of them calls the layer, the finding has severity info.
+    recorded and one of them calls the layer, the finding has severity info. So has a parameter of a
+    module whose other parameters the program uses without a call, such as the bias of a Linear whose
+    weight is tied to an embedding.
 
     ## Not detected
 
@@ -106,7 +108,11 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 def _unused_items(
     reading: Reading, name: str, unused: list[Parameter], siblings: list[Parameter]
 ) -> Finding:
-    """Return the finding about items of an nn.ParameterList that no operation used."""
+    """Return the finding about parameters that no operation used, unlike others of their module.
+
+    The module's forward did not run: the program read the parameters of the module, for instance
+    the items of an nn.ParameterList, or only the weight of a Linear.
+    """
     counts = {p.name: len(reading.users[p.node]) for p in siblings if p.node is not None}
     again = [p for p in siblings if counts[p.name] > min(counts.values())]
     text = f"{names_of(unused)} got no gradient: no operation used {_pronoun(unused)}"
@@ -114,11 +120,16 @@ def _unused_items(
         text += f", while {names_of(again)} {'was' if len(again) == 1 else 'were'} used repeatedly"
     users = [reading.users[p.node] for p in again or siblings if p.node is not None]
     where = reading.graph.nodes[users[0][0].target].where if users[0] else ""
+    are_items = all(p.name.rpartition(".")[2].isdigit() for p in unused)
+    advice = f"Check the index with which {name} is read."
+    if not are_items:
+        advice = f"Remove {_pronoun(unused)} if only {names_of(siblings)} "
+        advice += f"{'is' if len(siblings) == 1 else 'are'} needed; otherwise call {name} itself."
     return finding(
-        "warning",
+        "warning" if are_items else "info",
         f"{text}{at(where)}.",
         cause="never used",
-        advice=f"Check the index with which {name} is read.",
+        advice=advice,
         where=where,
     )
 

@@ -185,7 +185,7 @@ def _broadcast(event: Called, program: Program, one: Tensor, other: Tensor) -> I
         return ()
     if event.func in PAIRED:
         return _note_broadcast(event, program, one, other)
-    if not _by_accident(column, row):
+    if _compares_integers(event.func, one, other) or not _by_accident(column, row):
         return ()
     return _note_broadcast(event, program, one, other, column=identities.find(column))
 
@@ -203,6 +203,11 @@ def _are_ones(wide: Tensor, narrow: Tensor) -> bool:
 def _is_symmetric(matrix: Tensor) -> bool:
     with unobserved():
         return torch.equal(matrix, torch.t(matrix))
+
+
+def _compares_integers(func: Any, *operands: Tensor) -> bool:
+    """Return True for a mask such as `arange(N) < lengths`, with lengths of shape (N, 1)."""
+    return func in _ORDERING and not any(part.dtype.is_floating_point for part in operands)
 
 
 def _by_accident(column: Tensor, row: Tensor) -> bool:
@@ -320,6 +325,7 @@ ARITHMETIC = functions_named(
 )
 # Operations that always return 0 or 1 for a tensor and its detached copy.
 _RATIOS = functions_named("sub div __sub__ __rsub__ __truediv__ __rtruediv__")
+_ORDERING = functions_named("gt lt ge le __gt__ __lt__ __ge__ __le__")
 _ADDING = functions_named("add __add__ __radd__")
 _IN_PLACE = functions_named("__iadd__ __isub__ add_ sub_", Tensor, TensorBase)
 _ADDING_NUMBERS = _ADDING | _IN_PLACE | functions_named("sub __sub__ __rsub__")

@@ -144,6 +144,14 @@ def items_of_a_list_by_the_right_index(record: Record) -> None:
         model(torch.randn(8, 6)).square().mean().backward()
 
 
+@says("never-called", "head.bias got no gradient", advice="Remove it if only head.weight is needed")
+def only_the_weight_of_a_linear(record: Record) -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 6), "head": nn.Linear(6, 9)})
+    with record(model):
+        features = model["embed"](torch.arange(9))
+        F.linear(features, model["head"].weight).square().mean().backward()
+
+
 @says("loss-above-guess", "a guess among 5 classes", "2.weight has a standard deviation")
 def a_head_of_a_unit_normal(record: Record) -> None:
     model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 5))
