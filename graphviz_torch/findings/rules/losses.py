@@ -305,8 +305,8 @@ class AccidentalBroadcast(Event):
     ## When it is intended
 
     Distances between all pairs are computed this way. Write both new axes, as in `a[:, None] -
-    b[None, :]`: then nothing is reported. A mask such as `torch.arange(N) < lengths` compares integers
-    by their order, and is not reported.
+    b[None, :]`: then nothing is reported. A mask such as `torch.arange(N) < lengths` compares
+    integers by their order, and is not reported.
 
     ## Not detected
 

@@ -56,8 +56,8 @@ def never_called(reading: Reading) -> Iterator[Finding]:
 
     With stochastic depth or several tasks, some steps do not call a layer. If several steps are
     recorded and one of them calls the layer, the finding has severity info. So has a parameter of a
-    module whose other parameters the program uses without a call, such as the bias of a Linear whose
-    weight is tied to an embedding.
+    module whose other parameters the program uses without a call, such as the bias of a Linear
+    whose weight is tied to an embedding.
 
     ## Not detected
 
