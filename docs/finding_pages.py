@@ -20,7 +20,7 @@ from types import ModuleType
 import torch
 
 from graphviz_torch import Finding, find
-from graphviz_torch.findings.findings import CheckedCounts, Findings
+from graphviz_torch.findings.check import CheckedCounts, Findings
 from graphviz_torch.findings.rule import RULES, Rule
 from graphviz_torch.findings.table import Rules
 

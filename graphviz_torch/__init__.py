@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .devices.moving import to_device as to_device
     from .devices.simulated.accelerator import simulate_accelerator as simulate_accelerator
     from .findings.check import find as find
-    from .findings.explanation.explain import explain as explain
+    from .findings.gradient_path import explain as explain
     from .findings.table import rules as rules
     from .graph import Finding as Finding
     from .graph import Graph as Graph
@@ -72,7 +72,7 @@ else:
             ".tracing.tracer": "trace",
             ".findings.check": "find",
             ".findings.table": "rules",
-            ".findings.explanation.explain": "explain",
+            ".findings.gradient_path": "explain",
             ".render.draw": "draw_graph",
             ".render.gradient_flow.flow": "draw_flow",
             ".render.html": "view to_html",

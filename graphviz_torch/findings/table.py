@@ -1,14 +1,15 @@
-"""The table of all rules: those in the files of `rules/`.
+"""The table of all rules, those in the files of `rules/`, and selections of rules by id.
 
 Findings of equal severity are sorted by file, first those of `ORDER`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import walk_packages
+from typing import NamedTuple, Protocol
 
 from ..graph import Finding, Graph
 from . import rules as _rules
@@ -32,7 +33,6 @@ ORDER = (
     "losses",
     "custom_functions",
     "wrong_gradients",
-    "func_gradients",
     "first_values",
     "means",
     "loss_weights",
@@ -44,38 +44,30 @@ ORDER = (
     "noise",
     "adversaries",
     "unchanging",
-    "initial_loss",
-    "loss_spikes",
-    "unused_names",
-    "unused_losses",
-    "single_rows",
+    "loss_values",
+    "unused_values",
+    "meaning.batches",
     "same_operands",
-    "references",
     "derivatives",
     "cut_derivatives",
-    "meaning.views",
+    "meaning.wrong_axes",
     "meaning.normalization",
     "meaning.masks",
-    "meaning.batch_as_time",
     "meaning.weights",
     "meaning.targets",
-    "meaning.rows",
     "meaning.overlaps",
-    "meaning.last_steps",
+    "meaning.sequences",
     "meaning.arguments",
     "meaning.computations",
     "meaning.calls",
-    "meaning.layers",
+    "meaning.shared_weights",
     "meaning.tokens",
-    "meaning.results",
     "meaning.schedulers",
     "meaning.optimizers",
     "meaning.optimizer_lines",
-    "meaning.rates",
     "meaning.compiled",
     "meaning.arithmetic",
     "silence",
-    "constant_gradients",
     "gradient_depth",
     "values",
     "transfers",
@@ -149,3 +141,37 @@ def apply(reads: Reads, subject: Reading | Sequence[Graph]) -> Iterator[Finding]
         finder = FINDERS[index]
         for found in finder.function(subject):
             yield replace(found, rule=finder.id)
+
+
+class Reported(Protocol):
+    """A finding of `find`, or a report of `watch`."""
+
+    @property
+    def rule(self) -> str:
+        """The id of the rule that reports the fault."""
+
+
+class Selection(NamedTuple):
+    """The rules to report: those in `select` that are not in `ignore`."""
+
+    select: frozenset[str] | None  # None: all rules
+    ignore: frozenset[str]
+
+    @classmethod
+    def create(cls, select: str | Iterable[str] | None, ignore: str | Iterable[str]) -> Selection:
+        """Create a selection, and check its ids.
+
+        Raises:
+            ValueError: if no rule has one of the ids.
+        """
+        return cls(None if select is None else _check_ids(select), _check_ids(ignore))
+
+    def includes(self, found: Reported) -> bool:
+        """Return True if a finding, or a report of `watch`, is reported."""
+        wanted = self.select is None or found.rule in self.select
+        return wanted and found.rule not in self.ignore
+
+
+def _check_ids(ids: str | Iterable[str]) -> frozenset[str]:
+    given = [ids] if isinstance(ids, str) else ids
+    return frozenset(rules().by_id(id).id for id in given)

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from .. import Finding, Graph
 from ..distributed import gather_graphs
 from ..findings.check import find
-from ..findings.run_findings import RunFindings
+from ..findings.repeated_findings import RunFindings
 from ..graph import TrainingStep
 from ..graph.training.file import TrainingFile
 from .loggers import send

@@ -15,7 +15,7 @@ from threading import get_ident
 
 import torch
 
-from ..findings.selection import Selection
+from ..findings.table import Selection
 from ..graph import TrainingStep
 from ..graph.text import type_text
 from ..graph.training.file import TrainingFile

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from graphviz_torch import Finding, explain, find, record, rules
-from graphviz_torch.findings.repeated_blocks import one_per_block
+from graphviz_torch.findings.repeated_findings import one_per_block
 from graphviz_torch.findings.rule import finding
 from graphviz_torch.graph.text import with_short_names
 from graphviz_torch.integrations.command.findings.reports import to_json, to_lines

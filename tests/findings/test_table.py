@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from graphviz_torch import Finding, Graph, find, record
-from graphviz_torch.findings.findings import CheckedCounts, Findings
-from graphviz_torch.findings.run_findings import RunFindings
+from graphviz_torch.findings.check import CheckedCounts, Findings
+from graphviz_torch.findings.repeated_findings import RunFindings
 from graphviz_torch.graph import Node, Parameter, TensorMeta
 
 LOST = Finding(

@@ -19,7 +19,7 @@ from torch import nn
 from graphviz_torch import Graph, record, trace
 from graphviz_torch.export import to_chrome_trace, to_dict, to_model_explorer, to_networkx
 from graphviz_torch.findings.rules.leaves import GradientRead
-from graphviz_torch.findings.rules.meaning.layers import RepeatedLayer
+from graphviz_torch.findings.rules.meaning.shared_weights import RepeatedLayer
 from graphviz_torch.graph import (
     Collective,
     Edge,

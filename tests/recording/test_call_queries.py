@@ -15,20 +15,17 @@ from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
 from graphviz_torch.findings.rules.custom_functions import RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from graphviz_torch.findings.rules.losses import AccidentalBroadcast
-from graphviz_torch.findings.rules.meaning.last_steps import LastStep
+from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnscaledPixels
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
-from graphviz_torch.findings.rules.meaning.pixels import UnscaledPixels
-from graphviz_torch.findings.rules.meaning.positions import RowEncoding
-from graphviz_torch.findings.rules.meaning.results import IgnoredResult
-from graphviz_torch.findings.rules.meaning.straight_through import ReversedEstimator
+from graphviz_torch.findings.rules.meaning.sequences import LastStep, RowEncoding
 from graphviz_torch.findings.rules.meaning.targets import LossTarget
 from graphviz_torch.findings.rules.means import MeanOfUnequalMeans, MeanOverMaskedValues
 from graphviz_torch.findings.rules.scores import SoftTargets
-from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.findings.rules.terms import NumberTerm, UnusedSum
 from graphviz_torch.findings.rules.unchanging import UnchangingTerm
-from graphviz_torch.findings.rules.unused_losses import UnusedLoss
+from graphviz_torch.findings.rules.unused_values import IgnoredResult, UnusedLoss
+from graphviz_torch.findings.rules.wrong_gradients import ReversedEstimator
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.graph.events import LeafBackward, NewLeaves
 from graphviz_torch.internals.probes import Probe

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from graphviz_torch.findings.rules.freezing import EvalMode
-from graphviz_torch.findings.rules.func_gradients import IgnoredFuncArgument
-from graphviz_torch.findings.rules.gradient_reads import SummedGradientsRead
+from graphviz_torch.findings.rules.gradient_reads import IgnoredFuncArgument, SummedGradientsRead
 from graphviz_torch.findings.rules.meaning.calls import (
     DropoutInEvalMode,
     RepeatedBatch,
@@ -26,10 +25,10 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     StepWithoutGradients,
     ZeroLearningRate,
 )
-from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
 from graphviz_torch.findings.rules.meaning.schedulers import (
     ContinuedSchedule,
     NeverSteppedScheduler,
+    RateSetByHand,
     RestartedSchedule,
     SchedulerPastEnd,
     SchedulerStepsTooOften,

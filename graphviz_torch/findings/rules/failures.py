@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
 from ...graph.text import listing, shorten
-from ..exceptions import ADVICE
 from ..failure_causes import (
+    ADVICE,
     advice_on_carried,
     advice_on_change,
     advice_on_same_graph,

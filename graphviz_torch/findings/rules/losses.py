@@ -9,10 +9,9 @@ from ...graph import Finding, Node, Operand
 from ...graph.events import Event, LossCall
 from ...graph.immutable import immutable
 from ...graph.operations import SAME_VALUES
-from ..axes import attribute, number
+from ..axes import attribute, axis_reading, number, shape_of
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule
-from ..samples import axis_reading, shape_of
 from ..words import at
 
 # Operations that move or select values without computing.

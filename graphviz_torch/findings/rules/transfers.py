@@ -10,7 +10,8 @@ from ...graph.text import listing
 from ...graph.units import bytes_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
-from ..transfer_groups import (
+from ..words import at, group_by_key, in_code
+from .synchronizations import (
     MIN_REPEATS,
     READS,
     Numbered,
@@ -22,7 +23,6 @@ from ..transfer_groups import (
     times_text,
     transfer_name,
 )
-from ..words import at, group_by_key, in_code
 
 # Bytes of a large copy. PCIe 3 and 4 copy 12 to 25 GB/s, so 1 MiB takes 0.04 to 0.1 ms, which is as
 # long as several kernel launches.

@@ -12,8 +12,8 @@ from ...graph.immutable import immutable
 from ...graph.operations import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
+from ..repeated_findings import SPOILT
 from ..rule import finding, rule
-from ..run_findings import SPOILT
 from ..words import at
 
 Origin = Literal["operation", "input", "parameter"]

@@ -7,8 +7,8 @@ from ...graph.events import Event, IneffectiveCall
 from ...graph.immutable import immutable
 from ...graph.text import listing
 from ...graph.units import count_text
+from ..repeated_findings import SPOILT
 from ..rule import external_rule, finding, rule
-from ..run_findings import SPOILT
 from ..words import at
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import Finding, load
-from ...findings.run_findings import RunFindings, steps_text
+from ...findings.repeated_findings import RunFindings, steps_text
 from ...graph import Training, TrainingStep, Transfer
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ...findings.rules.meaning.rows import UnpairedRows
+from ...findings.rules.meaning.batches import UnpairedRows
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named

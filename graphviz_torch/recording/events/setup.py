@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...findings.rules.freezing import AttributeAssignment
 from ...findings.rules.leaves import Holder, UnregisteredParameters
-from ...findings.rules.meaning.layers import RepeatedLayer
+from ...findings.rules.meaning.shared_weights import RepeatedLayer
 from ...findings.rules.paths import UnusedModule
 from ...findings.rules.training import OptimizerNeverStepped
 from ...graph import NO_PARAMETERS, Graph

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...findings.rules.meaning.shared_weights import ReferenceForward
 from ...findings.rules.memory import RetainedForward
-from ...findings.rules.references import ReferenceForward
 from ...findings.rules.silence import DiscardedForward, RepeatedForward
 from ...graph import Graph
 from ...graph.immutable import mutable

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ...findings.rules.meaning.views import ReorderedView
+from ...findings.rules.meaning.wrong_axes import ReorderedView
 from ...internals.frames import OWN, code_owner
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

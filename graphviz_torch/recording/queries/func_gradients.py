@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...findings.rules.func_gradients import IgnoredFuncArgument
+from ...findings.rules.gradient_reads import IgnoredFuncArgument
 from ...internals.hooks.func_gradients import ZeroGradients, ZeroGradientWatch
 from ..program.log import Found, Query
 from ..program.rows import ObservedRow

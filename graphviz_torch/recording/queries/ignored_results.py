@@ -13,7 +13,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import ClassVar, NamedTuple
 
-from ...findings.rules.meaning.results import IgnoredResult
+from ...findings.rules.unused_values import IgnoredResult
 from ...internals.frames import OWN, CodePosition, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...findings.rules.meaning.last_steps import LastStep
+from ...findings.rules.meaning.sequences import LastStep
 from ...internals.frames import CodePosition
 from ...internals.functions import PAD_SEQUENCES, TensorBase, functions_named
 from ...internals.hooks.calls import Called

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.nn import functional as F
 
-from ...findings.rules.meaning.pixels import UnscaledPixels
+from ...findings.rules.meaning.batches import UnscaledPixels
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

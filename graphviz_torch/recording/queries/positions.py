@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from ...findings.rules.meaning.positions import RowEncoding
+from ...findings.rules.meaning.sequences import RowEncoding
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

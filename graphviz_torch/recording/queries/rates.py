@@ -8,7 +8,7 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
-from ...findings.rules.meaning.rates import RateSetByHand
+from ...findings.rules.meaning.schedulers import RateSetByHand
 from ...graph.immutable import mutable
 from ..program.events import Assignment
 from ..program.log import Found, Query

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from ...findings.rules.single_rows import RowOfData
+from ...findings.rules.meaning.batches import RowOfData
 from ...internals.frames import OWN, CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from ...findings.rules.meaning.straight_through import EstimatorFault, ReversedEstimator
+from ...findings.rules.wrong_gradients import EstimatorFault, ReversedEstimator
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from ...findings.rules.unused_losses import UnusedLoss
+from ...findings.rules.unused_values import UnusedLoss
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch.nn import Module
 
-from ...findings.rules.unused_names import UnusedName, UnusedValue
+from ...findings.rules.unused_values import UnusedName, UnusedValue
 from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
 from ...internals.hooks.optimizers import Stepping
 from ..program import Program

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from graphviz_torch import record
-from graphviz_torch.findings.exceptions import ADVICE
+from graphviz_torch.findings.failure_causes import ADVICE
 
 pytestmark = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="exceptions carry notes since 3.11"

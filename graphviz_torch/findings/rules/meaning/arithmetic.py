@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from ....graph import Finding, Node
 from ....graph.events import Event
 from ....graph.immutable import immutable
-from ...axes import number
+from ...axes import number, shape_of
 from ...graph_reading import Reading
 from ...rule import finding, rule
-from ...samples import shape_of
 from ...words import at
 from ..losses import SCORES, has_weights, is_of_cross_entropy, maker_of_first_input
 

@@ -10,12 +10,15 @@ from ...axes import (
     LAYERS,
     Axes,
     Dimension,
+    axis_reading,
+    counts_of_samples,
     number,
     numbers,
+    sample_axes,
+    shape_of,
 )
 from ...graph_reading import Reading
 from ...rule import finding, finds, rule
-from ...samples import axis_reading, counts_of_samples, sample_axes, shape_of
 from ...words import at
 
 # Operations that may be between attention scores, their softmax, and the product with the values.

@@ -8,11 +8,11 @@ from ....graph import Finding, Graph
 from ....graph.events import OptimizerStep
 from ....graph.text import listing, ranks_text
 from ...graph_reading import averages
-from ...replica_reading import find_diverged
 from ...rule import finding, rule
 from ...words import at
 from .divergence import (
     DivergenceReason,
+    find_diverged,
     has_other_reason,
     modules_around,
     own_modules,

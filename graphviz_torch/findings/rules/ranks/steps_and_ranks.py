@@ -10,9 +10,9 @@ from ....graph import Collective, Finding, GradientStats, Graph, Parameter
 from ....graph.text import listing, ranks_text
 from ....graph.units import bytes_text, count_text
 from ...graph_reading import averages, largest_unnamed_average
-from ...replica_reading import find_diverged
 from ...rule import finding, finds, rule
 from ...words import at
+from .divergence import find_diverged
 
 STEPS = 3  # minimal number of steps in which the graph grows
 _MAX_STEPS_COMPARED = 5

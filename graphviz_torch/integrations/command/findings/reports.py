@@ -13,7 +13,7 @@ from textwrap import wrap
 from typing import Any
 
 from .... import Finding, __version__, rules
-from ....findings.run_findings import counts_text, steps_text
+from ....findings.repeated_findings import counts_text, steps_text
 from ....graph import Graph, Transfer
 from ....graph.events import OptimizerStep
 from ....graph.terminal import cut, is_shell, is_terminal, line_width

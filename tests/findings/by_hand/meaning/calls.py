@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
+from graphviz_torch.findings.rules.meaning.batches import RowOfData
 from graphviz_torch.findings.rules.meaning.calls import (
     CallPerSample,
     DropoutInEvalMode,
@@ -23,10 +24,12 @@ from graphviz_torch.findings.rules.meaning.optimizers import (
     VanishedEpsilon,
     ZeroLearningRate,
 )
-from graphviz_torch.findings.rules.meaning.rates import RateSetByHand
-from graphviz_torch.findings.rules.meaning.schedulers import SchedulerStepsTooOften, UnusedScheduler
+from graphviz_torch.findings.rules.meaning.schedulers import (
+    RateSetByHand,
+    SchedulerStepsTooOften,
+    UnusedScheduler,
+)
 from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
-from graphviz_torch.findings.rules.single_rows import RowOfData
 from graphviz_torch.findings.rules.watched import NonfiniteLoss, ReplacedParameters
 from graphviz_torch.graph import Graph, TensorMeta, Untracked
 from tests.findings.by_hand.graphs import Case, event, told

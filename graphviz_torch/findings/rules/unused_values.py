@@ -1,4 +1,4 @@
-"""Rules about functions, variables, arguments and values in a script that nothing uses."""
+"""Rules about names, losses and results in a script that nothing uses."""
 
 from __future__ import annotations
 
@@ -182,5 +182,160 @@ class UnusedValue(Event):
             cause="a value that is overwritten before it is read",
             advice=f"If both values of {self.name} are needed, combine them, as in "
             f"{self.name} = {self.name} + ...; or read this value where it is meant to act.",
+            where=self.where,
+        )
+
+
+@rule("warning", reads="end")
+@immutable
+class UnusedLoss(Event):
+    """A loss is computed in each step and its value is read, but no backward uses it.
+
+    ## Why it matters
+
+    The loss trains nothing. Often the program forgets to add it to the other terms, or an option
+    that adds it is off by default.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for step in range(3):
+            scores = model(torch.randn(8, 4))
+            loss, balance_loss = scores.square().mean(), scores.softmax(-1).mean(0).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(loss.item(), balance_loss.item())  # <- reported
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with record(model) as recording:
+        for step in range(3):
+            scores = model(torch.randn(8, 4))
+            loss, balance_loss = scores.square().mean(), scores.softmax(-1).mean(0).square().sum()
+            optimizer.zero_grad()
+            (loss + balance_loss).backward()
+            optimizer.step()
+            print(loss.item(), balance_loss.item())
+    ```
+
+    ## When it is intended
+
+    A loss may be computed only for a log. Under `torch.no_grad()`, it is not reported. A loss that
+    only compares results on which the used loss depends, too, such as a cross entropy without label
+    smoothing, is reported as a note.
+
+    ## Not detected
+
+    A loss is recognized by the name of its variable, which contains "loss", "penalty" or "aux". A
+    loss whose value is not read is not reported, nor one that shares no operation with the loss
+    that is used, such as a validation loss.
+
+    ## See also
+
+    - [Autograd mechanics](https://docs.pytorch.org/docs/stable/notes/autograd.html)
+    """
+
+    # `where` is the line that reads the value.
+    label: str = ""  # name of the variable
+    made: str = ""  # line that computes the loss
+    steps: int = 0
+    compares: bool = (
+        False  # True for a loss function of results on which the used loss depends, too
+    )
+
+    def report(self) -> Finding:
+        return finding(
+            "info" if self.compares else "warning",
+            f"{self.label}{at(self.made)} is read{at(self.where)} in {self.steps} steps, but no "
+            "backward uses it: it trains nothing.",
+            cause="an unused loss",
+            advice=f"Add {self.label} to the loss on which backward is called. If it is only "
+            "logged, compute it under torch.no_grad().",
+            where=self.where,
+        )
+
+
+@rule("warning", reads="end")
+@immutable
+class IgnoredResult(Event):
+    """The result of a call is dropped, although the call has no other effect: it returns a new
+    tensor.
+
+    ## Why it matters
+
+    `scores.masked_fill(mask, value)` does not change `scores`. The program continues with the
+    unmasked scores, and no error is raised. A custom Function whose result is not used passes on no
+    gradient.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        scores = model(torch.randn(4, 4))
+        scores.masked_fill(torch.eye(4).bool(), -1e9)  # <- reported
+        scores.softmax(-1)[:, 0].mean().backward()
+    ```
+
+    ## Use instead
+
+    ```python
+    import torch
+    from torch import nn
+    from graphviz_torch import record
+
+    model = nn.Linear(4, 4)
+    with record(model) as recording:
+        scores = model(torch.randn(4, 4))
+        scores = scores.masked_fill(torch.eye(4).bool(), -1e9)
+        scores.softmax(-1)[:, 0].mean().backward()
+    ```
+
+    ## When it is intended
+
+    A custom Function may be called for a side effect of its forward.
+
+    ## Not detected
+
+    Methods that other objects have with an effect, such as `to` of a module and `add` of a set, are
+    not checked. Neither are functions without a source file.
+
+    ## See also
+
+    - [Tensor.masked_fill](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.masked_fill.html)
+    - [In-place operations](https://docs.pytorch.org/docs/stable/notes/autograd.html#in-place-operations-with-autograd)
+    """
+
+    call: str = ""  # "scores.masked_fill()"
+
+    def report(self) -> Finding:
+        function = self.call.endswith(".apply()")
+        why = "the Function is not a part of the graph" if function else "it changes no tensor"
+        return finding(
+            "warning",
+            f"The result of {self.call}{at(self.where)} is dropped: {why}.",
+            cause="result not used",
+            advice="Assign the result to the variable that the next lines use"
+            + ("." if function else ", or call the method whose name ends with an underscore."),
             where=self.where,
         )

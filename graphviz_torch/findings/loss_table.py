@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
-from ...graph import Graph
-from ...graph.immutable import immutable
-from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table
-from ...graph.text import print_text, printable
-from ...graph.units import number_text
-from ..graph_reading import Reading
-from ..rules.terms import terms_of
-from ..words import at
+from ..graph import Graph
+from ..graph.immutable import immutable
+from ..graph.terminal import TableColumn, hidden_columns_text, line_width, table
+from ..graph.text import print_text, printable
+from ..graph.units import number_text
+from .graph_reading import Reading
+from .rules.terms import terms_of
+from .words import at
 
 _MAX_NETWORKS = 8  # a model with more children is shown as one network
 

@@ -1,1 +1,0 @@
-"""Explain gradients: the path from the loss to one node, and which loss trains which network."""
