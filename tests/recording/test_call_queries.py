@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
-from graphviz_torch.findings.rules.custom_functions import RedrawnDropout
+from graphviz_torch.findings.rules.custom_functions import CheckpointDiffers, RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from graphviz_torch.findings.rules.losses import AccidentalBroadcast
 from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnscaledPixels
@@ -76,6 +76,7 @@ from graphviz_torch.recording.queries.redrawn_dropout import (
     RedrawnDropouts,
     RepeatedForwardRow,
 )
+from graphviz_torch.recording.queries.segments import CheckpointedSegments, SegmentCallRow
 from graphviz_torch.recording.queries.single_rows import IndexRow, SingleRows
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
 from graphviz_torch.recording.queries.summed_derivatives import DerivativeRow, SummedDerivatives
@@ -519,3 +520,35 @@ def test_a_line_that_never_returns_a_derivative_is_found(
     event = UnusedDerivativeInput(label="row", source="weight")
     expected = Found(event, line(5), latest={"created": NodeLine(7)})
     assert list(query.events_of_run()) == [expected] * reported
+
+
+def first(segment: int, module: str, learns: bool = True) -> SegmentCallRow:
+    return SegmentCallRow(segment, module, line(3), learns=learns)
+
+
+def again(segment: int, module: str, learns: bool = True) -> SegmentCallRow:
+    return SegmentCallRow(segment, module, is_rerun=True, learns=learns)
+
+
+@pytest.mark.parametrize(
+    ("rows", "skipped", "added"),
+    [
+        ([first(1, "a"), first(1, "b"), again(1, "a")], ("b",), ()),
+        ([first(1, "a"), again(1, "a"), again(1, "b")], (), ("b",)),
+        # Two segments of one line, as in a loop over layers.
+        ([first(1, "a"), first(2, "b"), again(2, "c"), again(1, "d")], ("a", "b"), ("d", "c")),
+        ([first(1, "a"), first(1, "b"), again(1, "a", learns=False)], ("b",), ()),
+        ([first(1, "a"), first(1, "b", learns=False), again(1, "a")], (), ()),
+        ([first(1, "a")], (), ()),  # backward has not run the segment again
+        ([again(1, "a")], (), ()),  # the first forward was not recorded
+        ([first(1, "a"), TrainingStepRow(), again(1, "b")], (), ()),
+    ],
+)
+def test_segments_that_run_other_modules_in_backward(
+    rows: list[SegmentCallRow], skipped: tuple[str, ...], added: tuple[str, ...]
+) -> None:
+    query = CheckpointedSegments()
+    assert found(query, rows) == []
+    latest = {"skipped": skipped, "added": added}
+    expected = [Found(CheckpointDiffers(), line(3), latest=latest)] if skipped or added else []
+    assert list(query.events_of_run()) == expected

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ...graph import Finding
 from ...graph.events import Event
 from ...graph.immutable import immutable
+from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
@@ -213,6 +214,112 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
             advice=advice,
             where=where,
             nodes=event.nodes,
+        )
+
+
+@rule("error", reads="end")
+@immutable
+class CheckpointDiffers(Event):
+    """A checkpoint with `use_reentrant=True` ran other modules in backward than in forward.
+
+    ## Why it matters
+
+    The loss is computed from the first run of the segment, and the gradients from the second one.
+    A module that only the first run called gets no gradient, and all other gradients of the segment
+    belong to another function than the loss. With `use_reentrant=True`, PyTorch does not compare
+    the two runs.
+
+    Usually forward depends on state that changes before backward, such as an attribute that a
+    context manager sets and resets.
+
+    ## Example
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    from graphviz_torch import record
+
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base, self.adapter = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.active = False
+
+        def forward(self, x):
+            return self.base(x) + self.adapter(x) if self.active else self.base(x)
+
+
+    block, x = Block(), torch.randn(8, 4, requires_grad=True)
+    with record(block) as recording:
+        block.active = True
+        y = checkpoint(block, x, use_reentrant=True)  # <- reported
+        block.active = False
+        y.square().mean().backward()
+    ```
+
+    ## Use instead
+
+    Change the state after backward, or pass it to the checkpoint as an argument:
+
+    ```python
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+    from graphviz_torch import record
+
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.base, self.adapter = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, active):
+            return self.base(x) + self.adapter(x) if active else self.base(x)
+
+
+    block, x = Block(), torch.randn(8, 4, requires_grad=True)
+    with record(block) as recording:
+        y = checkpoint(block, x, True, use_reentrant=True)
+        y.square().mean().backward()
+    ```
+
+    ## When it is intended
+
+    The two runs are never meant to call different modules.
+
+    ## Not detected
+
+    Only modules that have trainable parameters of their own are compared. Checkpoints with
+    `use_reentrant=False` are not, because PyTorch itself compares the tensors that both runs save.
+    Segments that a GPU's own backward thread runs again are not recorded.
+
+    ## See also
+
+    - [torch.utils.checkpoint](https://docs.pytorch.org/docs/stable/checkpoint.html)
+    """
+
+    skipped: tuple[str, ...] = ()  # paths of the modules that only the first run called
+    added: tuple[str, ...] = ()  # paths of the modules that only the second run called
+
+    def report(self) -> Finding:
+        skipped, added = listing(self.skipped), listing(self.added)
+        if self.skipped:
+            instead = f", which called {added} instead" if added else ""
+            message = f"The checkpoint{at(self.where)} called {skipped} in forward, but not when "
+            message += f"backward ran it again{instead}."
+        else:
+            message = f"The checkpoint{at(self.where)} called {added} only when backward ran it "
+            message += "again, and not in forward."
+        return finding(
+            "error",
+            message + " The gradients are not those of the loss.",
+            cause="a second run that differs",
+            advice="Let the checkpointed function depend on its arguments only: pass what changes "
+            f"between forward and backward to the checkpoint{at(self.where)} as an argument, or "
+            "change it after backward.",
+            where=self.where,
         )
 
 

@@ -148,7 +148,7 @@ class UnusedModule(Event):
     module: str = ""  # path of the module
 
 
-@rule("warning", of=(Parameter,))
+@rule("warning", of=(Parameter,), caused_by=("checkpoint-differs",))
 def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, because the loss does not depend on the
     module's result.

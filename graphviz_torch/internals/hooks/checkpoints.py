@@ -32,6 +32,8 @@ from .watch import Replacement, Watch
 Frame = Any  # a `_CheckpointFrame`
 _FRAME: Any = checkpoint._CheckpointFrame
 _FILE = checkpoint.__file__
+_FIRST_FORWARD = checkpoint.CheckpointFunction.forward.__code__
+_SECOND_FORWARD = checkpoint.CheckpointFunction.backward.__code__
 _Saved: Any = torch._C._autograd.SavedTensor
 
 
@@ -79,6 +81,25 @@ def redrawing_segment(frame: FrameType | None) -> Frame | None:
             preserves = bool(frame.f_locals.get("preserve_rng_state", True))
         elif code.co_filename == _FILE and code.co_name == "unpack_hook":
             return None if preserves else frame.f_locals.get("frame")
+        frame = frame.f_back
+    return None
+
+
+def reentrant_segment(frame: FrameType | None) -> tuple[Any, FrameType | None] | None:
+    """Return the innermost segment with `use_reentrant=True` around a frame; None outside of one.
+
+    Args:
+        frame: the frame of a call.
+
+    Returns:
+        The node of the segment, and the frame that runs the segment's first forward; None instead
+        of the frame if backward runs the segment again.
+    """
+    while frame is not None:
+        if frame.f_code is _FIRST_FORWARD:
+            return frame.f_locals["ctx"], frame
+        if frame.f_code is _SECOND_FORWARD:
+            return frame.f_locals["ctx"], None
         frame = frame.f_back
     return None
 

@@ -63,6 +63,25 @@ def checkpoint_with_other_masks(record: Record, followed: bool) -> Tensor:
     return loss
 
 
+@follows("checkpoint-differs", "or change it after backward", same_loss=False)
+def layer_that_is_left_out_before_backward(record: Record, followed: bool) -> Tensor:
+    layers = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
+    active = list(layers)
+
+    def run(x: Tensor) -> Tensor:
+        for layer in active:
+            x = layer(x)
+        return x
+
+    with record(layers):
+        x = torch.randn(8, 6, requires_grad=True)
+        loss: Tensor = checkpoint(run, x, use_reentrant=True).square().mean()
+        if not followed:
+            active.pop()
+        loss.backward()
+    return loss
+
+
 @follows("ineffective-clipping", "keep the parameters in a list")
 def clipping_of_a_used_iterator(record: Record, followed: bool) -> Tensor:
     model = mlp()

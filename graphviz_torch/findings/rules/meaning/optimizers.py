@@ -126,7 +126,7 @@ class StepWithoutGradients(IneffectiveCall):
     count: int = 0  # number of steps
 
 
-@rule("warning", reads="end", of=(StepWithoutGradients,))
+@rule("warning", reads="end", of=(StepWithoutGradients,), caused_by=("checkpoint-differs",))
 def step_without_gradients(reading: Reading) -> Iterator[Finding]:
     """An optimizer steps although none of its parameters has a gradient.
 

@@ -1,0 +1,90 @@
+"""Checkpointed segments that run other modules in backward, and similar programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.findings.corpus.cases import Record
+from tests.findings.mistakes.rows import says, silent
+
+
+class Adapted(nn.Module):
+    """A frozen layer with two adapters; the name of the active adapter is an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(6, 6).requires_grad_(False)
+        self.adapters = nn.ModuleDict({name: nn.Linear(6, 6) for name in ("one", "other")})
+        self.active: str | None = "one"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base(x)
+        return y if self.active is None else y + self.adapters[self.active](x)
+
+
+def adapt(record: Record, later: str | None, reentrant: bool = True) -> None:
+    """Set the active adapter to `later` between forward and backward."""
+    model, x = Adapted(), torch.randn(4, 6, requires_grad=True)
+    with record(model):
+        loss = checkpoint(model, x, use_reentrant=reentrant).square().mean()
+        model.active = later
+        loss.backward()
+
+
+@says("checkpoint-differs", "called adapters.one in forward, but not when backward ran it again.")
+def adapter_that_is_switched_off_before_backward(record: Record) -> None:
+    adapt(record, None)
+
+
+@says("checkpoint-differs", "adapters.one in forward", "which called adapters.other instead")
+def adapter_of_another_task_in_backward(record: Record) -> None:
+    adapt(record, "other")
+
+
+@silent("checkpoint-differs")
+def adapter_that_stays_on(record: Record) -> None:
+    adapt(record, "one")
+
+
+def run_twice(record: Record, function: Callable[[nn.Module, Tensor], Any]) -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    with record(model):
+        x = torch.randn(4, 6, requires_grad=True)
+        y = checkpoint(function, model, x, use_reentrant=True)
+        checkpoint(model[1], y, use_reentrant=True).square().mean().backward()
+
+
+@silent("checkpoint-differs")
+def random_layers_from_the_same_random_state(record: Record) -> None:
+    run_twice(record, lambda model, x: model[0](x) if torch.rand(()) > 0.5 else model(x))
+
+
+@silent("checkpoint-differs")
+def module_without_gradients_in_a_segment(record: Record) -> None:
+    def features(model: Any, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            noise = model[1](x)
+        result: Tensor = model[0](x) + noise
+        return result
+
+    run_twice(record, features)
+
+
+@silent("checkpoint-differs")
+def segment_inside_a_segment(record: Record) -> None:
+    run_twice(record, lambda model, x: checkpoint(model[1], model[0](x), use_reentrant=True))
+
+
+@silent("checkpoint-differs")
+def validation_after_a_checkpointed_step(record: Record) -> None:
+    model = nn.Linear(6, 6)
+    with record(model):
+        x = torch.randn(4, 6, requires_grad=True)
+        checkpoint(model, x, use_reentrant=True).square().mean().backward()
+        with torch.no_grad():
+            model(torch.randn(4, 6))
