@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from .render.gradient_flow.flow import draw_flow as draw_flow
     from .render.html import to_html as to_html
     from .render.html import view as view
-    from .render.modules.summary import summary as summary
+    from .render.summary import summary as summary
     from .render.text import to_text as to_text
     from .tensorboard.watch import watch as watch
     from .tensorboard.writer import to_tensorboard as to_tensorboard
@@ -77,7 +77,7 @@ else:
             ".render.gradient_flow.flow": "draw_flow",
             ".render.html": "view to_html",
             ".render.text": "to_text",
-            ".render.modules.summary": "summary",
+            ".render.summary": "summary",
             ".tensorboard.writer": "to_tensorboard",
             ".tensorboard.watch": "watch",
             ".comparison.diff": "diff",

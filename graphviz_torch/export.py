@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .render.dot.dot import to_dot as to_dot
     from .render.html import to_html as to_html
     from .render.mermaid import to_mermaid as to_mermaid
-    from .render.modules.summary import Summary as Summary
+    from .render.summary import Summary as Summary
     from .render.text import to_text as to_text
     from .render.view import view_script as view_script
     from .render.view.payload import view_payload as view_payload
@@ -28,7 +28,7 @@ else:
             ".render.mermaid": "to_mermaid",
             ".render.html": "to_html",
             ".render.text": "to_text",
-            ".render.modules.summary": "Summary",
+            ".render.summary": "Summary",
             ".tensorboard.writer": "to_pbtxt",
             ".render.annotation": "annotate_source",
             ".render.view.payload": "view_payload",

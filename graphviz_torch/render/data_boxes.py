@@ -10,8 +10,7 @@ from ..graph import Graph, Transfer, Untracked
 from ..graph.tensors import elements_text
 from . import labels
 from .drawing.drawing import Drawing
-from .drawing.tree import Box, Open, common_path
-from .drawing.values import End, Stub, Stubs
+from .drawing.values import Box, End, Open, Stub, Stubs, common_path
 
 _MAX_BOXES = 24  # maximum number of boxes for data and calls, in program order
 _MAX_CALLS = 6  # more connected function calls on data are drawn as one box

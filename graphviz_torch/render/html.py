@@ -24,9 +24,8 @@ from .dot.layout import LayoutError, layout
 from .options import Mark
 from .resolve import FindingsLike, graph_and_findings, resolve_findings
 from .view import view_script, view_style
-from .view.difference import Difference
+from .view.difference import Difference, title_of
 from .view.payload import view_payload
-from .view.title import title_of
 
 _STILL_TIMEOUT = 5.0  # seconds for the layout of the still picture
 _FRAME_HEIGHT = 640  # CSS pixels

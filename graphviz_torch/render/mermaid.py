@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..graph import Graph, GraphLike
 from ..graph.text import Text, first_items
-from . import group_wording, labels, picture_notes, wording
+from . import group_wording, labels, wording
 from .cuts import CutLine, cut_lines
+from .dot.legend import picture_notes
 from .drawing.drawing import Drawing
 from .drawing.level import LIMITS
 from .drawing.mark import SEVERITY_SIGNS
 from .drawing.steps import draw
-from .drawing.tree import Box, Leaf, Open
-from .drawing.values import End, FusedNode, Stub
+from .drawing.values import Box, End, FusedNode, Leaf, Open, Stub
 from .options import DrawingOptions, drawing_options
 from .resolve import graph_and_marks
 from .style import NODE_SHAPES, Role, palette, pick, role
@@ -256,7 +256,7 @@ def _note(drawing: Drawing, hidden_cuts: int) -> Iterator[str]:
     found = drawing.findings
     said = [f"{SEVERITY_SIGNS[f.severity]} {f.message}" for f in found]
     said = first_items(said, _MAX_FINDINGS, "and {:,} more findings")
-    said += picture_notes.notes(drawing, hidden_cuts)
+    said += picture_notes(drawing, hidden_cuts)
     if said:
         yield f'note["{_text(said)}"]'
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..graph import Graph, Node
 from . import labels
 from .drawing.drawing import NOTHING
-from .drawing.group import fold_repeats
+from .drawing.level import fold_repeats
 from .groups.groups import Group, Groups, group
 
 _MAX_GROUP_SIZE = 100  # maximum number of nodes and groups directly inside a group

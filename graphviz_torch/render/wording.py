@@ -11,7 +11,7 @@ from . import labels
 from .collectives import describe_collectives
 from .drawing.drawing import Drawing
 from .drawing.values import MergedEdge
-from .groups.size_variants import ADDED_ZERO, differ_in_one_axis
+from .groups.isomorphism import ADDED_ZERO, differ_in_one_axis
 from .style import role
 
 _MAX_DATA_INPUTS = 8  # data is written at this many elements at most, the first ones

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from ..render.dot.layout import layout
-from ..render.dot.markup import escape
+from ..render.dot.layout import escape, layout
 from ..render.style import palette
 
 _MAX_LAYERS = 120  # with more layers, only every n-th layer is shown

@@ -13,11 +13,10 @@ from typing import Final, NamedTuple
 from .. import cuts, wording
 from ..drawing.connect import ranks_with_cycles
 from ..drawing.drawing import Drawing
-from ..drawing.tree import Leaf, Open
-from ..drawing.values import End, MergedEdge
+from ..drawing.values import End, Leaf, MergedEdge, Open
 from ..style import palette
-from . import markup
-from .markup import dot_id
+from . import layout
+from .layout import dot_id
 from .nodes import end_id
 
 MAX_CUTS: Final = 40  # more would cover the drawing and slow down the layout
@@ -49,7 +48,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
                 lines.links.add((cut.source, cut.call))
             continue
         here, stub = dot_id(cut.key), f"cut_{number}"
-        text = "<BR/>".join(markup.small(markup.escape(part), color) for part in cut.text)
+        text = "<BR/>".join(layout.small(layout.escape(part), color) for part in cut.text)
         # The text has the rank of the drawn side. In another rank, it would push nodes aside.
         lines.stubs.append(
             (cut.key, f'\t{{rank=same {here} {stub} [label=<{text}> shape=plain style=""]}}')
@@ -60,7 +59,7 @@ def cut_lines(drawing: Drawing) -> CutLines:
 
 
 def _label(text: tuple[str, ...]) -> str:
-    return "".join(f' {markup.escape(line)}<BR ALIGN="LEFT"/>' for line in text)
+    return "".join(f' {layout.escape(line)}<BR ALIGN="LEFT"/>' for line in text)
 
 
 def min_lengths(drawing: Drawing) -> dict[tuple[int, int], int]:
@@ -197,7 +196,7 @@ def _edge_with_attributes(
     label = wording.edge_label(drawing, line)
     if label is None:
         return f"{ends} [{length}]"
-    beside = markup.quote(f" {label} ")  # the spaces separate the label from the edge
+    beside = layout.quote(f" {label} ")  # the spaces separate the label from the edge
     return f"{ends} [label={beside} {length}]".replace(" ]", "]")
 
 
@@ -210,7 +209,7 @@ def stub_lines(drawing: Drawing) -> Iterator[tuple[int, str]]:
     for arrow, named in (("from", drawing.named_sources), ("to", drawing.named_targets)):
         for key, others in named.items():
             called = f"{arrow} {wording.stub_text(drawing, others)}"
-            text = markup.small(markup.escape(called), muted)
+            text = layout.small(layout.escape(called), muted)
             stub = f'{arrow}_{dot_id(key)} [label=<{text}> shape=plain style=""]'
             # The stub has the rank of its node. In another rank, it would push a module aside.
             both = key in drawing.named_sources and key in drawing.named_targets

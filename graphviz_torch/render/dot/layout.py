@@ -4,6 +4,8 @@ The child runs the Graphviz of pygraphviz, so that a picture is the same on ever
 pygraphviz, the child is the `dot` on the PATH. The environment variable GRAPHVIZ_DOT overrides
 both. Graphviz never runs in this process, because it holds the GIL, and a layout cannot be stopped.
 Titles over edges and the colors of dark mode are added to the SVG afterwards.
+
+Text is escaped for HTML-like labels and for quoted strings.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ...graph.files.replacement import replacement
+from ..labels import clip
 from ..style import Theme, dark_rules
 
 FORMATS = ("svg", "png", "pdf", "jpg", "ps", "json", "xdot", "plain", "dot", "gv")
@@ -174,3 +177,46 @@ def _titles_above_edges(svg: str) -> str:
         return svg
     end = svg.rindex("</g>\n</svg>")
     return f'{svg[:end]}<g class="titles">\n{"".join(titles)}</g>\n{svg[end:]}'
+
+
+SMALL_POINTS = 9.5  # size of small text; main lines have 12 points
+
+# Vertical space between a main line and the small text below it.
+SPACE = '<FONT POINT-SIZE="13">\N{HAIR SPACE}</FONT>'
+
+_ESCAPES = {
+    ord("&"): "&amp;",
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+    ord('"'): "&quot;",
+    ord("\\"): "\\\\",  # Graphviz expands \N and \G in labels
+    ord("\n"): "<BR/>",
+}
+_SAFE = re.compile(r"[\w .,:;#+*/=()\[\]-]*", re.ASCII).fullmatch
+# Graphviz decodes entities in quoted strings too: it would turn "&#27;" into a control character.
+_QUOTED = {ord("&"): "&amp;", ord('"'): '\\"', ord("\\"): "\\\\", ord("\n"): "\\n"}
+
+
+def escape(text: str) -> str:
+    r"""Escape a text for an HTML-like label.
+
+    >>> escape('<b> "5" \\N')
+    '&lt;b&gt; &quot;5&quot; \\\\N'
+    """
+    text = clip(text)
+    return text if _SAFE(text) else text.translate(_ESCAPES)
+
+
+def quote(text: str) -> str:
+    """Quote and escape a text as a DOT string, such as for a tooltip."""
+    return f'"{clip(text).translate(_QUOTED)}"'
+
+
+def small(text: str, color: str) -> str:
+    """Return markup for a line of small text."""
+    return f'<FONT POINT-SIZE="{SMALL_POINTS}" COLOR="{color}">{text}</FONT>'
+
+
+def dot_id(key: int) -> str:
+    """Return the DOT name of a drawn element, given its key."""
+    return str(key) if key >= 0 else f"g{~key}"

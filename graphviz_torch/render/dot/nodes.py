@@ -17,8 +17,8 @@ from ..drawing.drawing import Drawing
 from ..drawing.mark import SEVERITY_SIGNS
 from ..drawing.values import End, FusedNode, Stub
 from ..style import NODE_SHAPES, Role, Theme, palette, pick, role
-from . import markup
-from .markup import dot_id
+from . import layout
+from .layout import dot_id
 
 _COLOR = re.compile(' COLOR="[^"]*"')
 
@@ -90,7 +90,7 @@ class Nodes:
         said = wording.collective_lines(self.drawing, None)
         if not said:
             return []
-        text = f"<B>{labels.BETWEEN_RANKS}</B><BR/>{markup.SPACE}"
+        text = f"<B>{labels.BETWEEN_RANKS}</B><BR/>{layout.SPACE}"
         text += "<BR/>".join(map(self._small, said))
         return [f"\tsent [label=<{text}>{_attributes('collective', self.theme)}]"]
 
@@ -105,7 +105,7 @@ class Nodes:
         self.roles.add(kind)
         i = node.id
         names = wording.node_names(self.drawing, node)
-        lines = [f"<B>{markup.escape(self._wrap(name))}</B>" for name in names]
+        lines = [f"<B>{layout.escape(self._wrap(name))}</B>" for name in names]
         lines.append(self._text(node))
         lines += map(self._small, wording.details(self.drawing, node, self.copies))
         for folded in wording.inner_leaves(self.drawing, node):
@@ -115,19 +115,19 @@ class Nodes:
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(i, kind)
         if node.scope or node.where:
             where = " · ".join([part for part in (node.scope, node.where) if part])
-            attributes += f" tooltip={markup.quote(f'{node.title} · {where}')}"
+            attributes += f" tooltip={layout.quote(f'{node.title} · {where}')}"
         return f"\t{i} [label=<{self._with_ink(i, text)}>{attributes}]"
 
     def _small(self, line: str) -> str:
         color = "collective_line" if line in self.sent else "muted"
         color = "error" if labels.is_spoilt(line) else color
-        return markup.small(markup.escape(line), self.colors[color])
+        return layout.small(layout.escape(line), self.colors[color])
 
     def _badges(self, key: int) -> list[str]:
         """Return the lines that findings and differences add to a box."""
         lines = []
         for badge in self.drawing.highlights.badges.get(key, ()):
-            text = markup.small(markup.escape(badge.text), self.colors[badge.color])
+            text = layout.small(layout.escape(badge.text), self.colors[badge.color])
             lines.append(f"<B>{text}</B>" if badge.strong else text)
         return lines
 
@@ -165,14 +165,14 @@ class Nodes:
         parts = self.inner.get(form)
         if parts is None:
             name: str = role(leaf, (), ())
-            line = markup.small(f"|{markup.escape(after)}|", self.colors[f"{name}_line"])
+            line = layout.small(f"|{layout.escape(after)}|", self.colors[f"{name}_line"])
             before, _, rest = f"<BR/>{line}".partition("|")
             shapes, _, behind = rest.rpartition("|")
             self.inner[form] = parts = before, name, shapes, behind
         before, unnamed, shapes, behind = parts
         name = unnamed
         if leaf.label:
-            name = markup.escape(self._wrap(labels.local_name(node, leaf.label)))
+            name = layout.escape(self._wrap(labels.local_name(node, leaf.label)))
         return f"{before}{name}{shapes}{labels.leaf_gradient(leaf)}{behind}"
 
     def _fused_node(self, number: int, unit: FusedNode) -> str:
@@ -183,11 +183,11 @@ class Nodes:
         self.roles.add(kind)
         names, said = group_wording.fused_node_lines(drawing, number, unit)
         module = drawing.groups.groups[number].kind == "module"
-        *labelled, name = [markup.escape(self._wrap(name)) for name in names]
+        *labelled, name = [layout.escape(self._wrap(name)) for name in names]
         lines = [f"<B>{label}</B>" for label in labelled]
         lines.append(f"<B>{name}</B>" if module else name)
         small = [*map(self._small, said)]
-        lines.append(f"{markup.SPACE}{small[0]}")
+        lines.append(f"{layout.SPACE}{small[0]}")
         lines += small[1:]
         for i in unit.nodes:
             node = drawing.graph.nodes[i]
@@ -196,7 +196,7 @@ class Nodes:
         lines += [*self._badges(key)]
         text = self._with_ink(key, "<BR/>".join(lines))
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(key, kind)
-        attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
+        attributes += f" tooltip={layout.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{text}>{attributes}]"
 
     def _wrap(self, name: str) -> str:
@@ -212,12 +212,12 @@ class Nodes:
         self.roles.add(kind)
         small = [*map(self._small, group_wording.group_details(drawing, number))]
         small += self._badges(~number)
-        title = f"<B>{markup.escape(self._wrap(drawing.title_with_class(number)))}</B>"
-        text = f"{title}<BR/>{markup.SPACE}{'<BR/>'.join(small)}" if small else title
+        title = f"<B>{layout.escape(self._wrap(drawing.title_with_class(number)))}</B>"
+        text = f"{title}<BR/>{layout.SPACE}{'<BR/>'.join(small)}" if small else title
         attributes = _attributes(kind, self.theme) + self._fill_and_outline(~number, kind)
         if group_wording.untracked_call(drawing, number) is not None:
             attributes += ' style="rounded,filled,dashed"'
-        attributes += f" tooltip={markup.quote(drawing.groups.groups[number].path)}"
+        attributes += f" tooltip={layout.quote(drawing.groups.groups[number].path)}"
         return f"\tg{number} [label=<{self._with_ink(~number, text)}>{attributes}]"
 
 
@@ -232,12 +232,12 @@ def _text(called: str, leaf: bool, outputs: str, theme: Theme) -> str:
         theme: theme of the drawing.
     """
     muted = palette(theme)["muted"]
-    meta = markup.SPACE + markup.small(markup.escape(outputs), muted)
+    meta = layout.SPACE + layout.small(layout.escape(outputs), muted)
     if not called:
         return meta
-    called = markup.escape(called)
+    called = layout.escape(called)
     if leaf:
-        called = markup.SPACE + markup.small(called, muted)
+        called = layout.SPACE + layout.small(called, muted)
     return f"{called}<BR/>{meta}"
 
 
@@ -267,8 +267,8 @@ def data_lines(drawing: Drawing, links: Set[tuple[End, End]] = frozenset()) -> l
     lines = []
     line = f'color="{colors["edge"]}" penwidth=0.6 arrowsize=0.5'
     for key, texts in wording.data_inputs(drawing).items():
-        said = "<BR/>".join(map(markup.escape, (*texts, "no gradient")))
-        label = markup.small(said, colors["muted"])
+        said = "<BR/>".join(map(layout.escape, (*texts, "no gradient")))
+        label = layout.small(said, colors["muted"])
         name = f"data_{dot_id(key)}"
         stub = f'{name} [label=<{label}> shape=plain style=""]'
         frames = drawing.tree.paths[key] if drawing.graph.segments else ()
@@ -288,18 +288,18 @@ def _untracked_lines(drawing: Drawing, links: Set[tuple[End, End]]) -> list[str]
     devices = {meta.device for node in drawing.graph.nodes for meta in node.outputs if meta}
     lines = []
     for stub in shown.stubs:
-        small = [markup.small(markup.escape(text), colors["muted"]) for text in stub.details]
-        title = markup.escape("\n".join(stub.title_lines))
+        small = [layout.small(layout.escape(text), colors["muted"]) for text in stub.details]
+        title = layout.escape("\n".join(stub.title_lines))
         form = 'shape=plain style=""'
         if not stub.is_data:
             form = f'shape=box style="rounded,filled,dashed" fillcolor="{colors["group"]}"'
             form += f' color="{colors["cluster_line"]}" fontcolor="{colors["muted"]}"'
-        small[:1] = [markup.SPACE + text for text in small[:1]]
+        small[:1] = [layout.SPACE + text for text in small[:1]]
         label = "<BR/>".join([f"<B>{title}</B>", *small])
         if stub.listed:
-            pairs = [[markup.escape(text) for text in entry] for entry in stub.listed]
+            pairs = [[layout.escape(text) for text in entry] for entry in stub.listed]
             label = "<BR/>".join(
-                f"<B>{name}</B> {markup.small(shape, colors['muted'])}" for name, shape in pairs
+                f"<B>{name}</B> {layout.small(shape, colors['muted'])}" for name, shape in pairs
             )
         text = f"\t{end_id(stub)} [label=<{label}> {form}]"
         for number in reversed(range(len(stub.frames) if len(devices) < 2 else 0)):
@@ -329,9 +329,9 @@ def failure_lines(drawing: Drawing) -> Iterator[str]:
         return
     colors = palette(drawing.options["theme"])
     color = colors["error"]
-    text = f"{markup.escape(failure.operation)}<BR/>"
-    text += markup.small(f"{SEVERITY_SIGNS['error']} {markup.escape(failure.error)}", color)
-    text += f"<BR/>{markup.small(markup.escape(failure.where), color)}" if failure.where else ""
+    text = f"{layout.escape(failure.operation)}<BR/>"
+    text += layout.small(f"{SEVERITY_SIGNS['error']} {layout.escape(failure.error)}", color)
+    text += f"<BR/>{layout.small(layout.escape(failure.where), color)}" if failure.where else ""
     yield (
         f'\tfailed [label=<{text}> style="rounded,dashed" color="{color}" fontcolor="{color}" '
         f"penwidth=2]"

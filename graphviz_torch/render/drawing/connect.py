@@ -14,8 +14,7 @@ from ...graph import Edge, TensorMeta
 from ...graph.immutable import mutable
 from ..groups.keys import Keys
 from .drawing import Drawing
-from .tree import Leaf, Open, Path
-from .values import MergedEdge
+from .values import Leaf, MergedEdge, Open, Path
 
 _Ends = tuple[int, int]
 

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from ...graph import Collective
 from ...graph.collective import by_node
 from .drawing import Drawing
-from .tree import Leaf
-from .values import Contents
+from .values import Contents, Leaf
 
 
 def count_contents(drawing: Drawing) -> Drawing:

@@ -16,11 +16,10 @@ from typing import Any, Final, Literal
 from ...graph import Collective, Edge, Finding, Graph, TensorMeta
 from ...graph.immutable import immutable
 from .. import labels
-from ..groups.chains import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
+from ..groups.parts import GRADIENT
 from ..options import DrawingSettings, complete
-from .tree import Leaf, Open
 from .values import (
     NO_STUBS,
     Contents,
@@ -28,7 +27,9 @@ from .values import (
     Highlights,
     InlinedNodes,
     Interest,
+    Leaf,
     MergedEdge,
+    Open,
     Shading,
     Stubs,
 )

@@ -1,4 +1,4 @@
-"""Choose the amount of detail of a drawing, so that it fits a page.
+"""Group the nodes of a drawing, and choose the amount of detail, so that the drawing fits a page.
 
 If all operations fit, each is drawn. Otherwise identical blocks are drawn once, and modules are
 opened, the most informative first, while the page has space. The options `depth`, `limit`,
@@ -8,14 +8,20 @@ opened, the most informative first, while the page has space. The options `depth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
+from ...graph import Graph
+from ...graph.gc import with_gc_disabled
+from ...graph.terminal import option
 from ..color_by import colors_by_number
+from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.order import has_modules
+from ..groups.repeated_blocks import families
 from ..labels import LINE_WIDTH
 from .drawing import Drawing, Fold
-from .group import group_nodes
 
 # Values of `limit` (the maximum number of boxes) to try for a drawing that need not fit a page.
 LIMITS: Final = (250, 180, 130, 100, 75, 55, 40, 30, 20, 12, 6)
@@ -164,3 +170,185 @@ def apply_steps(drawing: Drawing, steps: Sequence[Step]) -> Drawing:
     for step in steps:
         drawing = step(drawing)
     return drawing
+
+
+@with_gc_disabled
+def group_nodes(drawing: Drawing) -> Drawing:
+    """Group the nodes, with at most `drawing.size` children per group; return the new drawing.
+
+    If `drawing.size` is None, return the drawing unchanged.
+
+    Raises:
+        ValueError: if the graph does not have the requested module.
+    """
+    if drawing.size is None:
+        return drawing
+    options = drawing.options
+    loops = not drawing.draws_each and options["depth"] is None
+    modules = drawing.modules or ModuleTree(drawing.graph, loops=loops)
+    tree = modules.split(drawing.size, drawing.rows)
+    module = options["module"]
+    start = None if module is None else _find(tree, module)
+    call_titles = titles_by_input(drawing.graph, tree)
+    return drawing.having(modules=modules, groups=tree, start=start, call_titles=call_titles)
+
+
+def _find(tree: Groups, module: str) -> int:
+    paths = {part.path: part.id for part in reversed(tree.groups)}
+    if module not in paths:
+        near = get_close_matches(module, paths, 3) or list(paths)[:3]
+        known = (
+            f"The graph has {', '.join(map(repr, near))}, …"
+            if paths
+            else "The graph has no modules."
+        )
+        raise ValueError(f"{option('module', module)} is not in the graph. {known}")
+    return paths[module]
+
+
+# A run is a group of consecutive nodes. If the groups inside the runs of a level form at most this
+# many families, the groups are drawn instead of the runs.
+_MAX_UNPACKED = 12
+_MIN_LOOP_STEPS = 3  # minimum number of identical groups that are drawn as a loop
+
+
+def fold_repeats(drawing: Drawing) -> Drawing:
+    """Find the families of consecutive identical groups, and return the new drawing."""
+    tree = drawing.groups
+    if tree is None or not drawing.fold:
+        return drawing
+    rows: dict[int | None, list[tuple[int, ...]]] = {}
+    waiting = [drawing.start]
+    # The loop appends to `waiting`. Only the first group of a family can be opened.
+    for number in waiting:
+        children = tree.roots if number is None else tree.groups[number].children
+        if children:
+            rows[number] = families_in(drawing, children)
+            waiting += [members[0] for members in rows[number]]
+    return drawing.having(families=rows)
+
+
+def families_in(drawing: Drawing, children: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return the families that the children of a group form.
+
+    Some families contain the groups inside a run (a group of consecutive nodes) instead of the run.
+    """
+    tree = drawing.groups
+    assert tree is not None
+    if not drawing.fold:
+        return [(child,) for child in children]
+    found = families(tree, _unpack_runs(tree, children))
+    if drawing.fold == "loops":
+        found = [part for family in found for part in _as_loop(drawing, family)]
+    return found
+
+
+def _as_loop(drawing: Drawing, family: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the family if its groups are the steps of a loop, otherwise one family per group.
+
+    Groups are the steps of a loop if they are runs (of consecutive nodes), or if each feeds the
+    next.
+    """
+    tree = drawing.groups
+    assert tree is not None
+    if len(family) >= _MIN_LOOP_STEPS:
+        one, other = (tree.groups[number] for number in sorted(family)[-2:])
+        first = set(tree.operations[slice(*one.span)])
+        then = set(tree.operations[slice(*other.span)])
+        if one.kind == "run" or any(
+            edge.source in first and edge.target in then for edge in drawing.inner.edges
+        ):
+            return [family]
+    return [(number,) for number in family]
+
+
+def _unpack_runs(tree: Groups, children: Sequence[int]) -> Sequence[int]:
+    """Replace runs that contain only groups with these groups, and return the children.
+
+    A run is a group of consecutive nodes. A run is not replaced if the result would have too many
+    families, each of which consists of consecutive identical groups.
+    """
+    groups = tree.groups
+    rows = {n for n in children if groups[n].kind == "run" and not groups[n].nodes}
+    if not rows:
+        return children
+    inside: list[int] = []
+    for number in children:
+        inside += groups[number].children if number in rows else [number]
+    row = _unpack_runs(tree, tuple(inside))
+    longest = max(len(families(tree, children)), _MAX_UNPACKED)
+    return row if len(families(tree, row)) <= longest else children
+
+
+def titles_by_input(graph: Graph, tree: Groups) -> Mapping[int, str]:
+    """Return titles such as "encoder(positive)" for the calls of modules called several times.
+
+    The keys of the result are groups. A call gets such a title only if no other call of the module
+    has a first input of the same name. An input is data that the caller passed to the model, or the
+    result of another node.
+    """
+    modules = [part for part in tree.groups if part.kind == "module"]
+    again = {_module(part) for part in modules if "#" in part.name}
+    if not again:
+        return {}
+    calls = [part for part in modules if part.span[0] < part.span[1] and _module(part) in again]
+    reads: dict[int, list[int]] = {}
+    for edge in graph.edges:
+        if not graph.nodes[edge.source].leaf:
+            reads.setdefault(edge.target, []).append(edge.source)
+    detached = {
+        node: f"{cut.label}.detach()"
+        for cut in graph.cuts
+        if cut.how == "detach" and cut.label
+        for node in cut.after
+    }
+    data: dict[int, tuple[str, str]] = {}  # group of a call -> (module, name of the first input)
+    for part in calls:
+        on = _read_first(graph, tree.operations[slice(*part.span)], reads, detached)
+        if on:
+            data[part.id] = _module(part), on
+    times = Counter(data.values())
+    return {
+        number: f"{_stem(tree.groups[number])}({on})"
+        for number, (module, on) in data.items()
+        if times[module, on] == 1
+    }
+
+
+def _read_first(
+    graph: Graph,
+    operations: Iterable[int],
+    reads: Mapping[int, list[int]],
+    detached: Mapping[int, str],
+) -> str:
+    """Return the name of the first input that the operations of a module call read.
+
+    Return "" if the input has no name, or if the first operation with an input reads several.
+
+    Args:
+        graph: the graph.
+        operations: ids of the call's operations, in topological order.
+        reads: operation -> the operations whose results it reads.
+        detached: operation -> "name.detach()", for operations that read a detached tensor.
+    """
+    inside: set[int] = set()
+    for node in operations:
+        outside = set(reads.get(node, ())) - inside
+        labels = {graph.nodes[source].label for source in outside}
+        labels |= {detached[node]} if node in detached else set()
+        given = {saved.label for saved in graph.nodes[node].saved if saved.kind == "input"}
+        # If the operation reads a named result, it may have saved the same tensor without a name.
+        labels |= given - {""} if labels else given
+        if labels:
+            return labels.pop() if len(labels) == 1 else ""
+        inside.add(node)
+    return ""
+
+
+def _stem(part: Group) -> str:
+    return part.name.partition("#")[0]
+
+
+def _module(part: Group) -> str:
+    """Return the path of a group's module, without the call number."""
+    return part.path.removesuffix(part.name) + _stem(part)

@@ -13,11 +13,9 @@ from ..data_boxes import stubs_of
 from ..groups.keys import Keys
 from .connect import connect
 from .drawing import Drawing
-from .frames import frame
-from .page import PageEstimate
+from .page import PageEstimate, frame
 from .picture_size import page_share
-from .tree import Box, Leaf, Open
-from .values import Interest
+from .values import Box, Interest, Leaf, Open
 
 _NOTHING = Interest()
 _MIN_BOXES = 8  # a drawing with fewer boxes may exceed the page a little, to show more boxes

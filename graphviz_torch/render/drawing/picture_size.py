@@ -15,8 +15,7 @@ from typing import Final
 
 from .. import cuts, labels, wording
 from .drawing import Drawing
-from .tree import Path, common_path
-from .values import End, Stub
+from .values import End, Path, Stub, common_path
 
 Size = tuple[float, float]  # width and height, in points
 

@@ -1,7 +1,7 @@
 """Convert a graph into a `Drawing`, the same for all output formats.
 
 The conversion is a sequence of drawing steps. Each step is a function that fills in some fields of
-the drawing and returns the new drawing. Each step has its own file.
+the drawing and returns the new drawing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from .connect import shorten_edges
 from .contents import count_contents, place_collectives
 from .drawing import NOTHING, Drawing
 from .fused import fuse_groups
-from .group import fold_repeats, group_nodes
-from .inline import inline_parameters
-from .level import MAX_GROUP_SIZE, Step, apply_steps, choose
+from .inline import fold_views, inline_parameters
+from .level import MAX_GROUP_SIZE, Step, apply_steps, choose, fold_repeats, group_nodes
 from .mark import failure_findings, fill_by_value, mark
 from .open import open_groups, weigh
-from .views import fold_views
 
 BEFORE: Final[tuple[Step, ...]] = (inline_parameters, fold_views)
 # Steps that run before groups are opened. They are repeated for each amount of detail to try.

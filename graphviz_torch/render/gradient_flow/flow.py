@@ -19,9 +19,8 @@ from ..dot.picture import Picture
 from ..labels import TIMES
 from ..resolve import graph_and_findings
 from ..style import COLORS, NONFINITE
-from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode
+from .diagram import FlowCut, FlowDiagram, FlowLink, FlowNode, fold_blocks, tracks
 from .from_graph import flow_diagram
-from .repeats import fold_blocks
 from .shapes import (
     GRADIENT_COLOR,
     LEFT_MARGIN,
@@ -29,13 +28,13 @@ from .shapes import (
     Scale,
     bold_text,
     cut_mark,
+    fit_text,
     leader,
     legend,
     node_mark,
     parameter_marks,
+    text_width,
 )
-from .text_width import fit_text, text_width
-from .tracks import tracks
 
 # width of the picture in pixels: with several columns, with one column
 _WIDTH, _COLUMN_WIDTH = 1200, 700

@@ -23,11 +23,19 @@ from typing import NamedTuple
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
 from ...graph.immutable import immutable
-from .call_groups import gather_calls
-from .chains import gather_gradients, gather_views
 from .isomorphism import Structure
 from .order import by_target, interrupted_containers, order_of, places_of
-from .part_tree import Item, Kind, Part, RangeName, flatten, split
+from .parts import (
+    Item,
+    Kind,
+    Part,
+    RangeName,
+    flatten,
+    gather_calls,
+    gather_gradients,
+    gather_views,
+    split,
+)
 from .split_levels import LevelSplitter
 
 

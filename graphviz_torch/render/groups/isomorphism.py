@@ -2,6 +2,10 @@
 
 A part is a group that is being built. A position is the index of an operation in topological order.
 Groups are made of consecutive operations, so every part is a range of positions.
+
+An exponent counts, because `pow 2` differs from `pow 3`. An index does not: each step of an
+unrolled loop selects another row of the input, but the steps are still isomorphic. So are blocks
+that slice their weights from one stacked tensor.
 """
 
 from __future__ import annotations
@@ -10,12 +14,10 @@ import re
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
-from ...graph import Edge, Graph, TensorMeta
-from .attributes import distinguishing, only_part_used
-from .part_tree import Item, Part, flatten, split
-from .size_variants import differ_in_one_axis, without_sizes
+from ...graph import Edge, Graph, Node, TensorMeta
+from .parts import Item, Part, flatten, split
 
 _CALL_NUMBER = re.compile(r"#\d+$")  # matches "#2" in "attn#2"
 _ANY_NUMBER = re.compile(r"[#\d]+")  # matches "#2" in "attn#2" and "3" in "layers.3"
@@ -294,3 +296,78 @@ def without_call_number(name: str) -> str:
 def without_numbers(name: str) -> str:
     """Remove all numbers from the name of a module."""
     return _ANY_NUMBER.sub("", name)
+
+
+# (prefix of the autograd name, attributes to ignore). Most of these attributes say where a slice
+# begins or ends. The size of a slice is compared anyway, because it is in the output's shape. The
+# prefix "" applies to all operations: their random generator state and name of the data are
+# ignored.
+_PLACES: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("Select", frozenset(("index", "idx"))),  # x[3], x.select(0, 3), select_scatter, select_copy
+    ("Slice", frozenset(("start", "end"))),  # x[3:5], narrow, tensor_split, slice_scatter
+    ("Narrow", frozenset(("start",))),  # narrow_copy
+    ("AsStrided", frozenset(("storage_offset",))),
+    ("", frozenset(("seed", "philox_seed", "philox_offset", "data"))),
+)
+# Operations that return a tuple of slices. If only one slice is used, its output_nr is ignored,
+# like the index of a select.
+_PARTS: Final = ("Unbind", "Split", "UnsafeSplit", "Chunk")
+
+
+@lru_cache(maxsize=4096)
+def distinguishing(name: str, attributes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the attributes that count when operations are compared.
+
+    Args:
+        name: autograd's name of the operation.
+        attributes: all attributes of the operation.
+
+    >>> distinguishing("SelectBackward0", ("dim=0", "index=3"))
+    ('dim=0',)
+    >>> distinguishing("PowBackward0", ("exponent=3",))
+    ('exponent=3',)
+    """
+    places = frozenset().union(*(names for start, names in _PLACES if name.startswith(start)))
+    return tuple([text for text in attributes if text.partition("=")[0] not in places])
+
+
+def only_part_used(nodes: Sequence[Node], edges: Sequence[Edge]) -> set[int]:
+    """Return nodes that split a tensor into parts, if only one is used, as in `x.unbind()[3]`."""
+    dividing = {name for name in {node.name for node in nodes} if name.startswith(_PARTS)}
+    used: dict[int, set[int]] = {}
+    for edge in edges if dividing else ():
+        if nodes[edge.source].name in dividing:
+            used.setdefault(edge.source, set()).add(edge.output_nr)
+    return {i for i, outputs in used.items() if len(outputs) == 1}
+
+
+# Attributes of an addition of the constant 0, as in `total = 0; total += loss`.
+ADDED_ZERO: Final = ("other=0", "other=0.0")
+
+
+def without_sizes(node: Node) -> tuple[object, ...]:
+    """Return a key for an operation that does not depend on the sizes of its outputs."""
+    metas = [meta and (meta.dtype, meta.device, len(meta.shape)) for meta in node.outputs]
+    attributes = distinguishing(node.name, node.attributes)
+    return node.name, tuple(metas), tuple([each for each in attributes if each not in ADDED_ZERO])
+
+
+def differ_in_one_axis(outputs: Sequence[_Outputs]) -> bool:
+    """Return True if the shapes of corresponding outputs differ in at most one axis.
+
+    >>> few, many = (TensorMeta((rows, 4), "float32", "cpu") for rows in (3, 9))
+    >>> differ_in_one_axis([(few,), (many,)])
+    True
+    >>> differ_in_one_axis([(few,), (many._replace(shape=(9, 5)),)])
+    False
+    """
+    if len(set(outputs)) == 1:
+        return True
+    for column in zip(*outputs, strict=True):
+        metas = [meta for meta in column if meta is not None]
+        shapes = [meta.shape for meta in metas]
+        if len({(len(meta.shape), meta.dtype, meta.device) for meta in metas}) > 1:
+            return False
+        if sum([len(set(sizes)) > 1 for sizes in zip(*shapes, strict=True)]) > 1:
+            return False
+    return True

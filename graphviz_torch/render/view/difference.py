@@ -1,4 +1,4 @@
-"""Encode the difference of two graphs, for a view that shows both in one graph."""
+"""Encode the difference of two graphs, for a view that shows both in one graph; title a page."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from ...graph import Edge, Graph, Node
-from ...graph.text import first_items
+from ...graph.text import first_items, listing
 
 _MAX_EDGES_NAMED = 2  # maximum number of edges named in a line
 
@@ -91,3 +91,31 @@ def _words(
             source, target = (nodes[node] for node in (edge.source, edge.target))
             names = [one.label or one.title for one in (source, target)]
             yield f"{sign} {names[0]} → {names[1]}, input {edge.input_nr}"
+
+
+_MAX_OUTPUTS_NAMED = 3
+
+
+def title_of(graph: Graph | Difference) -> str:
+    """Return a title with the names of the outputs: "Autograd graph of loss".
+
+    >>> from graphviz_torch.graph import Node
+    >>> title_of(Graph((Node(0, "MeanBackward0", (None,), label="loss"),), outputs=((0, 0),)))
+    'Autograd graph of loss'
+    >>> title_of(Graph(()))
+    'Autograd graph'
+    """
+    if isinstance(graph, Difference):
+        if any(graph.titles):
+            return graph.direction
+        before, after = _names(graph.a) or "a graph", _names(graph.b) or "a graph"
+        return f"From {before} to {after}" if before != after else f"Two graphs of {after}"
+    names = _names(graph)
+    return f"Autograd graph of {names}" if names else "Autograd graph"
+
+
+def _names(graph: Graph) -> str:
+    nodes = [graph.nodes[node] for node, _ in graph.outputs]
+    return listing(
+        dict.fromkeys(node.label or node.title for node in nodes), _MAX_OUTPUTS_NAMED, last=", "
+    )

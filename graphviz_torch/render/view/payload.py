@@ -43,17 +43,26 @@ from ...graph.column import columns_except, columns_in
 from .. import style
 from ..collectives import describe_collectives, description
 from ..drawing.drawing import Drawing
-from ..drawing.group import families_in
+from ..drawing.level import families_in
 from ..drawing.steps import draw_boxes
-from ..drawing.tree import Open
+from ..drawing.values import Open
 from ..groups.repeated_blocks import group_repeats
 from ..labels import operation_text
 from ..rank_chart import has_times, rank_rows, wait_lines
 from ..resolve import FindingsLike, graph_and_findings, resolve_findings
-from .data_nodes import groups_around, with_untracked
-from .difference import Difference, difference
-from .node_columns import COARSE, TEXTS, Columns, Table, add_gradients, add_nodes, finite, label
-from .title import title_of
+from .difference import Difference, difference, title_of
+from .node_columns import (
+    COARSE,
+    TEXTS,
+    Columns,
+    Table,
+    add_gradients,
+    add_nodes,
+    finite,
+    groups_around,
+    label,
+    with_untracked,
+)
 
 _KINDS = ("module", "run", "graph", "chain", "stack", "call")
 # In a larger graph, the view itself chooses the groups that are open at first, which is faster than

@@ -15,12 +15,11 @@ from graphviz_torch import Graph, draw_graph, record
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Cut, Edge, Finding, Node, TensorMeta
 from graphviz_torch.render.dot.layout import layout
-from graphviz_torch.render.dot.legend import SYMBOL_MEANINGS
+from graphviz_torch.render.dot.legend import SYMBOL_MEANINGS, omissions
 from graphviz_torch.render.drawing.drawing import Drawing
 from graphviz_torch.render.drawing.picture_size import Sizes
 from graphviz_torch.render.drawing.steps import draw
-from graphviz_torch.render.drawing.tree import Open
-from graphviz_torch.render.picture_notes import omissions
+from graphviz_torch.render.drawing.values import Open
 from tests.support.drawn import Drawn, named
 from tests.support.models import Transformer, known, tokens
 from tests.support.recorded import trained

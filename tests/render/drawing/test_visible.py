@@ -12,11 +12,11 @@ from torch import nn
 from graphviz_torch import Graph, record, simulate_accelerator, trace
 from graphviz_torch.export import to_dot
 from graphviz_torch.graph import Edge, Finding, Node, SavedTensor, TensorMeta
-from graphviz_torch.render.dot.markup import dot_id
+from graphviz_torch.render.dot.layout import dot_id
+from graphviz_torch.render.dot.legend import omissions
 from graphviz_torch.render.drawing.level import LIMITS
 from graphviz_torch.render.drawing.steps import draw
 from graphviz_torch.render.group_wording import group_details
-from graphviz_torch.render.picture_notes import omissions
 from tests.support.drawn import lines, named, visible
 from tests.support.models import MLP, Transformer, chain, tokens
 from tests.support.recorded import blocks, trained

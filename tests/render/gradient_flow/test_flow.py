@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from graphviz_torch import Recording, draw_flow, record, rules
 from graphviz_torch.graph import Cut, Edge, Finding, GradientStats, Graph, Node, Parameter
 from graphviz_torch.integrations.command.main import main
-from graphviz_torch.render.gradient_flow import repeats
-from graphviz_torch.render.gradient_flow.diagram import FlowCut
+from graphviz_torch.render.gradient_flow import diagram as diagrams
+from graphviz_torch.render.gradient_flow.diagram import FlowCut, tracks
 from graphviz_torch.render.gradient_flow.from_graph import LEARN_NOTHING, flow_diagram
 from graphviz_torch.render.gradient_flow.shapes import Scale, cut_mark, legend
-from graphviz_torch.render.gradient_flow.tracks import tracks
 from graphviz_torch.render.labels import TIMES
 from tests.support.drawn import F32, HOSTILE
 from tests.support.zoo import UNet, gan
@@ -439,12 +438,12 @@ def test_a_chain_of_layers_is_not_compared_block_by_block(monkeypatch: pytest.Mo
         compared.append((first, last))
         return original(first, last)
 
-    original = repeats._numbers_apart
-    monkeypatch.setattr(repeats, "_numbers_apart", count)
+    original = diagrams._numbers_apart
+    monkeypatch.setattr(diagrams, "_numbers_apart", count)
     layers = 60
     model = nn.Sequential(*[nn.Linear(2, 2) for _ in range(layers)])
     with record(model) as recording:
         model(torch.ones(1, 2)).sum().backward()
-    repeats.fold_blocks(flow_diagram(recording.graph, ()))
+    diagrams.fold_blocks(flow_diagram(recording.graph, ()))
     # Each pair of rows is compared at most once. All blocks of all sizes would be 30 times as many.
     assert layers < len(compared) < layers**2 / 2

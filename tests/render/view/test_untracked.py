@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from graphviz_torch.graph import Node
 from graphviz_torch.render.groups.groups import group
-from graphviz_torch.render.view.data_nodes import groups_around, with_untracked
+from graphviz_torch.render.view.node_columns import groups_around, with_untracked
 from tests.render.test_untracked import F32, copied, model
 
 

@@ -9,15 +9,15 @@ from html import escape
 from textwrap import wrap
 from typing import Any, NamedTuple
 
-from ...graph import GraphLike, ModuleRow, graph_of
-from ...graph.column import Column, columns_in
-from ...graph.immutable import immutable
-from ...graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
-from ...graph.text import printable
-from ...graph.units import bytes_text, number_text, seconds_text
-from .. import labels
-from ..labels import count
-from .sums import ModuleSummary, in_order, sums_by_module
+from ..graph import GraphLike, ModuleRow, graph_of
+from ..graph.column import Column, columns_in
+from ..graph.immutable import immutable
+from ..graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
+from ..graph.text import printable
+from ..graph.units import bytes_text, number_text, seconds_text
+from . import labels
+from .labels import count
+from .module_sums import ModuleSummary, in_order, sums_by_module
 
 MAX_UNFOLDED = 40  # if there are more modules, identical modules share a row
 _NUMBER = re.compile(r"\d+")

@@ -1,1 +1,0 @@
-"""Compute values by module: FLOPs, parameters, memory kept for backward, gradients."""
