@@ -1,14 +1,15 @@
 """Build the graphs of a recording from plain values, when a step or the block is over.
 
-1. A `Backward` and the columns of all listeners, such as one value per node, become a `Graph`.
-2. The listeners see all graphs, and the queries read the new rows of the log. The values that
-   belong to no single node, and the rows about modules, are then set in one step.
+1. The queries read the new rows of the log. A `Backward` and the columns of all listeners and
+   queries, such as one value per node, become a `Graph`.
+2. The listeners see all graphs, and the queries read the rows with probes. The values that belong
+   to no single node, and the rows about modules, are then set in one step.
 3. Compiled regions are replaced by the operations inside them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -23,6 +24,7 @@ from .backward import Backward
 from .listener import Listener
 from .program import Program
 from .program.source_lines import short_names, sources
+from .recorder import Recorder
 from .resolver import Resolver
 
 
@@ -34,8 +36,9 @@ def graphs_of(
     Args:
         backwards: the backwards, in the order in which they ran.
         program: the recorded program, which knows the modules and lines of nodes.
-        listeners: the recorders, which add values to nodes, to modules and to the whole graph.
+        listeners: the listeners, which add values to nodes, to modules and to the whole graph.
     """
+    program.log.read()
     graphs = [graph_of(each, program, listeners) for each in backwards]
     for method in _methods(listeners, "on_graphs_built"):
         program.remarks.attempt(method, backwards, graphs)
@@ -49,16 +52,16 @@ def graphs_of(
     return [program.remarks.attempt(cut_paths, graph) or graph for graph in graphs]
 
 
-def _methods(listeners: Sequence[Listener], name: str) -> list[Callable[..., Any]]:
-    """Return the method `name` of those listeners whose class overrides it, in order."""
+def _methods(recorders: Iterable[Recorder], name: str) -> list[Callable[..., Any]]:
+    """Return the method `name` of those recorders whose class overrides it, in order."""
     default = getattr(Listener, name)
-    return [getattr(one, name) for one in listeners if getattr(type(one), name) is not default]
+    return [getattr(one, name) for one in recorders if getattr(type(one), name) is not default]
 
 
 def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[ModuleRow, ...]:
-    """Return a row of recorded values for each module for which any listener has a value."""
+    """Return a row of recorded values for each module with a value of any recorder."""
     found: dict[str, Mapping[str, Any]] = {}
-    for method in _methods(listeners, "module_columns"):
+    for method in _methods((*program.log.queries, *listeners), "module_columns"):
         for name, values in (program.remarks.attempt(method) or {}).items():
             found[name] = {**found.get(name, {}), **values}
     # There may be thousands of modules, so the rows are built without a Python loop over modules.
@@ -71,10 +74,10 @@ def module_rows(program: Program, listeners: Sequence[Listener]) -> tuple[Module
 
 
 def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]) -> Graph:
-    """Return the graph of one backward, with the values that listeners add to its nodes."""
+    """Return the graph of one backward, with the values that recorders add to its nodes."""
     read, rows = backward.reading.columns, _origins(backward, program)
     notes: dict[int, list[str]] = {}
-    for method in _methods(listeners, "node_columns"):
+    for method in _methods((*program.log.queries, *listeners), "node_columns"):
         for name, values in (program.remarks.attempt(method, backward) or {}).items():
             if name == "note":
                 for i, note in values.items():
@@ -85,7 +88,7 @@ def graph_of(backward: Backward, program: Program, listeners: Sequence[Listener]
             column = rows[name]
             for i, value in values.items():
                 column[i] = value
-    # Sorted, so that the order of the listeners does not matter.
+    # Sorted, so that the order of the recorders does not matter.
     said = {i: sorted(some) for i, some in notes.items()}
     for i, some in _output_notes(backward, program).items():
         said[i] = [*said.get(i, ()), *some]
@@ -115,7 +118,7 @@ def _complete_graphs(
         graphs: the graphs, with the values of their nodes.
         backwards: the backward of each graph.
         program: the recorded program.
-        listeners: the recorders, which add the values.
+        listeners: the listeners, which add the values.
     """
     attempt, line = program.remarks.attempt, program.line()
     modules, inner = module_rows(program, listeners), _are_inner_steps(backwards)

@@ -57,16 +57,12 @@ from .live import LiveGraph
 from .program import Program
 from .program.log import Query
 from .program.rows import Row
+from .recorder import Recorder
 from .resolver import Resolver
 
-# Field of `Node` -> node id -> value. Nodes without a value are left out.
-Columns = Mapping[str, Mapping[int, Any]]
-# Field of `ModuleRow` -> path of the module -> value. Modules without a value are left out.
-ModuleColumns = Mapping[str, Mapping[str, Any]]
 # Field of `Graph` -> value, and field of `Step` -> value.
 GraphValues = Mapping[str, Any]
 StepValues = Mapping[str, Any]
-
 
 # Name of an event -> class of a context manager that installs hooks. The class takes the callback
 # of the event as its argument.
@@ -131,15 +127,13 @@ class RegionRan(NamedTuple):
     end: int
 
 
-class Listener:
-    """A recorder: it observes some events of the program, and adds values to the graphs.
+class Listener(Recorder):
+    """A recorder that observes some events of the program.
 
     Args:
         program: the recorded program, which knows lines, modules and names of tensors.
     """
 
-    # Properties of `Options`. The listener is used only if all of them are true.
-    needs: ClassVar[tuple[str, ...]] = ("every_call",)
     # `on_call_end` gets the calls of these functions. A str is the name of a keyword argument: all
     # calls with this argument are included. None: all calls, except those that read only metadata.
     functions: Container[Any] | None = None
@@ -178,17 +172,6 @@ class Listener:
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         """Handle the end of the first stage, in which all graphs got their node columns."""
-
-    def node_columns(self, backward: Backward) -> Columns:
-        """Return this listener's values of nodes, by field of `Node` and then by node id."""
-        return {}
-
-    def module_columns(self) -> ModuleColumns:
-        """Return this listener's values of modules, by field of `ModuleRow` and then by path.
-
-        The values are added to all graphs of the recording.
-        """
-        return {}
 
     def graph_values(self, graph: Graph, resolver: Resolver) -> GraphValues:
         """Return this listener's values that belong to no single node, by field of `Graph`.

@@ -11,7 +11,6 @@ from pkgutil import iter_modules
 
 from . import queries
 from .collectives.collectives import Collectives
-from .collectives.placements import Placements
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
@@ -27,7 +26,7 @@ from .gradients.gradients import Gradients
 from .listener import Listener
 from .modules.arguments import CallArguments
 from .modules.average_buffers import AverageBuffers
-from .modules.calls import FastPaths, Modes, SampleCalls
+from .modules.calls import FastPaths, SampleCalls
 from .modules.first_call import FirstCall
 from .modules.first_values import FirstValues
 from .modules.forwards import Forwards
@@ -35,7 +34,6 @@ from .modules.train_modes import TrainModes
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .program.log import Query
-from .saved_tensors import Reruns, SavedTensors
 from .steps.gradient_accesses import GradientAccesses
 from .steps.gradients import StaleGradients
 from .steps.history import GraphHistory
@@ -73,20 +71,16 @@ LISTENERS: tuple[type[Listener], ...] = (
     Cuts,
     Failures,
     StaleGradients,
-    SavedTensors,
-    Reruns,
     Gradients,
     Weights,
     FirstValues,
     Updates,
-    Modes,
     GraphHistory,
     Progress,
     LaterLosses,
     Forwards,
     Copies,
     Collectives,
-    Placements,
     Wrappers,
     Replicas,
     ResultFingerprints,

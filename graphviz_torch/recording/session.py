@@ -73,8 +73,8 @@ class Session:
     def __init__(self, model: Module | None, frame: FrameType | None, options: Options) -> None:
         self.program = program = Program(model, frame, options)
         self.backwards: list[Backward] = []
-        kinds = [k for k in listeners.LISTENERS if all(getattr(options, need) for need in k.needs)]
-        queries = [kind for kind in listeners.QUERIES if kind.light or options.every_call]
+        kinds = [kind for kind in listeners.LISTENERS if kind.is_used(options)]
+        queries = [kind for kind in listeners.QUERIES if kind.is_used(options)]
         self.listeners: tuple[Listener, ...] = (
             *[kind(program) for kind in kinds],
             *[RowListener(program, query) for query in queries if query.rows_of],

@@ -25,10 +25,11 @@ from graphviz_torch.internals.hooks.dispatch import Dispatched, OperatorWatch
 from graphviz_torch.internals.hooks.optimizers import BatchWatch
 from graphviz_torch.recording import listeners
 from graphviz_torch.recording.backward import Backward
-from graphviz_torch.recording.listener import BackwardBegan, BackwardEnded, Columns, Listener
+from graphviz_torch.recording.listener import BackwardBegan, BackwardEnded, Listener
 from graphviz_torch.recording.live import LiveGraph
 from graphviz_torch.recording.program import Program
 from graphviz_torch.recording.program.program import Options
+from graphviz_torch.recording.recorder import Columns
 from graphviz_torch.recording.session import Session
 
 Add = Callable[..., None]
@@ -316,10 +317,8 @@ def test_a_light_recording_leaves_out_the_listeners_that_observe_every_call() ->
         "FastPaths",
         "FiniteResults",
         "Gradients",
-        "Modes",
-        "Placements",
         "Replicas",
-        "Reruns",
+        "RowListener",
         "SmallResults",
         "StaleGradients",
         "Steps",

@@ -44,11 +44,12 @@ from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ...tracing.nodes import GradFn
 from ..backward import Backward
 from ..gradients.cpu import each_finite, has_finite_sum
-from ..listener import BackwardBegan, Columns, Listener
+from ..listener import BackwardBegan, Listener
 from ..live import roots_of
 from ..program import Program
 from ..program.events import NodeLine
 from ..program.source_lines import last_assignment
+from ..recorder import Columns
 from .nonfinite_origin import BackwardSnapshot, NonfiniteOrigin, read
 
 

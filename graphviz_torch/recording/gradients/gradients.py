@@ -31,8 +31,9 @@ from ...internals.streams import current_device
 from ...internals.tensors.metadata import is_custom, tensor_meta
 from ...tracing.nodes import GradientEdge
 from ..backward import Backward
-from ..listener import BackwardBegan, BackwardEnded, Columns, Listener
+from ..listener import BackwardBegan, BackwardEnded, Listener
 from ..program import Program
+from ..recorder import Columns
 from .cuda_clock import CudaClock
 from .statistics import Descriptions, GradientClass, PendingBatch, alias
 

@@ -34,8 +34,9 @@ from ...graph import TensorMeta, short_dtype
 from ...internals.hooks.calls import Called
 from ...internals.tensors.metadata import tensor_meta
 from ..backward import Backward
-from ..listener import Columns, Listener
+from ..listener import Listener
 from ..program import Program
+from ..recorder import Columns
 
 Attributes = tuple[str, ...]  # of the form "name=value", as in `Node.attributes`
 

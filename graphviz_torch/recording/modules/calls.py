@@ -1,4 +1,4 @@
-"""Record how modules are called: in train or eval mode, on PyTorch's fast path, once per sample.
+"""Record how modules are called: on PyTorch's fast path, once per sample.
 
 Fast path: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and `nn.TransformerEncoder` compute
 a layer in one kernel in eval mode without gradients, but only if no function mode is active. The
@@ -30,31 +30,8 @@ from ...internals.hooks.modes import FUNCTIONS, leave, unseen_calls
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.memory import has_memory, storage_id
 from ...internals.tensors.pytree import tensors
-from ..listener import BackwardBegan, Listener, ModuleColumns
-from ..live import LiveGraph
+from ..listener import BackwardBegan, Listener
 from ..program import Program
-
-
-class Modes(Listener):
-    """Listener that records the train or eval mode of each module that ran."""
-
-    needs = ()
-
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
-        self._modes: dict[str, str] = {}
-
-    def on_graph_read(self, live: LiveGraph) -> None:
-        modules = self.program.table.called_modules()
-        known = [(m.training, path) for m, path in modules if hasattr(m, "training")]
-        self._modes |= {path: "train" if training else "eval" for training, path in known}
-
-    def on_step_end(self, event: None) -> None:
-        self._modes = {}
-
-    def module_columns(self) -> ModuleColumns:
-        return {"mode": self._modes}
-
 
 _LAYERS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
 

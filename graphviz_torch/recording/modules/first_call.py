@@ -24,8 +24,9 @@ from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.replay.call import ModuleCall, has_no_values
 from ...internals.tensors.pytree import flatten, tensors
 from ..backward import Backward
-from ..listener import Columns, Listener
+from ..listener import Listener
 from ..program import Program
+from ..recorder import Columns
 
 _LOSSES = {
     F.cross_entropy,

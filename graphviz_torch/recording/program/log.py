@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from ...graph import Event
 from ...internals.probes import Probe, fetch
+from ..recorder import Recorder
 from .events import Events, Place, RecordingNotes
 from .rows import Row, TrainingStepRow
 
@@ -44,21 +45,19 @@ class Found(NamedTuple):
     latest: Mapping[str, Any] = {}  # fields of the event that differ between occurrences
 
 
-class Query:
+class Query(Recorder):
     """A question about the run, which is answered from the rows of the log.
 
     A method `on_...` reads the rows of one class: the class of its argument `row`. It returns the
-    events that are found with the row, or None.
+    events that are found with the row, or None. Columns are asked after all rows without probes.
     """
 
-    # True if the query is also asked with gradients="finite".
-    light: ClassVar[bool] = False
     # Hooks whose events the query reads. A hook takes the callback for its only event.
     watches: ClassVar[tuple[Callable[[Callable[[Any], None]], Any], ...]] = ()
     # Functions that return the rows of events.
     rows_of: ClassVar[RowsOf] = {}
-    # "on_call_end" gets the calls of these functions.
-    functions: ClassVar[Container[Any]] = ()
+    # "on_call_end" gets the calls of these functions; None: all calls.
+    functions: ClassVar[Container[Any] | None] = ()
     # True if `rows_of` also gets the events after the recorded steps.
     sees_later_steps: ClassVar[bool] = False
     # Class of rows -> name of the method that reads them.

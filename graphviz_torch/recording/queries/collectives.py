@@ -24,7 +24,7 @@ class CollectiveRow(NamedTuple):
 class CollectivesInGraph(Query):
     """Find collectives that changed a result through which backward then ran."""
 
-    light = True
+    needs = ()
 
     def __init__(self) -> None:
         self._changed: dict[int, CollectiveRow] = {}  # by sequence number of the tensor's node

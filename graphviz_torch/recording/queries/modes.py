@@ -1,29 +1,63 @@
-"""Find calls in the wrong train/eval mode.
+"""Record the train or eval mode of modules, and find calls in the wrong mode.
 
-These are functional dropout that drops values in eval mode, an optimizer step with gradients of a
-forward in eval mode, and a forward without gradients in train mode. Such a forward, as of a
-reference model or of a validation, usually belongs in eval mode: otherwise dropout makes its result
-random, and batch norm normalizes with the batch.
+Calls in the wrong mode are functional dropout that drops values in eval mode, an optimizer step
+with gradients of a forward in eval mode, and a forward without gradients in train mode. Such a
+forward, as of a reference model or of a validation, usually belongs in eval mode: otherwise dropout
+makes its result random, and batch norm normalizes with the batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import field
 from types import CodeType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from ...findings.rules.freezing import EvalMode
 from ...findings.rules.meaning.calls import DropoutInEvalMode
 from ...findings.rules.modes import TrainModeWithoutGradients
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
+from ..live import LiveGraph
+from ..program import Program
 from ..program.call_lines import Lines, own_line
 from ..program.events import MethodCall
-from ..program.log import Found, Query
+from ..program.log import Found, Query, RowsOf
 from ..program.rows import BackwardRow, GraphRow, OptimizerRow, StepRow, TrainingStepRow
+from ..recorder import ModuleColumns
 
 _MAX_STACKS = 16  # maximum number of call stacks to keep for a module
+
+
+class ModesRow(NamedTuple):
+    """The modes of the modules that have run when a graph is read."""
+
+    modes: dict[str, str]  # path of a module -> "train" or "eval"
+
+
+def module_modes(live: LiveGraph, program: Program) -> Iterable[ModesRow]:
+    """Return a row of the modes of the modules that have run."""
+    known = [(m.training, p) for m, p in program.table.called_modules() if hasattr(m, "training")]
+    return (ModesRow({path: "train" if training else "eval" for training, path in known}),)
+
+
+class Modes(Query):
+    """Record the mode of each module at the last graph that was read."""
+
+    needs = ()
+    rows_of: ClassVar[RowsOf] = {"on_graph_read": module_modes}
+
+    def __init__(self) -> None:
+        self._modes: dict[str, str] = {}
+
+    def on_modes(self, row: ModesRow) -> None:
+        self._modes |= row.modes
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._modes = {}
+
+    def module_columns(self) -> ModuleColumns:
+        return {"mode": self._modes}
 
 
 class DropoutRow(NamedTuple):

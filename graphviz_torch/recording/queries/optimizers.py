@@ -34,7 +34,7 @@ _MIN_STEPS = 3  # fewer steps may be intended, and are not reported
 class OptimizerSteps(Query):
     """Find each optimizer step, with its learning rates."""
 
-    light = True
+    needs = ()
 
     def on_step(self, row: StepRow) -> Iterator[Found]:
         step = OptimizerStep(optimizer=row.name, foreign=row.foreign, maximizes=row.maximizes)

@@ -22,9 +22,10 @@ from ...internals.hooks.modules import ModuleEnded
 from ...internals.tensors.memory import is_dense
 from ...internals.tensors.pytree import tensors
 from ..backward import Backward
-from ..listener import BackwardBegan, Columns, Listener
+from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
 from ..program import Program
+from ..recorder import Columns
 from .fingerprints import Fingerprints
 
 # The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,

@@ -17,9 +17,10 @@ from ...internals.hooks.calls import Called
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.small_values import IS_SMALL, SmallValues, Values, is_small
 from ..backward import Backward
-from ..listener import BackwardBegan, Columns, Listener
+from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
 from ..program import Program
+from ..recorder import Columns
 
 # The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,
 # index of the graph, True).

@@ -9,7 +9,8 @@ from torch import nn
 from graphviz_torch import draw_graph, find, record, summary
 from graphviz_torch.graph import ModuleRow
 from graphviz_torch.recording import listeners
-from graphviz_torch.recording.listener import Listener, ModuleColumns
+from graphviz_torch.recording.listener import Listener
+from graphviz_torch.recording.recorder import ModuleColumns
 
 
 def modes(model: nn.Module, *later: nn.Module) -> dict[str, str]:
