@@ -14,7 +14,6 @@ from .collectives.collectives import Collectives
 from .collectives.replicas import Replicas
 from .collectives.wrappers import Wrappers
 from .cuts.cuts import Cuts
-from .events.chosen_rows import ChosenRows
 from .events.noise import MixedNoises
 from .events.nonfinite import FiniteResults, NonfiniteValues
 from .events.overwritten import Overwrites
@@ -61,7 +60,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     GradientAccesses,
     MixedNoises,
     TokenUses,
-    ChosenRows,
     Overwrites,
     WrongGradients,
     AverageBuffers,

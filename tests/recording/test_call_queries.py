@@ -15,7 +15,7 @@ from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
 from graphviz_torch.findings.rules.custom_functions import CheckpointDiffers, RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from graphviz_torch.findings.rules.losses import AccidentalBroadcast
-from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnscaledPixels
+from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnpairedRows, UnscaledPixels
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.sequences import LastStep, RowEncoding
@@ -39,6 +39,7 @@ from graphviz_torch.recording.program.rows import (
     StepEndRow,
     TrainingStepRow,
 )
+from graphviz_torch.recording.queries.chosen_rows import ChoiceRow, ChosenRows, RowLossRow
 from graphviz_torch.recording.queries.clip_bounds import ClipBounds, ClipRatioRow
 from graphviz_torch.recording.queries.ignored_results import (
     FunctionsRow,
@@ -552,3 +553,49 @@ def test_segments_that_run_other_modules_in_backward(
     latest = {"skipped": skipped, "added": added}
     expected = [Found(CheckpointDiffers(), line(3), latest=latest)] if skipped or added else []
     assert list(query.events_of_run()) == expected
+
+
+def choice(rows: int, index: tuple[int, ...] | None, **fields: Any) -> ChoiceRow:
+    """Return the choice of four rows of 64; tensors number `rows` are in storage `10 * rows`."""
+    probe = None if index is None else Probe(torch.tensor(index))
+    row = ChoiceRow(0, 1, line(rows), rows, 10 * rows, 100 * rows, 64, 4, probe)
+    return row._replace(**fields)
+
+
+ORDER, OTHER_ORDER, ROW_LOSS = (3, 9, 2, 7), (0, 1, 2, 3), RowLossRow(0, 9, line(50), 2, 20)
+VIEW_LOSS = ROW_LOSS._replace(target=None)  # of a view of the chosen rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "reported"),
+    [
+        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS], True),
+        ([choice(1, ORDER), choice(2, ORDER), ROW_LOSS], False),
+        ([choice(1, ORDER), choice(2, (4, 10, 3, 8)), ROW_LOSS], False),  # the next row
+        ([choice(1, ORDER), choice(2, None), ROW_LOSS], True),  # a slice of the targets
+        ([choice(1, OTHER_ORDER), choice(2, None), ROW_LOSS], False),
+        ([choice(1, None), choice(2, None), ROW_LOSS], False),
+        (
+            [choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(target=None)],
+            True,
+        ),  # a view
+        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(target=3, memory=30)], False),
+        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(backwards=1)], False),
+        ([choice(1, ORDER, number=10), choice(2, OTHER_ORDER), ROW_LOSS], False),  # the next batch
+        ([choice(1, ORDER, size=65), choice(2, OTHER_ORDER), ROW_LOSS], False),
+        ([choice(1, ORDER, data=200), choice(2, OTHER_ORDER), ROW_LOSS], False),
+        ([choice(1, ORDER), choice(4, ORDER), choice(2, OTHER_ORDER), ROW_LOSS], True),
+        ([choice(1, ORDER), choice(4, OTHER_ORDER), choice(2, OTHER_ORDER), ROW_LOSS], False),
+        # Rows 4 are a part of a permutation, by which the targets are chosen.
+        ([choice(4, None), choice(2, OTHER_ORDER, index_number=4), ROW_LOSS], False),
+    ],
+)
+def test_rows_of_targets_that_differ_from_those_of_all_inputs(
+    rows: list[Row], reported: bool
+) -> None:
+    query = ChosenRows()
+    for _ in range(2):
+        assert found(query, rows) == []
+        events = [(each.event, each.place) for each in query.events_of_run()]
+        found(query, [TrainingStepRow()])
+    assert events == [(UnpairedRows(), line(50))] * reported
