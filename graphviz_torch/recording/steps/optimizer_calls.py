@@ -35,7 +35,6 @@ from ..optimizer_log import OptimizerRecord
 from ..program import Program
 from ..program.code import codes, find_method_call, is_made_by_call, owners_of_method
 from ..program.rows import OptimizerRow, ProgramEndRow, SchedulerRow
-from .groups import note_group_problems
 from .schedulers import Schedule, schedulers
 
 _MAX_OPTIMIZERS = 64
@@ -133,12 +132,11 @@ class OptimizerCalls(Listener):
                 yield schedule
 
     def _met(self, record: OptimizerRecord, optimizer: Optimizer, event: Stepping) -> _Optimizer:
-        """Return a record for an optimizer at its first step, and check its parameter groups."""
+        """Return a record for an optimizer at its first step, and check its parameters."""
         variables = list(self._variables(event.frame))
         name = self.program.optimizer_name(optimizer, user_frame(event.frame))
         place = self.program.place(event.frame)
         around = [frame.f_code for frame in user_frames(user_frame(event.frame))]
-        note_group_problems(self.events, self.program, optimizer, name, place, around)
         self._check_shared_parameters(optimizer, name, place)
         found: dict[int, Schedule] = {}
         for values in variables:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import CodeType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,10 +18,11 @@ from ...findings.rules.meaning.optimizers import (
     UnknownGroupOption,
     VanishedEpsilon,
 )
-from ...internals.frames import CodePosition
+from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.functions import TensorBase
+from ...internals.hooks.optimizers import Stepping
 from ..program import Program
-from ..program.events import Events
+from ..program.log import Found, Query, RowsOf
 
 _MAX_OPTIONS = 64  # a group with more options is not checked
 _SIMILAR = 0.8  # the least similarity of an option to the option that was meant
@@ -37,49 +38,38 @@ _OTHER_NAMES = {
 _HALF_UNDERFLOW = 2.0**-25  # the largest number that float16 rounds to 0
 
 
-def note_group_problems(
-    events: Events,
-    program: Program,
-    optimizer: Optimizer,
-    name: str,
-    place: CodePosition | None,
-    around: Sequence[CodeType],
-) -> None:
-    """Report empty groups, unknown options, decay of norms, and an epsilon too small for float16.
-
-    Args:
-        events: receives the events.
-        program: the recorded program, which knows the modules.
-        optimizer: the optimizer.
-        name: the user's name for the optimizer.
-        place: position of the optimizer's step.
-        around: code objects of the user's frames around the step.
-    """
-    groups = optimizer.param_groups
+def group_problems(event: Stepping, program: Program) -> Iterator[Found]:
+    """Yield the problems of an optimizer's parameter groups at the optimizer's first step."""
+    optimizer, frame = event.optimizer, user_frame(event.frame)
+    record, groups = program.steps.log.get(optimizer), optimizer.param_groups
+    if record is None or not program.log.admits(ParameterGroups, record.number, in_run=True):
+        return
+    name, place = program.optimizer_name(optimizer, frame), program.place(event.frame)
+    around = [each.f_code for each in user_frames(frame)]
     for i, group in enumerate(groups):
         if not group["params"] and len(groups) > 1:
-            empty = EmptyParameterGroup(optimizer=name, group=i, groups=len(groups))
-            events.note(empty, place)
+            yield Found(EmptyParameterGroup(optimizer=name, group=i, groups=len(groups)), place)
         epsilon = group.get("eps")
         if type(epsilon) is float and 0 < epsilon <= _HALF_UNDERFLOW:
-            small = [p for p in group["params"] if p.dtype is torch.float16]
+            small = [id(p) for p in group["params"] if p.dtype is torch.float16]
             if small:
-                idle = VanishedEpsilon(optimizer=name, epsilon=epsilon)
-                events.note(idle, place, leaves=map(id, small))
+                vanished = VanishedEpsilon(optimizer=name, epsilon=epsilon)
+                yield Found(vanished, place, leaves=small)
         for option, meant in _unknown_options(optimizer, group, around):
             unknown = UnknownGroupOption(
                 optimizer=name, owner=type(optimizer).__name__, option=option, meant=meant
             )
-            events.note(
-                unknown,
-                place,
-                group=i,
-                groups=len(groups),
-                value=str(group[option]),
-                used=str(group[meant]),
-            )
+            values = {"value": str(group[option]), "used": str(group[meant])}
+            yield Found(unknown, place, latest={"group": i, "groups": len(groups), **values})
     if len(groups) > 1:
-        _check_decay(events, program, groups, name, place)
+        yield from _decayed_norms(program, groups, name, place)
+
+
+class ParameterGroups(Query):
+    """Find empty groups, unknown options, decay of norms, and epsilons too small for float16."""
+
+    rows_of: ClassVar[RowsOf] = {"on_optimizer_step_start": group_problems}
+    sees_later_steps = True
 
 
 def _unknown_options(
@@ -120,13 +110,20 @@ def _times_named(text: str, around: Sequence[CodeType]) -> int:
     return count
 
 
-def _check_decay(
-    events: Events,
+def _decayed_norms(
     program: Program,
     groups: Sequence[Mapping[str, Any]],
     name: str,
     place: CodePosition | None,
-) -> None:
+) -> Iterator[Found]:
+    """Yield the groups with decay that contain norm weights or biases, if other groups have none.
+
+    Args:
+        program: the recorded program, which knows the modules.
+        groups: the parameter groups.
+        name: the user's name for the optimizer.
+        place: position of the optimizer's step.
+    """
     decays = [group.get("weight_decay") for group in groups]
     if 0 not in decays or not any(type(decay) is float and decay > 0 for decay in decays):
         return
@@ -137,8 +134,8 @@ def _check_decay(
     for i, (group, decay) in enumerate(zip(groups, decays, strict=True)):
         decayed = [id(p) for p in group["params"] if id(p) in small]
         if type(decay) is float and decay > 0 and decayed:
-            idle = DecayedNorms(optimizer=name, group=i, groups=len(groups), decay=decay)
-            events.note(idle, place, leaves=decayed)
+            event = DecayedNorms(optimizer=name, group=i, groups=len(groups), decay=decay)
+            yield Found(event, place, leaves=decayed)
 
 
 def _biases_and_norms(program: Program) -> set[int]:
