@@ -22,8 +22,9 @@ from tests.findings.advice.rows import FOLLOWED, MEANT, Program
 from tests.findings.corpus.cases import Recorder
 from tests.support.recorded import only
 
-for file in sorted((Path(__file__).parent / "advice").glob("*.py")):
-    import_module(f"tests.findings.advice.{file.stem}")
+for folder in ("advice", "mistakes"):
+    for file in sorted((Path(__file__).parent / folder).glob("*.py")):
+        import_module(f"tests.findings.{folder}.{file.stem}")
 
 
 def run(

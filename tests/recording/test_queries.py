@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graphviz_torch.findings.rules.freezing import EvalMode
-from graphviz_torch.findings.rules.gradient_reads import IgnoredFuncArgument, SummedGradientsRead
+from graphviz_torch.findings.rules.gradient_reads import SummedGradientsRead
 from graphviz_torch.findings.rules.meaning.calls import (
     DropoutInEvalMode,
     RepeatedBatch,
@@ -81,7 +81,6 @@ from graphviz_torch.recording.program.rows import (
 )
 from graphviz_torch.recording.queries.accumulation import Accumulation
 from graphviz_torch.recording.queries.collectives import CollectiveRow, CollectivesInGraph
-from graphviz_torch.recording.queries.func_gradients import IgnoredFuncArguments
 from graphviz_torch.recording.queries.gradient_life import (
     ClearedGradients,
     Clips,
@@ -649,7 +648,6 @@ def test_a_scheduler_that_never_steps(rows: list[Row], reported: bool) -> None:
 
 def test_events_of_hooks_are_read_without_a_listener() -> None:
     zero = ObservedRow(ZeroGradients(2, None), line(9))
-    assert found(IgnoredFuncArguments(), [zero]) == [Found(IgnoredFuncArgument(tensors=2), line(9))]
     code = found.__code__
     offset, last = max(dis.findlinestarts(code))
     [event] = found(SkippedFunctions(), [ObservedRow(Skipped(code, last, "logging.Logger")), zero])

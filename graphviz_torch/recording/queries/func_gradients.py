@@ -11,7 +11,13 @@ from ..program.rows import ObservedRow
 
 
 class IgnoredFuncArguments(Query):
-    """Find gradients of `torch.func` by an argument that a function ignores."""
+    """Find gradients of `torch.func` by an argument that a function ignores.
+
+    >>> row = ObservedRow(ZeroGradients(2, None), place=((lambda: None).__code__, 0))
+    >>> found = Found(IgnoredFuncArgument(tensors=2), row.place)
+    >>> list(IgnoredFuncArguments().on_observed(row)) == [found]
+    True
+    """
 
     watches = (ZeroGradientWatch,)
 

@@ -7,7 +7,8 @@ Each file of this folder adds programs about one subject. The files are found by
                 returns the loss of its first step.
     MEANT       programs that cut a gradient on purpose. Their findings have no advice.
 
-A rule needs a row if its advice is code to write, so that the test shows that the code works.
+A rule needs a row if its advice is code to write, so that the test shows that the code works. A
+program in `mistakes/` with the argument `followed` is such a row.
 """
 
 from __future__ import annotations

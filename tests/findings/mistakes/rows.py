@@ -2,6 +2,9 @@
 
 Comments in a program's source mark lines. The finding must have the line `# cause` as its own, and
 must mention each other marked line. "{uses}" in an expected text stands for the line `# uses`.
+
+A program with the argument `followed` is also a row of `FOLLOWED` in `advice/rows.py`: called with
+`followed=True`, it contains the change that the advice describes, and it returns its first loss.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.findings.advice.rows import follows
 from tests.findings.corpus.cases import Record
 
 Program = Callable[[Record], Any]
@@ -57,14 +61,20 @@ def says(
     severity: str | None = None,
     cause: str | None = None,
     advice: str = "",
+    same_loss: bool = True,
 ) -> Callable[[Program], Program]:
-    """Enter a program of which the rule has one finding, with these words."""
+    """Enter a program of which the rule has one finding, with these words.
+
+    `same_loss` is False if a program with the argument `followed` changes its loss by it.
+    """
 
     def enter(program: Program) -> Program:
         assert program.__name__ not in MISTAKES, program.__name__
         ends = raises or RAISES.get(rule)
         row = Mistake(program, rule, words, ends, severity, cause, advice)
         MISTAKES[program.__name__] = row
+        if "followed" in inspect.signature(program).parameters:
+            follows(rule, advice, same_loss=same_loss, raises=ends)(program)
         return program
 
     return enter

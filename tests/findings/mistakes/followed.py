@@ -1,4 +1,7 @@
-"""Programs for advice on second softmaxes, broadcasts, clipping, Functions and reruns."""
+"""Programs with a mistake that can follow the advice: softmaxes, broadcasts, clipping, Functions.
+
+`test_mistakes.py` checks the finding, and `test_advice.py` that the advice helps.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from torch.nn import functional as F
 from torch.optim import SGD
 from torch.utils.checkpoint import checkpoint
 
-from tests.findings.advice.rows import follows
 from tests.findings.corpus.cases import Record
 from tests.findings.corpus.models import mlp
+from tests.findings.mistakes.rows import says
 
 
-@follows("double-softmax", "the raw scores", same_loss=False)
-def softmax_of_a_softmax(record: Record, followed: bool) -> Tensor:
+@says("double-softmax", advice="the raw scores", same_loss=False)
+def softmax_of_a_softmax(record: Record, followed: bool = False) -> Tensor:
     router = nn.Linear(6, 4)
     with record(router):
         logits = router(torch.randn(16, 6))
@@ -27,8 +30,8 @@ def softmax_of_a_softmax(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("ignored-gradient", "Multiply the gradients")
-def backward_without_its_gradient(record: Record, followed: bool) -> Tensor:
+@says("ignored-gradient", advice="Multiply the gradients")
+def backward_without_its_gradient(record: Record, followed: bool = False) -> Tensor:
     class Keep(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, gradient: Tensor) -> Tensor:
@@ -52,8 +55,8 @@ def backward_without_its_gradient(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("redrawn-dropout", "Leave out preserve_rng_state=False")
-def checkpoint_with_other_masks(record: Record, followed: bool) -> Tensor:
+@says("redrawn-dropout", advice="Leave out preserve_rng_state=False")
+def checkpoint_with_other_masks(record: Record, followed: bool = False) -> Tensor:
     block = nn.Sequential(nn.Linear(6, 16), nn.Dropout(0.5), nn.Linear(16, 3))
     with record(block):
         x = torch.randn(8, 6)
@@ -63,8 +66,8 @@ def checkpoint_with_other_masks(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("checkpoint-differs", "or change it after backward", same_loss=False)
-def layer_that_is_left_out_before_backward(record: Record, followed: bool) -> Tensor:
+@says("checkpoint-differs", advice="or change it after backward", same_loss=False)
+def layer_that_is_left_out_before_backward(record: Record, followed: bool = False) -> Tensor:
     layers = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6)])
     active = list(layers)
 
@@ -82,8 +85,8 @@ def layer_that_is_left_out_before_backward(record: Record, followed: bool) -> Te
     return loss
 
 
-@follows("ineffective-clipping", "keep the parameters in a list")
-def clipping_of_a_used_iterator(record: Record, followed: bool) -> Tensor:
+@says("ineffective-clipping", advice="keep the parameters in a list")
+def clipping_of_a_used_iterator(record: Record, followed: bool = False) -> Tensor:
     model = mlp()
     parameters: Iterable[Tensor] = filter(lambda p: p.requires_grad, model.parameters())
     if followed:
@@ -97,8 +100,8 @@ def clipping_of_a_used_iterator(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("accidental-broadcast", "keepdim=True", same_loss=False)
-def weights_of_another_shape(record: Record, followed: bool) -> Tensor:
+@says("accidental-broadcast", advice="keepdim=True", same_loss=False)
+def weights_of_another_shape(record: Record, followed: bool = False) -> Tensor:
     net = nn.Conv2d(2, 2, 3, padding=1)
     with record(net):
         weight = torch.rand(4, 1, 1, 1)
@@ -108,8 +111,8 @@ def weights_of_another_shape(record: Record, followed: bool) -> Tensor:
     return loss
 
 
-@follows("accidental-broadcast", "keepdim=True to the reduction", same_loss=False)
-def maximum_of_rows_for_columns(record: Record, followed: bool) -> Tensor:
+@says("accidental-broadcast", advice="keepdim=True to the reduction", same_loss=False)
+def maximum_of_rows_for_columns(record: Record, followed: bool = False) -> Tensor:
     model = mlp(6, 4)
     with record(model):
         scores = model(torch.randn(8, 6)) @ model(torch.randn(8, 6)).T
