@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from logging.handlers import BufferingHandler
 
 import pytest
 import torch
@@ -19,6 +22,10 @@ from tests.support.observable import switches_of_dynamo
 
 gc.disable()  # until all tests are collected: nearly all that is imported stays
 
+# pytest's own handlers (`-p no:logging`) would make torch write a log of each compilation, which
+# takes a tenth of its time. Without a handler Python writes warnings to stderr.
+logging.getLogger().addHandler(logging.NullHandler())
+
 collect_ignore = ["bench"]  # programs to run by hand; some train when they are imported
 
 # A run says of the code alone whether it is right; --hypothesis-profile=default draws other cases.
@@ -28,17 +35,30 @@ settings.load_profile("repeatable")
 
 def pytest_collection_finish() -> None:
     """Exclude imported objects from garbage collections: they are half a million."""
+    freeze()
+    gc.enable()
+
+
+def freeze() -> None:
+    """Exclude all objects from garbage collections, and from searches for optimizers."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def no_old_garbage() -> Iterator[None]:
     """Exclude objects that a test file has imported: Dynamo and transformers have a million."""
     yield
-    gc.collect()
-    gc.freeze()
+    freeze()
+
+
+@pytest.fixture(autouse=True)
+def no_imported_garbage() -> Iterator[None]:
+    """Exclude objects that a test has imported, such as Dynamo, from the next test on."""
+    before = len(sys.modules)
+    yield
+    if len(sys.modules) > before + 100:
+        freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -95,3 +115,19 @@ def sim() -> Iterator[torch.device]:
     """A simulated accelerator."""
     with simulate_accelerator() as [device]:
         yield device
+
+
+@pytest.fixture
+def logged() -> Iterator[Callable[..., list[logging.LogRecord]]]:
+    """A function that sets a logger's level, and returns a list that gets each logged record."""
+    with ExitStack() as stack:
+
+        def listen(name: str, level: int = logging.WARNING) -> list[logging.LogRecord]:
+            logger, handler = logging.getLogger(name), BufferingHandler(1_000)
+            stack.callback(logger.removeHandler, handler)
+            logger.addHandler(handler)
+            stack.callback(logger.setLevel, logger.level)
+            logger.setLevel(level)  # a library may have switched logs off
+            return handler.buffer
+
+        yield listen

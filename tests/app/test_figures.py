@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from functools import partial
@@ -134,7 +135,7 @@ def test_only_a_graph_whose_backward_was_recorded_is_said_to_have_no_copies() ->
 
 
 def test_a_download_that_fails_leaves_one_line_in_the_log_without_a_path_or_a_stack(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, logged: Callable[..., list[logging.LogRecord]]
 ) -> None:
     def refuse(*_: object, **__: object) -> bytes:
         raise JobError("LayoutError", "the graph cannot be drawn")
@@ -148,9 +149,10 @@ def test_a_download_that_fails_leaves_one_line_in_the_log_without_a_path_or_a_st
     monkeypatch.setattr(recording, "run", refuse)
     manager: Any = SimpleNamespace(execute_deferred=execute)
     asked: Any = SimpleNamespace(request_id="1", deferred_file=SimpleNamespace(file_id="a"))
+    records = logged("streamlit.runtime.backend_operation_handler")
     answer = asyncio.run(DeferredFileHandler(lambda: manager).handle(asked, "session"))
     assert "/" not in (answer.error_msg or "/")
-    [record] = caplog.records
+    [record] = records
     assert record.exc_info is None
     assert record.getMessage() == "No file for a visitor: the graph cannot be drawn"
 

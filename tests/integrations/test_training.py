@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +88,15 @@ def test_steps_are_due_by_name_and_by_number() -> None:
 
 
 def test_one_line_records_every_nth_step_and_logs_each_finding_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, logged: Callable[..., list[logging.LogRecord]]
 ) -> None:
-    caplog.set_level(logging.INFO, "graphviz_torch")
+    records = logged("graphviz_torch", logging.INFO)
     model, optimizer = net()
     with record_steps(model, every=2, folder=tmp_path) as steps:
         train(model, optimizer, 5)
     assert [file.name for file in tmp_path.iterdir()] == ["run.json.gz"]
     assert numbers(tmp_path / "run.json.gz") == [0, 2, 4]
-    [said] = [r for r in caplog.records if "first.weight" in r.getMessage()]
+    [said] = [r for r in records if "first.weight" in r.getMessage()]
     assert said.levelno == logging.WARNING
     assert "detach() at test_training.py:" in said.getMessage()
     assert [finding.rule for finding in steps.findings] == ["cut-gradient"]

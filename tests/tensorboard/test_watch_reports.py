@@ -158,7 +158,7 @@ def test_a_healthy_training_has_no_reports(make: type[torch.optim.Optimizer]) ->
 
 
 def test_the_gradient_is_told_before_the_optimizer_spreads_it(
-    caplog: pytest.LogCaptureFixture,
+    logged: Callable[..., list[logging.LogRecord]],
 ) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -168,7 +168,7 @@ def test_the_gradient_is_told_before_the_optimizer_spreads_it(
         def emit(self, record: logging.LogRecord) -> None:
             finite.append(bool(model.weight.isfinite().all()))
 
-    caplog.set_level(logging.WARNING, "graphviz_torch")  # a library may have switched logs off
+    logged("graphviz_torch")
     logger, look = logging.getLogger("graphviz_torch"), Look()
     logger.addHandler(look)
     with watch(model):
@@ -291,9 +291,9 @@ def test_an_ignored_rule_is_not_reported_and_a_mistyped_one_raises() -> None:
 
 
 def test_a_loss_in_a_function_transform_is_not_read_and_causes_no_log(
-    caplog: pytest.LogCaptureFixture,
+    logged: Callable[..., list[logging.LogRecord]],
 ) -> None:
-    caplog.set_level(logging.WARNING, "graphviz_torch")
+    records = logged("graphviz_torch")
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     weights = {name: weight.detach() for name, weight in model.named_parameters()}
 
@@ -303,7 +303,7 @@ def test_a_loss_in_a_function_transform_is_not_read_and_causes_no_log(
     with watch(model):
         each = torch.func.vmap(torch.func.grad(loss), (None, 0))(weights, torch.ones(2, 3))
     assert each["0.weight"].shape == (2, 4, 3)
-    assert caplog.messages == []
+    assert records == []
 
 
 class Unreadable:
@@ -314,9 +314,9 @@ class Unreadable:
 
 
 def test_no_code_of_the_programs_variables_is_called(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    logged: Callable[..., list[logging.LogRecord]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.WARNING, "graphviz_torch")
+    records = logged("graphviz_torch")
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ema = Unreadable()  # a name of an average, whose weights watch() compares
@@ -328,6 +328,6 @@ def test_no_code_of_the_programs_variables_is_called(
             optimizer.zero_grad()
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
-    assert caplog.messages == []
+    assert records == []
     assert calls == []
     assert type(ema) is Unreadable

@@ -7,7 +7,7 @@ the function without torch.compile, at the line that ends with "# cause".
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -109,7 +109,10 @@ def not_used(m: Model, run: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor:
     return (rest[0] if rest else m.head(X)).square().mean()
 
 
-def recorded(cutting: Cutting, step: Step, backend: str | None, before: int = 0) -> Graph:
+def recorded(
+    cutting: Cutting, steps: Sequence[Step], backend: str | None, before: int = 0
+) -> list[Graph]:
+    """Record each of the steps, which share a model, after `before` steps without a recording."""
     torch._dynamo.reset()
     torch.manual_seed(0)
     model = Model()
@@ -119,12 +122,15 @@ def recorded(cutting: Cutting, step: Step, backend: str | None, before: int = 0)
 
     ran = run if backend is None else torch.compile(run, backend=backend)
     for _ in range(before):
-        step(model, ran).backward()
+        steps[0](model, ran).backward()
+    graphs = []
+    for step in steps:
         model.zero_grad()
-    with record(model) as recording:
-        step(model, ran).backward()
-    recording.graph.check()
-    return recording.graph
+        with record(model) as recording:
+            step(model, ran).backward()
+        recording.graph.check()
+        graphs.append(recording.graph)
+    return graphs
 
 
 def told(graph: Graph) -> list[tuple[str, ...]]:
@@ -150,31 +156,33 @@ def causes(cutting: Cutting) -> list[str]:
 
 
 STEPS = (a_factor, a_term, in_a_copy, not_used)
-USED = [(cutting, step) for cutting in ROWS for step in STEPS]
-# A result that has a gradient, and that nobody used, gets one of zeros of the compiled code.
-USED.remove((nothing_is_cut, not_used))
 
 
 @pytest.mark.parametrize("before", [0, 2])
-@pytest.mark.parametrize(("cutting", "step"), USED)
-def test_a_cut_that_leaves_a_region_is_named_as_in_eager(
-    cutting: Cutting, step: Step, before: int
-) -> None:
-    compiled = recorded(cutting, step, "aot_eager", before)
-    eager = recorded(cutting, step, None, before)
-    assert told(compiled) == told(eager)
-    for cut, users in used(eager).items():
-        assert used(compiled).get(cut, []) == users
-    named = {one.where for one in find(compiled) if one.cause.startswith("cut by") and one.where}
-    assert named <= {*causes(cutting)}
-    assert named or cutting is nothing_is_cut or step is not_used
+@pytest.mark.parametrize("cutting", ROWS)
+def test_a_cut_that_leaves_a_region_is_named_as_in_eager(cutting: Cutting, before: int) -> None:
+    # In the first step the region is compiled or traced again, in the others it is known.
+    first = (ROWS.index(cutting) + before // 2) % len(STEPS)
+    steps = [*STEPS[first:], *STEPS[:first]]
+    if cutting is nothing_is_cut:
+        steps.remove(not_used)  # its gradient would be zeros of the compiled code
+    graphs = [recorded(cutting, steps, backend, before) for backend in ("aot_eager", None)]
+    for step, compiled, eager in zip(steps, *graphs, strict=True):
+        assert told(compiled) == told(eager), step
+        for cut, users in used(eager).items():
+            assert used(compiled).get(cut, []) == users, step
+        named = {
+            one.where for one in find(compiled) if one.cause.startswith("cut by") and one.where
+        }
+        assert named <= {*causes(cutting)}, step
+        assert named or cutting is nothing_is_cut or step is not_used, step
 
 
 @pytest.mark.parametrize("backend", [INDUCTOR])
 @pytest.mark.parametrize("cutting", [detached, all_under_no_grad])
 def test_inductor_names_it_too(cutting: Cutting, backend: str) -> None:
-    compiled = recorded(cutting, a_factor, backend, before=1)
-    assert told(compiled) == told(recorded(cutting, a_factor, None, before=1)) != []
+    [compiled], [eager] = (recorded(cutting, [a_factor], name, 1) for name in (backend, None))
+    assert told(compiled) == told(eager) != []
 
 
 def test_each_block_that_shares_compiled_code_has_its_own_cut() -> None:
@@ -277,6 +285,6 @@ def test_a_region_whose_own_result_is_not_used_has_its_cut(
 @pytest.mark.parametrize("before", [0, 2])
 def test_nothing_is_said_of_what_a_compiler_does_without_gradients(before: int) -> None:
     """AOTAutograd runs its code under no_grad(): that is not the program's."""
-    graph = recorded(nothing_is_cut, a_factor, "aot_eager", before)
+    [graph] = recorded(nothing_is_cut, [a_factor], "aot_eager", before)
     assert not graph.cuts
     assert not [one for one in find(graph) if "no_grad" in one.message]
