@@ -9,8 +9,8 @@ from functools import cache
 from typing import Any, TypeVar
 
 from ..graph import GradientStats, Graph, ModuleRow, Node
-from ..graph.column import Column, columns_of, is_recorded
 from ..graph.immutable import immutable
+from ..graph.nodes import Column, columns_of, is_recorded
 from ..graph.units import bytes_text, number_text, seconds_text
 
 # A gradient is changed if its relative difference is larger than this. Float32 sums that are

@@ -11,7 +11,7 @@ from itertools import count
 
 from ..graph import Node, TensorMeta
 from ..graph.immutable import mutable
-from ..graph.operations import VIEWS
+from ..graph.nodes import VIEWS
 from .graph_reading import Reading
 
 Atom = tuple[int, int]  # id, size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..graph import Node
-from ..graph.operations import SAME_VALUES
+from ..graph.nodes import SAME_VALUES
 from .axes import attribute
 from .graph_reading import Reading
 

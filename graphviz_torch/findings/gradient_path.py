@@ -9,8 +9,8 @@ from typing import Any, overload
 
 from ..graph import Cut, Edge, Finding, Graph, GraphLike, Untracked, graph_of
 from ..graph.immutable import immutable
+from ..graph.join import one_graph
 from ..graph.text import printable
-from ..graph.training.join import one_graph
 from ..graph.units import number_text
 from .graph_reading import Reading
 from .loss_table import LossTable, loss_table

@@ -24,8 +24,7 @@ from ..graph import (
 )
 from ..graph.events import Event, LeafBackward, NewLeaves, OptimizerStep
 from ..graph.immutable import immutable
-from ..graph.nodes import CHANGED, INSIDE
-from ..graph.operations import SAME_VALUES
+from ..graph.nodes import CHANGED, INSIDE, SAME_VALUES
 from ..graph.text import shorten_middle
 from .words import operation_text
 

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from .lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .argument import GraphLike as GraphLike
-    from .argument import Names as Names
-    from .argument import graph_of as graph_of
     from .collective import Collective as Collective
     from .collective import CollectiveCalls as CollectiveCalls
     from .collective import CollectiveKind as CollectiveKind
@@ -23,6 +20,9 @@ if TYPE_CHECKING:
     from .collective import RankWait as RankWait
     from .events import Event as Event
     from .graph import Graph as Graph
+    from .graph import GraphLike as GraphLike
+    from .graph import Names as Names
+    from .graph import graph_of as graph_of
     from .nodes import Edge as Edge
     from .nodes import LeafKind as LeafKind
     from .nodes import Mode as Mode
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from .tensors import TensorMeta as TensorMeta
     from .tensors import itemsize as itemsize
     from .tensors import short_dtype as short_dtype
-    from .training.step import TrainingStep as TrainingStep
-    from .training.training import Training as Training
+    from .training import Training as Training
+    from .training_step import TrainingStep as TrainingStep
     from .values import FAILURE_RULES as FAILURE_RULES
     from .values import NO_PARAMETERS as NO_PARAMETERS
     from .values import Cause as Cause
@@ -59,20 +59,19 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            ".argument": "GraphLike Names graph_of",
             ".collective": (
                 "Collective CollectiveCalls CollectiveKind CollectivePhase RankPosition "
                 "RankState RankTime RankWait"
             ),
             ".events": "Event",
-            ".graph": "Graph",
+            ".graph": "Graph GraphLike Names graph_of",
             ".nodes": "Edge LeafKind Mode ModuleRow Node",
             ".tensors": (
                 "Extent Fingerprint GradientStats SavedKind SavedTensor TensorMeta "
                 "itemsize short_dtype"
             ),
-            ".training.step": "TrainingStep",
-            ".training.training": "Training",
+            ".training_step": "TrainingStep",
+            ".training": "Training",
             ".values": (
                 "FAILURE_RULES NO_PARAMETERS Cause Cut Experiment Failure Finding "
                 "Operand Parameter Phase Replica RetainedGraphs Severity Step Transfer "

@@ -8,14 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import overload
 
-from .argument import GraphLike, graph_of
 from .files.file import read, text_of, value_of
 from .files.limits import MAX_BYTES
-from .graph import Graph
+from .graph import Graph, GraphLike, graph_of
 from .text import listing, printable
-from .training.file import is_training, read_steps
-from .training.step import TrainingStep
-from .training.training import Training
+from .training import Training
+from .training_file import is_training, read_steps
+from .training_step import TrainingStep
 
 __all__ = ["MAX_BYTES", "from_json", "load", "save", "to_json"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from ..graph import Graph, GraphLike, Node, graph_of
 from ..graph.collective import by_node
-from ..graph.column import columns_except
 from ..graph.files.replacement import replacement
+from ..graph.nodes import columns_except
 
 _GRAPH = "autograd"
 # Fields of `Node` that are written as text in the same way; `_nodes` writes the excluded fields.

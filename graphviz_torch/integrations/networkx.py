@@ -6,7 +6,7 @@ from typing import Any
 
 from ..graph import GraphLike, Node, graph_of
 from ..graph.collective import by_node
-from ..graph.column import columns_except
+from ..graph.nodes import columns_except
 from ..graph.text import printable
 
 # Fields of `Node` that are written as text in the same way; `_attributes` writes the others.

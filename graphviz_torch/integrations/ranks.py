@@ -23,8 +23,8 @@ from ..graph import GradientStats, Parameter, RankPosition, TensorMeta, Training
 from ..graph.collective import with_times
 from ..graph.files.file import text_of, value_of
 from ..graph.immutable import immutable
+from ..graph.join import join_graphs
 from ..graph.text import ranks_text
-from ..graph.training.join import join_graphs
 
 WAIT = 60.0  # seconds that rank 0 waits for the other ranks at the end of a run
 _POLL_SECONDS = 0.05

@@ -21,7 +21,7 @@ from ..distributed import gather_graphs
 from ..findings.check import find
 from ..findings.repeated_findings import RunFindings
 from ..graph import TrainingStep
-from ..graph.training.file import TrainingFile
+from ..graph.training_file import TrainingFile
 from .loggers import send
 from .ranks import merge_parameters
 from .steps import Compiled, Due, LoopSteps, due_steps

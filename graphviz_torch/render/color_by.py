@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
 
 from ..graph import Graph, ModuleRow, Node, short_dtype
-from ..graph.column import columns_of
+from ..graph.nodes import columns_of
 from ..graph.terminal import is_shell, option
 from ..graph.units import bytes_text, seconds_text
 from . import labels

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Final
 
 from ..graph import GradientStats, Node, TensorMeta, Transfer, short_dtype
-from ..graph.column import details as declared_details
-from ..graph.column import is_recorded
+from ..graph.nodes import details as declared_details
+from ..graph.nodes import is_recorded
 from ..graph.text import drawable
 from ..graph.units import bytes_text, number_text
 

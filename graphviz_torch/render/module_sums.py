@@ -21,8 +21,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..graph import Edge, Graph, ModuleRow, Node, Parameter, TensorMeta
-from ..graph.column import columns_of, is_recorded
 from ..graph.immutable import immutable, mutable
+from ..graph.nodes import columns_of, is_recorded
 
 
 @immutable

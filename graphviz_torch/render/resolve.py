@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from ..graph import Finding, Graph, Names, Training
 from ..graph.ids import shift_ids
-from ..graph.training.join import Places, one_graph
+from ..graph.join import Places, one_graph
 
 # Findings to mark: an iterable of findings, "auto" for those that `find` reports, or None.
 FindingsLike = Iterable[Finding] | Literal["auto"] | None

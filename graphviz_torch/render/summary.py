@@ -10,8 +10,8 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from ..graph import GraphLike, ModuleRow, graph_of
-from ..graph.column import Column, columns_in
 from ..graph.immutable import immutable
+from ..graph.nodes import Column, columns_in
 from ..graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
 from ..graph.text import printable
 from ..graph.units import bytes_text, number_text, seconds_text

@@ -7,7 +7,7 @@ from functools import partial
 from textwrap import wrap
 
 from ..graph import Edge, Finding, Graph, GraphLike, ModuleRow, Node
-from ..graph.column import Column, columns_in, columns_of
+from ..graph.nodes import Column, columns_in, columns_of
 from ..graph.tensors import elements_text
 from ..graph.terminal import TableColumn, cut, hidden_columns_text, line_width, option, table
 from ..graph.text import Text, printable, shorten

@@ -23,7 +23,7 @@ from tensorboard.compat.proto import (  # type: ignore[import-untyped]
 
 from ..graph import Edge, GradientStats, Graph, ModuleRow, Node, TensorMeta, Transfer
 from ..graph.collective import by_node
-from ..graph.column import columns_except, columns_in
+from ..graph.nodes import columns_except, columns_in
 from ..graph.text import printable, shorten
 from ..render.collectives import describe_collectives
 from .names import Names, device, names, operation

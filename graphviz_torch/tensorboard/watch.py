@@ -18,7 +18,7 @@ import torch
 from ..findings.table import Selection
 from ..graph import TrainingStep
 from ..graph.text import type_text
-from ..graph.training.file import TrainingFile
+from ..graph.training_file import TrainingFile
 from ..internals.hooks.captures import CaptureWatch
 from ..internals.hooks.engine import EngineCalled, EngineReturned, EngineWatch
 from ..internals.hooks.optimizers import Stepped, Stepping, StepWatch

@@ -20,7 +20,7 @@ from app.panels.text import escape
 from graphviz_torch import record
 from graphviz_torch.experiments.runner import EXPERIMENTS
 from graphviz_torch.graph import TrainingStep
-from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.graph.training_file import TrainingFile
 from tests.support.app_pages import FRAME, column, drawn, has, lines, page, press
 
 ROOT = Path(__file__).parents[2]

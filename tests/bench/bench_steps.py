@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from graphviz_torch import Graph, load
+from graphviz_torch.graph import training_file
 from graphviz_torch.graph.files import columns
-from graphviz_torch.graph.training import file
 from graphviz_torch.integrations import steps
 from graphviz_torch.integrations.command.main import main as command
 
@@ -43,10 +43,10 @@ for _ in range({count}):
 _PARTS: list[tuple[Any, str, str]] = [
     (Graph, "check", "checking"),
     (columns.Record, "encode", "encoding"),
-    (file, "change", "comparing"),
-    (file, "changed", "comparing"),
+    (training_file, "change", "comparing"),
+    (training_file, "changed", "comparing"),
     (gzip, "compress", "compressing"),
-    (file.TrainingFile, "_write", "writing"),
+    (training_file.TrainingFile, "_write", "writing"),
     (steps, "find", "finding"),
 ]
 

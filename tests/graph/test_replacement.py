@@ -379,7 +379,7 @@ _FUNCTIONS |= {"tempfile.NamedTemporaryFile", "tempfile.mkstemp"}
 OWN = {
     "graphviz_torch/graph/files/replacement.py": "this is the function",
     "graphviz_torch/graph/files/file.py": "compresses into what the function gives",
-    "graphviz_torch/graph/training/file.py": "a line at the end; what it cannot finish is cut off",
+    "graphviz_torch/graph/training_file.py": "a line at the end; what it cannot finish is cut off",
     "graphviz_torch/tensorboard/events.py": "a bucket, which shows no file before it is closed",
     "graphviz_torch/render/view/build.py": "a build step, which no user runs",
     "graphviz_torch/recording/transfers/profiler.py": "a temporary folder of its own",

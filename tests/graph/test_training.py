@@ -25,9 +25,14 @@ from graphviz_torch import Graph, diff, find, load, record, save, summary, to_ht
 from graphviz_torch.export import to_dot
 from graphviz_torch.findings.rules.meaning.calls import DropoutInEvalMode
 from graphviz_torch.graph import Node, TensorMeta, Training, TrainingStep, Transfer
-from graphviz_torch.graph.training.file import TrainingFile
-from graphviz_torch.graph.training.join import join_graphs
-from graphviz_torch.graph.training.patch import apply_change, apply_changes, change, changes
+from graphviz_torch.graph.join import join_graphs
+from graphviz_torch.graph.training_file import (
+    TrainingFile,
+    apply_change,
+    apply_changes,
+    change,
+    changes,
+)
 from graphviz_torch.integrations.command.main import main
 from tests.graph.test_hostile_files import RENDERERS, VALUES, places
 

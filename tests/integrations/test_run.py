@@ -14,7 +14,7 @@ import pytest
 from graphviz_torch import load
 from graphviz_torch.compare import first_difference
 from graphviz_torch.graph import Training, TrainingStep
-from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.graph.training_file import TrainingFile
 from graphviz_torch.integrations.command import outputs
 from graphviz_torch.integrations.command.main import main
 from tests.integrations.scripts import ARGUMENTS, NODES, SAID_EARLY, TRAINING, python, recorded
@@ -257,7 +257,7 @@ def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
 ) -> None:
     monkeypatch.setattr(TrainingFile, "append", TrainingFile.append)  # which the script replaces
     (training / "train.py").write_text(
-        TRAINING + "\nimport errno\nfrom graphviz_torch.graph.training.file import TrainingFile\n"
+        TRAINING + "\nimport errno\nfrom graphviz_torch.graph.training_file import TrainingFile\n"
         "def full(*_):\n    raise OSError(errno.ENOSPC, 'No space left on device', 'g.json')\n"
         "TrainingFile.append = full\nloss = (torch.ones(1, requires_grad=True) * 2).sum()\n"
         "loss.backward()\n"

@@ -13,7 +13,7 @@ from torch.export import export
 from torch.fx.passes.shape_prop import ShapeProp
 
 from graphviz_torch import Graph, draw_graph, find, record
-from graphviz_torch.graph.argument import graph_of
+from graphviz_torch.graph.graph import graph_of
 
 
 class Block(nn.Module):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, GradientStats, Node
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.text import listing
 from ..directions import constant
 from ..graph_reading import Reading, is_differentiated

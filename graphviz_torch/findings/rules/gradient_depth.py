@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ...graph import Finding, GradientStats
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule

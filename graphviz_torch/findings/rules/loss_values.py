@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ...graph import Finding, Graph, Node, Parameter
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.units import number_text
 from ..graph_reading import Reading
 from ..rule import finding, rule

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...graph import Finding, Node, Parameter
 from ...graph.events import OptimizerStep
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..axes import attribute
 from ..graph_reading import Reading
 from ..rule import finding, rule

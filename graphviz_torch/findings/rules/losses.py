@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ...graph import Finding, Node, Operand
 from ...graph.events import Event, LossCall
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..axes import attribute, axis_reading, number, shape_of
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...graph import Finding, GradientStats, Node, Parameter
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.units import count_text
 from ..axes import number
 from ..graph_reading import Reading

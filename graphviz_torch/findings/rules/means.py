@@ -8,7 +8,7 @@ from contextlib import suppress
 from ...graph import Finding, Node
 from ...graph.events import AccumulatedBackwards, Event
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.units import count_text
 from ..axes import attribute, number
 from ..graph_reading import Reading

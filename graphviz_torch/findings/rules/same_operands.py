@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 
 from ...graph import Edge, Finding, Node
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..directions import Result, number_by
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule

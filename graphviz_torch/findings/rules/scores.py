@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ...graph import Finding, Node
 from ...graph.events import Event
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..directions import Result, constant, number_by
 from ..graph_reading import Reading
 from ..rule import finding, rule

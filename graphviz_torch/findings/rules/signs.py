@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..axes import attribute
 from ..directions import constant, direction, number_by
 from ..graph_reading import Reading

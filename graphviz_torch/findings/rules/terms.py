@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...graph import Cut, Finding, Operand, Parameter, TensorMeta
 from ...graph.events import Event
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of

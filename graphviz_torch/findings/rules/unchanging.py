@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ...graph import Finding, Graph, Node, Operand
 from ...graph.events import Event, OptimizerStep
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.units import number_text
 from ..graph_reading import Reading
 from ..rule import finding, finds, rule

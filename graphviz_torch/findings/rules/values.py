@@ -9,7 +9,7 @@ from typing import Literal
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import Event
 from ...graph.immutable import immutable
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..repeated_findings import SPOILT

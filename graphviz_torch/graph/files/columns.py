@@ -8,7 +8,8 @@ A codec converts a list of values of one type to JSON, and back:
     X | None            like tuple[X, ...], with at most one X for each value
     tuple[X, Y]         [column of X, column of Y]
     a class             {field: column}; a field with its default everywhere is left out
-    Event               columns of its subclasses: see kinds.py
+    Event               {"kinds": names of its subclasses, "at": the index in "kinds" of each value,
+                         "values": [column of each subclass]}
 
 Files are not trusted: a wrong type, length or position raises a ValueError with the path of the
 value. Each value is written once, so the decoded value is never much larger than the file.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from itertools import accumulate, chain, repeat
@@ -28,7 +29,6 @@ from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type
 from ..events import Event, event_class
 from ..tensors import TensorMeta
 from ..text import type_text
-from .kinds import Kinds
 from .limits import LIMIT, integers, members, rows
 
 _MAX_DIMENSIONS = 64  # PyTorch's limit
@@ -367,3 +367,65 @@ def _meta_in(row: Any) -> TensorMeta:
     if (meta.nbytes or 0) >= LIMIT:
         raise ValueError(f"{str(meta)[:60]!r} has 2**63 bytes or more.")
     return meta
+
+
+class Kinds:
+    """A codec for values of several classes, with one column per class.
+
+    Args:
+        find: a function that returns the class with a name, or None.
+        codec: a function that returns the codec of a class.
+    """
+
+    def __init__(self, find: Callable[[str], Any], codec: Callable[[Any], Any]) -> None:
+        self._find = find
+        self._codec = codec
+
+    def encode(self, values: list[Any], where: str) -> Any:
+        """Return the JSON object for these values."""
+        groups: dict[type, list[Any]] = {}
+        for value in values:
+            groups.setdefault(type(value), []).append(value)
+        for cls in groups:
+            if self._find(cls.__name__) is not cls:
+                raise ValueError(f"{where} contains a value of type {cls.__name__}.")
+        place = {cls: at for at, cls in enumerate(groups)}
+        return {
+            "kinds": [cls.__name__ for cls in groups],
+            "at": [place[type(value)] for value in values],
+            "values": [
+                self._codec(cls).encode(group, f"{where}.{cls.__name__}")
+                for cls, group in groups.items()
+            ],
+        }
+
+    def decode(self, data: Any, count: int, where: str, known: Any) -> list[Any]:
+        """Return the `count` values in `data`.
+
+        Raises:
+            ValueError: if `data` is not what `encode` returns for `count` values; the message
+                begins with `where`.
+        """
+        kinds, at, columns = members(data, ("kinds", "at", "values"), where)
+        names = rows(kinds, None, where)
+        places = integers(at, count, where)
+        if max(places, default=-1) >= len(names):
+            raise ValueError(
+                f'{where}: an index in "at" is too large: "kinds" has {len(names)} items.'
+            )
+        groups: dict[type, Any] = {}
+        for i, (name, column) in enumerate(
+            zip(names, rows(columns, len(names), where), strict=True)
+        ):
+            cls = self._find(name) if isinstance(name, str) else None
+            if cls is None:
+                raise ValueError(
+                    f"{where} has an unknown kind {name!r:.40}. If a newer graphviz_torch wrote "
+                    "the file, update graphviz_torch."
+                )
+            if cls in groups:
+                raise ValueError(f"{where} has the kind {name!r} twice.")
+            own = known.column(self._codec(cls), column, places.count(i), f"{where}.{name}")
+            groups[cls] = iter(own)
+        values = list(groups.values())
+        return [next(values[place]) for place in places]

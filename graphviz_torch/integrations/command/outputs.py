@@ -33,8 +33,8 @@ from ...graph import Training, TrainingStep, Transfer
 from ...graph.files.replacement import replacement
 from ...graph.terminal import in_shell
 from ...graph.text import listing, ranks_text, shorten
-from ...graph.training.alternating import AlternatingOptimizers
-from ...graph.training.file import TrainingFile
+from ...graph.training_file import TrainingFile
+from ...graph.training_step import AlternatingOptimizers
 from ...graph.units import count_text
 from ...graph.values import SEVERITIES
 from ..excerpt import SourceReader

@@ -11,7 +11,7 @@ from functools import lru_cache
 from operator import attrgetter
 
 from ...graph import Node
-from ...graph.column import details, is_recorded
+from ...graph.nodes import details, is_recorded
 from .. import group_wording, labels, wording
 from ..drawing.drawing import Drawing
 from ..drawing.mark import SEVERITY_SIGNS

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from ...graph import Edge, Graph
-from ...graph.operations import SAME_VALUES
+from ...graph.nodes import SAME_VALUES
 
 # Kinds of groups:
 # - "graph": one backward pass of a joined graph

@@ -39,7 +39,7 @@ from ...graph import (
     Node,
 )
 from ...graph.collective import by_node
-from ...graph.column import columns_except, columns_in
+from ...graph.nodes import columns_except, columns_in
 from .. import style
 from ..collectives import describe_collectives, description
 from ..drawing.drawing import Drawing

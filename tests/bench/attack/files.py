@@ -33,7 +33,7 @@ import graphviz_torch as gt
 from graphviz_torch.export import view_script
 from graphviz_torch.graph import Graph, Training, TrainingStep
 from graphviz_torch.graph.json import to_json
-from graphviz_torch.graph.training.file import TrainingFile
+from graphviz_torch.graph.training_file import TrainingFile
 from tests.graph.test_hostile_files import RENDERERS, VALUES, places
 from tests.graph.test_hostile_text import GRAPHS, HOSTILE, obeyed
 from tests.graph.test_hostile_values import leaves

@@ -8,7 +8,7 @@ from typing import Literal
 from ....graph import Edge, Finding
 from ....graph.events import CopiedValues, IneffectiveCall
 from ....graph.immutable import immutable
-from ....graph.operations import SAME_VALUES
+from ....graph.nodes import SAME_VALUES
 from ....graph.units import bytes_text
 from ...axes import attribute
 from ...graph_reading import Reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ....graph import Edge, Finding
-from ....graph.operations import SAME_VALUES
+from ....graph.nodes import SAME_VALUES
 from ...axes import (
     LAYERS,
     Axes,

@@ -9,7 +9,7 @@ from dataclasses import field
 from ....graph import Finding, Node
 from ....graph.events import OptimizerStep
 from ....graph.immutable import mutable
-from ....graph.operations import SAME_VALUES
+from ....graph.nodes import SAME_VALUES
 from ...axes import attribute, number
 from ...graph_reading import Reading
 from ...rule import finding, rule

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
-from ....graph.operations import RESHAPES, SAME_VALUES
+from ....graph.nodes import RESHAPES, SAME_VALUES
 from ....graph.text import listing
 from ...axes import LAYERS, attribute
 from ...graph_reading import Reading

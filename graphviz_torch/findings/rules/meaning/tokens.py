@@ -9,7 +9,7 @@ from typing import Literal
 from ....graph import Finding, Node
 from ....graph.events import Event, TokenShift
 from ....graph.immutable import immutable
-from ....graph.operations import SAME_VALUES
+from ....graph.nodes import SAME_VALUES
 from ...axes import attribute, number
 from ...graph_reading import Reading
 from ...rule import finding, rule

@@ -8,7 +8,7 @@ from math import isclose
 from ....graph import Edge, Finding, GradientStats, Parameter
 from ....graph.events import Event
 from ....graph.immutable import immutable
-from ....graph.operations import SAME_VALUES
+from ....graph.nodes import SAME_VALUES
 from ....graph.text import listing
 from ...graph_reading import Reading
 from ...rule import finding, rule

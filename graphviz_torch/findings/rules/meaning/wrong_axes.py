@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ....graph import Finding, Node
 from ....graph.events import IneffectiveCall
 from ....graph.immutable import immutable
-from ....graph.operations import VIEWS
+from ....graph.nodes import VIEWS
 from ....graph.text import listing
 from ...axes import (
     LOSSES,

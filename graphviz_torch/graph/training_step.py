@@ -1,6 +1,7 @@
-"""Detect modules that are trained in alternating steps, such as the networks of a GAN.
+"""Define `TrainingStep`, a recorded step of a run, and find modules that steps train in turn.
 
-Modules that are trained in every step, or in none, are not mentioned.
+Modules that are trained in every step, or in none, are not mentioned. An example are the networks
+of a GAN.
 """
 
 from __future__ import annotations
@@ -8,10 +9,50 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
-from ..events import OptimizerStep
-from ..text import listing, shorten
-from .step import TrainingStep
+from .collective import Collective
+from .events import OptimizerStep
+from .graph import Graph
+from .immutable import immutable
+from .registry import mime_bundle
+from .text import listing, shorten
+from .units import count_text
+
+
+@immutable(slots=False)
+class TrainingStep:
+    """One recorded step of a training run. Functions that take a recording also take a step.
+
+    >>> step = TrainingStep(0, (Graph(()),))
+    >>> step.graph
+    Graph(0 nodes)
+    """
+
+    number: int  # number of the step in the run, from 0; counts steps that were not recorded too
+    backwards: tuple[Graph, ...]  # the graph of each backward pass, in order
+
+    def __repr__(self) -> str:
+        return f"TrainingStep({self.number}, {count_text(len(self.backwards), 'graph')})"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return mime_bundle(self, include, exclude)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """The graphs of all backward passes, in order."""
+        return list(self.backwards)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph of the last backward pass."""
+        return self.backwards[-1]
+
+    @property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives of this rank in the step, without duplicates."""
+        return self.graph.collectives
+
 
 _MAX_STEPS = 256  # number of steps to examine, the last ones of the run
 _MIN_STEPS = 2  # a module is mentioned if at least this many steps train it

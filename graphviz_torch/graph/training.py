@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..graph import Graph
-from ..immutable import immutable
-from ..registry import mime_bundle
-from ..units import count_text
-from .alternating import AlternatingOptimizers
-from .file import TrainingFile
-from .step import TrainingStep
+from .graph import Graph
+from .immutable import immutable
+from .registry import mime_bundle
+from .training_file import TrainingFile
+from .training_step import AlternatingOptimizers, TrainingStep
+from .units import count_text
 
 
 @immutable(slots=False)

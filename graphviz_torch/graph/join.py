@@ -8,14 +8,13 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from ..argument import Names, graph_of
-from ..collective import Collective, with_times
-from ..graph import Graph
-from ..ids import shift_ids
-from ..nodes import Node
-from ..text import listing, shorten
-from ..values import Transfer, Untracked
+from .collective import Collective, with_times
+from .graph import Graph, Names, graph_of
+from .ids import shift_ids
+from .nodes import Node
+from .text import listing, shorten
 from .training import Training
+from .values import Transfer, Untracked
 
 # Maximum number of outputs that a title names, and of characters of a name or a source line.
 _MAX_NAMES, _MAX_NAME = 2, 40
