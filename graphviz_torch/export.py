@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from .graph.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .integrations.chrome_trace import to_chrome_trace as to_chrome_trace
-    from .integrations.model_explorer import to_model_explorer as to_model_explorer
-    from .integrations.networkx import to_networkx as to_networkx
-    from .integrations.rows import to_dict as to_dict
+    from .integrations.exporters import to_chrome_trace as to_chrome_trace
+    from .integrations.exporters import to_dict as to_dict
+    from .integrations.exporters import to_model_explorer as to_model_explorer
+    from .integrations.exporters import to_networkx as to_networkx
     from .render.annotation import annotate_source as annotate_source
     from .render.dot.dot import to_dot as to_dot
     from .render.html import to_html as to_html
@@ -33,9 +33,6 @@ else:
             ".render.annotation": "annotate_source",
             ".render.view.payload": "view_payload",
             ".render.view": "view_script",
-            ".integrations.rows": "to_dict",
-            ".integrations.networkx": "to_networkx",
-            ".integrations.chrome_trace": "to_chrome_trace",
-            ".integrations.model_explorer": "to_model_explorer",
+            ".integrations.exporters": "to_dict to_networkx to_chrome_trace to_model_explorer",
         },
     )

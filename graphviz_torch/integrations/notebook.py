@@ -9,7 +9,7 @@ from typing import Any
 
 from ..graph import Finding, Graph
 from ..graph.units import count_text
-from .command.findings.reports import to_lines
+from .command.reports import to_lines
 from .excerpt import Lines, excerpt, no_lines, without_place
 
 _COLORS = {"error": "#c22a1e", "warning": "#9a6700", "info": "#5b6875"}

@@ -14,7 +14,7 @@ from graphviz_torch import Finding, explain, find, record, rules
 from graphviz_torch.findings.repeated_findings import one_per_block
 from graphviz_torch.findings.rule import finding
 from graphviz_torch.graph.text import with_short_names
-from graphviz_torch.integrations.command.findings.reports import to_json, to_lines
+from graphviz_torch.integrations.command.reports import to_json, to_lines
 from tests.findings.corpus.cases import Record, play
 
 LONG = "backbone.encoder_of_the_transformer.layers.{}.attention_output_projection.weight"

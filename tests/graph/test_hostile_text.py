@@ -17,8 +17,8 @@ import graphviz_torch as gt
 from graphviz_torch.checkpoint.checkpoint import CheckpointDiff
 from graphviz_torch.graph import Experiment, TensorMeta, Training, TrainingStep
 from graphviz_torch.graph.json import from_json, to_json
-from graphviz_torch.integrations.command.findings.reports import to_sarif
 from graphviz_torch.integrations.command.main import COMMANDS, main
+from graphviz_torch.integrations.command.reports import to_sarif
 from graphviz_torch.tensorboard.tables import transfers_markdown
 from tests.graph.test_hostile_files import SAVED
 from tests.graph.test_hostile_values import leaves

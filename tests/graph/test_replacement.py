@@ -26,7 +26,7 @@ from graphviz_torch.export import to_chrome_trace, to_model_explorer, to_pbtxt
 from graphviz_torch.graph.files import replacement as module
 from graphviz_torch.graph.files.replacement import replacement
 from graphviz_torch.integrations.command.files import write_text
-from graphviz_torch.integrations.command.findings.baseline import write_baseline
+from graphviz_torch.integrations.command.judge import write_baseline
 
 ROOT = Path(__file__).parents[2]
 OLD = b"what stood there"

@@ -15,7 +15,7 @@ import pytest
 from graphviz_torch import Graph, load
 from graphviz_torch.graph.files.file import packed_value
 from graphviz_torch.graph.json import from_json, to_json
-from graphviz_torch.integrations.command.findings.baseline import read_baseline
+from graphviz_torch.integrations.command.judge import read_baseline
 
 _HEAD = b'{"format":"graphviz_torch","version":1,'
 _TRAINING = b'{"format": "graphviz_torch training", "version": 1}\n{"step":0,"graphs":['

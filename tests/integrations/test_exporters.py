@@ -31,7 +31,7 @@ from graphviz_torch.graph import (
 )
 from graphviz_torch.graph.events import ParameterFreeze
 from graphviz_torch.graph.json import from_json, to_json
-from graphviz_torch.integrations.rows import SCHEMA
+from graphviz_torch.integrations.exporters import SCHEMA
 
 
 @pytest.fixture(scope="module")

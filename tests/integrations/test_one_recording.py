@@ -18,8 +18,8 @@ from graphviz_torch import Graph, find, load, record
 from graphviz_torch.findings.rules.meaning.optimizers import EmptyParameterGroup, RecreatedOptimizer
 from graphviz_torch.graph import Node, Step, TensorMeta, Training
 from graphviz_torch.integrations import StepEnds
-from graphviz_torch.integrations.command.findings.reports import StepContents
 from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.command.reports import StepContents
 from graphviz_torch.integrations.steps import LoopSteps, _call, due_steps
 from tests.integrations import scripts
 from tests.integrations.scripts_of_steps import (

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from graphviz_torch.graph import CollectiveCalls, RankPosition
 from graphviz_torch.integrations import stall
-from graphviz_torch.integrations.positions import stall_text
 from graphviz_torch.integrations.ranks import Ranks
+from graphviz_torch.integrations.stall import stall_text
 from tests.support.processes.forks import forked
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from graphviz_torch import Graph
 from graphviz_torch.graph import GradientStats, Node, Parameter, TensorMeta
-from graphviz_torch.integrations.loggers import gradient_norms
 from graphviz_torch.integrations.ranks import merge_parameters
+from graphviz_torch.integrations.training import gradient_norms
 from tests.support.processes.launch import launched
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")

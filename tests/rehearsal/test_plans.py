@@ -232,7 +232,6 @@ def test_the_command_tells_and_draws_what_fits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     from graphviz_torch.integrations.command.main import main
-    from graphviz_torch.integrations.command.rehearsal import fit
 
     def process(
         parsed: Any, rank: int, form: str, names: Sequence[str], args: Sequence[str]
@@ -243,7 +242,7 @@ def test_the_command_tells_and_draws_what_fits(
         row = {"peak_bytes": peak, "wire_bytes": 10 * len(names), "flops": 7, "meshes": [[2, 4]]}
         return 0, json.dumps({**row, "at_peak": {}})
 
-    monkeypatch.setattr(fit, "rehearse_in_process", process)
+    monkeypatch.setattr("graphviz_torch.integrations.command.rehearse.rehearse_in_process", process)
     script, picture = str(Path(__file__)), tmp_path / "plans.svg"
     given = ["rehearse", "--ranks", "8", "--try=--batch 2", "-o", str(picture)]
     assert main([*given, "--format", "json", "--fit", "35", script]) == 0

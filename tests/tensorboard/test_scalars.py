@@ -23,7 +23,7 @@ from graphviz_torch.graph import (
     TensorMeta,
     Transfer,
 )
-from graphviz_torch.integrations import loggers
+from graphviz_torch.integrations import training
 from graphviz_torch.recording.recording import record
 from graphviz_torch.render.style import COLORS
 from graphviz_torch.tensorboard import module_norms, tables
@@ -269,7 +269,7 @@ def test_a_module_has_pytorchs_norm_wherever_it_is_written(weight: float, bias: 
     norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters()]).item()
     written = [
         steps.gradient_norms(recording.graph),
-        loggers.gradient_norms(recording.graph),
+        training.gradient_norms(recording.graph),
         module_norms.gradient_norms(model),
     ]
     assert written == [{"0": pytest.approx(norm, nan_ok=True)}] * 3

@@ -28,19 +28,16 @@ _DONE, _FAILED = 0, 2
 GROUPS = {
     ("Record", "graphviz-torch run -o run.json.gz train.py"): {
         "run": ("run", "Run a script unchanged, record its training steps, report problems."),
-        "rehearse": (
-            "rehearsal.rehearse",
-            "Estimate each rank's memory and traffic, without GPUs.",
-        ),
+        "rehearse": ("rehearse", "Estimate each rank's memory and traffic, without GPUs."),
         "app": ("app", "Open the app in a browser, served on this machine only."),
     },
     ("Look", "graphviz-torch find run.json.gz"): {
-        "find": ("findings.find", "List a graph's problems; exit with 1 if there is an error."),
-        "rule": ("findings.rule", "Print a rule's page: why it matters, an example, the repair."),
-        "explain": ("explain", "Print the gradient's path from the loss to a parameter."),
+        "find": ("find", "List a graph's problems; exit with 1 if there is an error."),
+        "rule": ("find", "Print a rule's page: why it matters, an example, the repair."),
+        "explain": ("pictures", "Print the gradient's path from the loss to a parameter."),
         "view": ("pictures", "Open the interactive view of a graph in a browser."),
         "draw": ("pictures", FORMATS["draw"].help),
-        "summary": ("summary", "Print each module's FLOPs, saved memory, gradients and time."),
+        "summary": ("pictures", "Print each module's FLOPs, saved memory, gradients and time."),
     },
     ("Compare and export", "graphviz-torch export --to html run.json.gz"): {
         "diff": (

@@ -41,9 +41,10 @@ from ..excerpt import SourceReader
 from ..ranks import WAIT, RankReport, Ranks, merge_findings, merge_steps
 from .files import SEVERITIES as COLORS
 from .files import say
-from .findings.baseline import write_baseline
-from .findings.judge import Judge
-from .findings.reports import (
+from .formats import FORMATS, format_of
+from .judge import Judge, write_baseline
+from .main import sentence
+from .reports import (
     NOTHING_FOUND,
     REPORTS,
     CopyCounts,
@@ -52,8 +53,6 @@ from .findings.reports import (
     to_sarif,
     view_commands,
 )
-from .formats import FORMATS, format_of
-from .main import sentence
 from .script import Children
 
 _MAX_UNWRITTEN = 100  # maximum number of steps kept in memory while a file cannot be written

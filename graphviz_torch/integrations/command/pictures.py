@@ -1,8 +1,11 @@
-"""`graphviz-torch draw`, `view` and `export`: turn a saved graph into a picture or a page."""
+"""`graphviz-torch draw`, `view`, `export`, `summary` and `explain`: show a saved graph."""
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import json
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -12,6 +15,7 @@ from typing import Any
 
 from ... import Graph
 from ...compare import FirstDifference, GraphDiff
+from ...export import Summary
 from ...graph import Training, TrainingStep
 from ...graph.text import listing
 from .files import PIPE, SEVERITIES, default_output, read_saved, say, write_text
@@ -206,4 +210,68 @@ def _tensorboard(parsed: argparse.Namespace) -> int:
         raise ValueError("--to tensorboard needs -o LOGDIR, a folder for `tensorboard --logdir`.")
     to_tensorboard(read_saved(parsed.file), parsed.out, **given_options(parsed, to_tensorboard))
     say(f"tensorboard --logdir {parsed.out}")
+    return 0
+
+
+def add_summary(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `summary`."""
+    from ... import summary
+
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    add_options(parser, summary)
+    text = "show all columns, even if lines get longer than the terminal"
+    parser.add_argument("--wide", action="store_true", help=text)
+    text = "format of the table on stdout (default text)"
+    parser.add_argument("--format", choices=("text", *_TABLE_FORMATS), default="text", help=text)
+    parser.set_defaults(run=_summary)
+
+
+def _summary(parsed: argparse.Namespace) -> int:
+    from ... import summary
+
+    made = summary(read_saved(parsed.file), **given_options(parsed, summary))
+    if parsed.format == "text":
+        say(made.to_text(wide=parsed.wide))
+    else:
+        say(_TABLE_FORMATS[parsed.format](made))
+    return 0
+
+
+def _csv(made: Summary) -> str:
+    rows, out = made.rows(), io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue().rstrip("\n")
+
+
+_TABLE_FORMATS: dict[str, Callable[[Summary], str]] = {
+    "json": lambda made: json.dumps(made.rows()),
+    "csv": _csv,
+}
+
+
+def add_explain(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `explain`."""
+    parser.add_argument("file", type=Path, metavar="FILE", help=FILE)
+    text = "a parameter's name, a label, or a node's id; "
+    text += "without NAME, print which loss trains which network"
+    parser.add_argument("target", metavar="NAME", nargs="?", help=text)
+    text = "draw the graph with the path marked; - writes to stdout"
+    parser.add_argument("-o", "--out", type=Path, help=text)
+    parser.set_defaults(run=_explain)
+
+
+def _explain(parsed: argparse.Namespace) -> int:
+    from ... import explain
+
+    graph = read_saved(parsed.file)
+    if parsed.target is None:
+        say(explain(graph))
+        return 0
+    path = explain(graph, parsed.target)
+    if parsed.out != Path("-"):
+        say(path)
+    if parsed.out is not None:
+        draw(graph, parsed.out, None, findings=[path.mark()])
     return 0

@@ -24,9 +24,9 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from ...graph.text import listing
-from .findings.reports import add_report
 from .formats import SUFFIXES
 from .outputs import Outputs
+from .reports import add_report
 from .script import Children, Script, add_script, exit_status, show_error
 
 _LAST = listing(SUFFIXES, len(SUFFIXES), " or ")

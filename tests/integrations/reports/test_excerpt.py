@@ -12,8 +12,8 @@ import pytest
 
 from graphviz_torch import Finding
 from graphviz_torch.graph.terminal import in_shell
-from graphviz_torch.integrations.command.findings import reports
-from graphviz_torch.integrations.command.findings.reports import to_lines
+from graphviz_torch.integrations.command import reports
+from graphviz_torch.integrations.command.reports import to_lines
 from graphviz_torch.integrations.excerpt import SourceReader
 
 FOUND = Finding(

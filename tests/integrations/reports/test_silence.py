@@ -10,7 +10,7 @@ import torch
 
 from graphviz_torch import find, record, rules
 from graphviz_torch.graph import Finding, Graph, Parameter, TensorMeta
-from graphviz_torch.integrations.command.findings.judge import configuration
+from graphviz_torch.integrations.command.judge import configuration
 from graphviz_torch.integrations.command.main import main
 
 FAULTY = """import torch
@@ -160,7 +160,7 @@ def test_a_rules_page_is_printed_and_linked_in_sarif(
 
 
 def test_a_rule_that_is_not_known_here_is_reported_without_a_page() -> None:
-    from graphviz_torch.integrations.command.findings.reports import to_sarif
+    from graphviz_torch.integrations.command.reports import to_sarif
 
     said = to_sarif([Finding("of-tomorrow", "error", "It is so.")])
     assert json.loads(said)["runs"][0]["tool"]["driver"]["rules"] == [{"id": "of-tomorrow"}]

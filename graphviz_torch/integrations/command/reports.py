@@ -12,16 +12,16 @@ from shlex import quote
 from textwrap import wrap
 from typing import Any
 
-from .... import Finding, __version__, rules
-from ....findings.repeated_findings import counts_text, steps_text
-from ....graph import Graph, Transfer
-from ....graph.events import OptimizerStep
-from ....graph.terminal import cut, is_shell, is_terminal, line_width
-from ....graph.text import listing, printable, with_short_names
-from ....graph.units import bytes_text, count_text, number_text
-from ...excerpt import Lines, excerpt, files_below, no_lines, without_place
-from ..files import SEVERITIES, say
-from .baseline import fingerprint
+from ... import Finding, __version__, rules
+from ...findings.repeated_findings import counts_text, steps_text
+from ...graph import Graph, Transfer
+from ...graph.events import OptimizerStep
+from ...graph.terminal import cut, is_shell, is_terminal, line_width
+from ...graph.text import listing, printable, with_short_names
+from ...graph.units import bytes_text, count_text, number_text
+from ..excerpt import Lines, excerpt, files_below, no_lines, without_place
+from .files import SEVERITIES, say
+from .judge import fingerprint
 
 NOTHING_FOUND = "nothing found"
 _LEVELS = {"error": "error", "warning": "warning", "info": "note"}

@@ -2,7 +2,11 @@
 
 The unchanged script runs as one rank, with the environment that torchrun would set, until the last
 rehearsed step ends. The script's output goes to stderr, so that stdout contains only the report. If
-several ranks are rehearsed, each has its own process.
+several ranks are rehearsed, each has its own process, and their collectives must match.
+
+`--fit` finds plans with which a step fits into memory, and the cost of each plan. A plan changes
+arguments that the script passes to PyTorch; the script itself is not edited. For each plan, a new
+process rehearses the whole script. The result is printed to stderr as soon as the process ends.
 """
 
 from __future__ import annotations
@@ -11,16 +15,30 @@ import argparse
 import json
 import math
 import re
+import shlex
+import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
-from .... import save, to_html
-from ....rehearsal import draw_memory, plans, rehearse
-from ..files import say
-from ..script import Script, add_script, show_error
-from .fit import fit
-from .processes import compare_ranks, rehearse_ranks
+from ... import save, to_html
+from ...graph.text import ranks_text
+from ...graph.units import bytes_text, count_text
+from ...rehearsal import (
+    CollectiveCall,
+    Trial,
+    compare_order,
+    draw_memory,
+    draw_trials,
+    plans,
+    rehearse,
+    representative_ranks,
+    trial_table,
+    try_plans,
+)
+from .files import say
+from .script import Script, add_script, show_error
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -164,3 +182,142 @@ def _values(given: list[str]) -> dict[str, float]:
         except ValueError:
             raise ValueError(f"--value {text}: pass a line and a number, such as 30=0.5.") from None
     return found
+
+
+def fit(parsed: argparse.Namespace) -> int:
+    """Try plans, and print and draw their costs.
+
+    Return 0 if a plan fits into memory, 1 if none does, and 2 if the unchanged script does not run.
+    """
+    if any(path.suffix != ".svg" for path in parsed.out):
+        raise ValueError("-o with --fit draws the plans as SVG: pass a name that ends in .svg.")
+    files, parsed.out = [path.absolute() for path in parsed.out], []
+    size, rank = parsed.fit, (parsed.rank or [0])[0]
+    mesh: list[int] = []  # sizes of the script's device mesh, which the first attempt fills in
+
+    def attempt(changes: tuple[str, ...]) -> Trial | None:
+        names = [each for each in changes if each not in parsed.other]
+        args = [word for each in changes if each in parsed.other for word in shlex.split(each)]
+        code, text = rehearse_in_process(parsed, rank, "json", names, args)
+        if code:
+            why = f": {text}" if changes and text else ""
+            say(f"{' + '.join(changes) or 'the script'}: does not run{why}", file=sys.stderr)
+            return None
+        found = json.loads(text)
+        if not changes and found["meshes"]:
+            mesh.extend(max(found["meshes"], key=lambda sizes: len(list(sizes))))
+        roles = tuple(found["at_peak"].items())
+        trial = Trial(changes, found["peak_bytes"], found["wire_bytes"], found["flops"], roles)
+        fits = ", fits" if trial.peak_bytes <= size else ""
+        say(f"{trial.name}: {bytes_text(trial.peak_bytes)}{fits}", file=sys.stderr)
+        return trial
+
+    trials = try_plans(attempt, size, mesh=mesh, others=parsed.other)
+    if not trials:
+        return 2
+    if parsed.format == "json":
+        say(json.dumps([_row(each, size) for each in trials]))
+    else:
+        say(trial_table(trials, size))
+    for path in files:
+        draw_trials(trials, size).render(outfile=path)
+    return 0 if any(each.peak_bytes <= size for each in trials) else 1
+
+
+def _row(each: Trial, size: int) -> dict[str, object]:
+    return {
+        "plans": list(each.changes),
+        "fits": each.peak_bytes <= size,
+        "peak_bytes": each.peak_bytes,
+        "wire_bytes": each.wire_bytes,
+        "flops": each.flops,
+    }
+
+
+def rehearse_ranks(parsed: argparse.Namespace) -> int:
+    """Rehearse each rank of `--rank` in a new process, and print all reports.
+
+    Return 0, or the exit status of the first rehearsal that failed.
+    """
+    results: list[str] = []
+    for rank in parsed.rank:
+        code, text = rehearse_in_process(parsed, rank, parsed.format)
+        if code:
+            return code
+        results.append(text)
+    if parsed.format == "text":
+        say("\n".join(results).rstrip())
+    else:
+        say(json.dumps([json.loads(text) for text in results]))
+    return 0
+
+
+def compare_ranks(parsed: argparse.Namespace) -> int:
+    """Check that the ranks call the same collectives in the same order.
+
+    Of ranks with the same role, only one is rehearsed. Return 1 if the ranks differ, else 0; if a
+    rehearsal fails, return its exit status.
+    """
+    orders: dict[int, list[CollectiveCall]] = {}
+    wanted = [*parsed.rank] or [0]
+    while wanted:
+        rank = wanted.pop(0)
+        code, text = rehearse_in_process(parsed, rank, "order")
+        if code:
+            return code
+        rows = [{**row, "ranks": tuple(row["ranks"])} for row in json.loads(text)]
+        orders[rank] = [CollectiveCall(**row) for row in rows]
+        if len(orders) == 1 and len(parsed.rank) < 2:
+            wanted = representative_ranks(rank, orders[rank])
+    found = compare_order(orders)
+    for each in found:
+        say(f"{each} [mismatched-collectives]")
+    groups = {each.ranks for order in orders.values() for each in order}
+    shared = [ranks for ranks in groups if len(orders.keys() & set(ranks)) > 1]
+    same = "" if found else ": they call the same collectives, in the same order"
+    common = f"{count_text(len(shared), 'process group')} shared by at least two of them"
+    say(f"rehearsed {ranks_text(orders)}, with {common}{same}")
+    return 1 if found else 0
+
+
+def rehearse_in_process(
+    parsed: argparse.Namespace,
+    rank: int,
+    format: str,
+    plans: Sequence[str] = (),
+    args: Sequence[str] = (),
+) -> tuple[int, str]:
+    """Rehearse one rank in a child process.
+
+    Args:
+        parsed: the arguments of this command, most of which are passed to the child.
+        rank: the rank to rehearse.
+        format: `--format` for the child.
+        plans: further plans, in addition to those of the command line.
+        args: further arguments of the script.
+
+    Returns:
+        The exit status of the child, and its output to stdout. If the child fails with `plans` or
+        `args`, the last line of its stderr replaces the output.
+    """
+    if parsed.out:
+        raise ValueError("-o writes the graph of one rank: pass one --rank.")
+    given: list[str] = []
+    for name in ("ranks", "device_memory", "steps", "tflops", "bandwidth"):
+        value = getattr(parsed, name)
+        given += [] if value is None else [f"--{name.replace('_', '-')}={value}"]
+    given += [f"--plan={plan}" for plan in (*parsed.plan, *plans)]
+    given += [f"--value={value}" for value in parsed.value]
+    mesh = ",".join(f"{name}={size}" for name, size in parsed.mesh.items())
+    given += [f"--mesh={mesh}"] * bool(mesh) + ["-m"] * parsed.module
+    command = ["rehearse", *given, f"--rank={rank}", f"--format={format}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "graphviz_torch", *command, parsed.script, *parsed.args, *args],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if plans or args else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode and done.stderr:
+        return done.returncode, done.stderr.rstrip().rpartition("\n")[2]
+    return done.returncode, done.stdout

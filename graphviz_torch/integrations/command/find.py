@@ -1,4 +1,4 @@
-"""`graphviz-torch find`: list the problems in saved graphs."""
+"""`graphviz-torch find` and `rule`: list problems in saved graphs, and print pages of rules."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from ....graph import Training
-from ....graph.units import count_text
-from ...excerpt import Lines, SourceReader, no_lines
-from ..files import PIPE, on_disk, read_saved, say
-from .baseline import write_baseline
-from .judge import Judge
+from ... import rules
+from ...graph import Training
+from ...graph.units import count_text
+from ..excerpt import Lines, SourceReader, no_lines
+from .files import PIPE, on_disk, read_saved, say
+from .judge import Judge, write_baseline
 from .reports import add_report, print_report, view_commands
 
 
@@ -27,7 +27,7 @@ def add_find(parser: argparse.ArgumentParser) -> None:
 
 
 def _find(parsed: argparse.Namespace) -> int:
-    from .... import find
+    from ... import find
 
     *previous, last = [read_saved(file) for file in parsed.files]
     found = find([*previous, last]) if parsed.ranks else find(last, previous)
@@ -52,3 +52,15 @@ def _source(file: Path) -> Lines:
         return no_lines
     file = on_disk(file)
     return SourceReader((file.parent, Path.cwd()), file.stat().st_mtime)
+
+
+def add_rule(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `rule`."""
+    text = "the rule's id, as reports print it in brackets; without it, list all rules"
+    parser.add_argument("id", nargs="?", metavar="ID", help=text)
+    parser.set_defaults(run=_rule)
+
+
+def _rule(parsed: argparse.Namespace) -> int:
+    print(rules() if parsed.id is None else rules().by_id(parsed.id).to_markdown().rstrip())
+    return 0

@@ -1,1 +1,0 @@
-"""Commands that report findings, with filters and formats for the reports."""

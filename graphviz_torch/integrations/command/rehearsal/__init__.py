@@ -1,1 +1,0 @@
-"""`graphviz-torch rehearse`: run a script as one rank of many, without GPUs for the ranks."""
