@@ -65,8 +65,7 @@ PRIVATE = {
     "devices/simulated/accelerator.py": "simulates a device: patches the functions that query one",
     "devices/simulated/autocast.py": "simulates the casts of autocast on CUDA",
     "devices/simulated/data_parallel.py": "simulates the replicas of nn.DataParallel",
-    "devices/simulated/files.py": "rebuilds tensors as torch.load does",
-    "devices/simulated/patches.py": "traverses the same containers as torch",
+    "devices/simulated/patches.py": "rebuilds tensors, and traverses containers, as torch does",
     "devices/simulated/tensor.py": "a tensor subclass with a device that does not exist",
     "checkpoint/verify.py": "compares each value that a node computes, in a dispatch mode",
 }

@@ -19,7 +19,7 @@ import torch
 
 from ..devices.containers import children, join, rebuild
 from ..devices.moving import to_device
-from ..devices.simulated.device_names import is_simulated
+from ..devices.simulated.devices import is_simulated
 from ..graph import GraphLike, TensorMeta, graph_of
 from ..graph.files.replacement import replacement
 from ..graph.immutable import immutable

@@ -9,7 +9,6 @@ from ..graph.lazy import lazy_names
 if TYPE_CHECKING:
     from .bandwidth import Bandwidth as Bandwidth
     from .bandwidth import measure_bandwidth as measure_bandwidth
-    from .batch import batch_division as batch_division
     from .compare import DeviceComparison as DeviceComparison
     from .compare import compare_devices as compare_devices
     from .mover import Move as Move
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from .moving import (
         available_devices as available_devices,
     )
+    from .moving import batch_division as batch_division
     from .moving import (
         move_locals as move_locals,
     )
@@ -28,11 +28,10 @@ else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            ".moving": "to_device available_devices move_locals",
+            ".moving": "to_device available_devices move_locals batch_division",
             ".simulated.accelerator": "simulate_accelerator",
             ".compare": "compare_devices DeviceComparison",
             ".bandwidth": "measure_bandwidth Bandwidth",
-            ".batch": "batch_division",
             ".mover": "Move Moves",
         },
     )

@@ -23,7 +23,7 @@ from ..internals.tensors.pytree import map_tensors
 from ..render.chart import line_chart
 from ..render.dot.picture import Picture
 from .moving import find_device
-from .simulated.device_names import is_simulated
+from .simulated.devices import is_simulated
 
 Tensors = tuple[torch.Tensor, ...]
 

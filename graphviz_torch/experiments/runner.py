@@ -7,12 +7,10 @@ from typing import Any
 
 from ..graph import Experiment, Finding
 from .batch import batch_twice
-from .compiled import eager
 from .independence import positions, sample
 from .inputs import inputs
-from .memory_order import memory_order
+from .invariance import eager, memory_order, seed
 from .precision import float64
-from .seed import seed
 from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]

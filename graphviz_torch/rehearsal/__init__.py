@@ -29,18 +29,17 @@ if TYPE_CHECKING:
     )
     from .picture import draw_memory as draw_memory
     from .rehearsal import Rehearsal as Rehearsal
-    from .search import try_plans as try_plans
     from .trials import Trial as Trial
     from .trials import draw_trials as draw_trials
     from .trials import trial_table as trial_table
+    from .trials import try_plans as try_plans
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
             ".dry_run": "rehearse",
             ".configurations": "plans",
-            ".search": "try_plans",
-            ".trials": "trial_table Trial draw_trials",
+            ".trials": "try_plans trial_table Trial draw_trials",
             ".picture": "draw_memory",
             ".difference": "compare_rehearsals RehearsalDiff",
             ".order": "compare_order representative_ranks CollectiveCall CollectiveMismatch",

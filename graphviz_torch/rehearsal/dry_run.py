@@ -30,9 +30,8 @@ from ..internals.fake.values import FakeTensors, as_unknown_value
 from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import LOOP, StorageBlock, at_moment, peak_of, totals
-from .configurations import apply_plans, plan_of
+from .configurations import Sizes, apply_plans, plan_of, watch_meshes
 from .memory_tracker import MemoryTracker
-from .meshes import Sizes, watch_meshes
 from .order import OrderWatch
 from .rehearsal import Moment, Rehearsal, collective_stats, named_bytes
 

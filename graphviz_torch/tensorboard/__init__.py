@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from ..graph.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .add_graph import add_autograd_graph as add_autograd_graph
     from .scalars import (
         add_distribution as add_distribution,
     )
@@ -17,13 +16,13 @@ if TYPE_CHECKING:
     from .scalars import (
         add_transfers as add_transfers,
     )
+    from .writer import add_autograd_graph as add_autograd_graph
     from .writer import to_tensorboard as to_tensorboard
 else:
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            ".writer": "to_tensorboard",
-            ".add_graph": "add_autograd_graph",
+            ".writer": "to_tensorboard add_autograd_graph",
             ".scalars": "add_gradients add_transfers add_distribution",
         },
     )

@@ -16,6 +16,9 @@ from typing import Any
 
 from tensorboard.compat import tf  # type: ignore[import-untyped]
 from tensorboard.compat.proto import event_pb2, summary_pb2, types_pb2  # type: ignore[import-untyped]
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import (  # type: ignore[import-untyped]
+    masked_crc32c,
+)
 from tensorboard.plugins.custom_scalar import layout_pb2  # type: ignore[import-untyped]
 from tensorboard.plugins.custom_scalar.metadata import (  # type: ignore[import-untyped]
     CONFIG_SUMMARY_TAG,
@@ -27,8 +30,17 @@ from ..graph.files.file import packed_value
 from ..graph.files.replacement import replacement
 from ..graph.json import to_json
 from ..graph.text import type_text
-from .checksum import checksum
 
+# Without this package, which is part of the extra `tensorboard`, TensorBoard's own checksums are
+# used. They are written in Python, and take four seconds for the graph of a large model.
+crc32c: Any
+try:
+    import google_crc32c as crc32c
+except ImportError:
+    crc32c = None
+
+# Constant that TensorFlow adds to the rotated checksum (tsl/lib/hash/crc32c.h).
+_MASK = 0xA282EAD8
 GRAPHS = "graphviz_torch"  # name of the plugin of the Autograd tab, whose data is a whole Graph
 # Prefix of tags in the Autograd tab. A tag can belong to one plugin only, and the tag without the
 # prefix belongs to the plugin of the Graphs tab.
@@ -95,6 +107,18 @@ def _new_file(directory: str) -> str:
     place = f"{socket.gethostname()}.{os.getpid()}.{next(_files):06}"
     name = f"events.out.tfevents.{int(time.time()):010}.{place}.graphviz_torch"
     return os.path.join(directory, name)
+
+
+def checksum(data: bytes) -> int:
+    """Return the masked CRC-32C of `data`.
+
+    >>> checksum(b"123456789") == masked_crc32c(b"123456789")
+    True
+    """
+    if crc32c is None:
+        return int(masked_crc32c(data))
+    crc: int = crc32c.value(data)
+    return ((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF
 
 
 def _record(file: Any, event: event_pb2.Event) -> None:

@@ -8,16 +8,22 @@
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from ..graph import Graph, GraphLike, graph_of
+from ..findings.check import find
+from ..graph import Collective, Graph, GraphLike, Transfer, graph_of
 from ..graph.tensors import total_norm
-from ..render.dot.layout import LayoutError
-from .depth import depth_png
+from ..graph.text import printable
+from ..graph.units import bytes_text, count_text
+from ..render.collectives import merge_equal, payload_text
+from ..render.dot.layout import LayoutError, escape, layout
+from ..render.style import palette
 from .series import NormSeries
-from .tables import transfers_markdown
 from .writer import require
 
 _series: dict[tuple[str, str], NormSeries] = {}  # (directory, tag) -> builder of its summaries
@@ -176,3 +182,181 @@ def add_transfers(
 
     with writing(logdir_or_writer) as write:
         write(markdown_summary(tag, transfers_markdown(graph_of(graph))), step)
+
+
+_COPIES = ("copy", "phase", "tensor", "copies", "bytes", "ms", "how", "where")
+_COLLECTIVES = ("collective", "phase", "times", "bytes", "group", "of", "where")
+_ROWS = 500  # maximum number of rows in a table; a line below it sums up the other rows
+
+
+def transfers_markdown(graph: Graph) -> str:
+    """Return Markdown with totals for each direction, findings, and tables.
+
+    The first table has the copies between devices, the largest first. Identical copies at the same
+    source line share a row. The time of a row, in milliseconds, is measured on the device; it is
+    empty unless all copies of the row were measured. The second table has the collectives, in
+    program order.
+
+    >>> from graphviz_torch.graph import Graph
+    >>> transfers_markdown(Graph(()))
+    'No transfer was recorded.'
+    """
+    parts = [_copies_of(graph)] if graph.transfers else []
+    parts += [_collectives_of(graph)] if graph.collectives else []
+    return "\n\n".join(parts) or "No transfer was recorded."
+
+
+def _copies_of(graph: Graph) -> str:
+    lines = []
+    for kind in sorted({transfer.kind for transfer in graph.transfers}):
+        some = [transfer for transfer in graph.transfers if transfer.kind == kind]
+        lines.append(f"- **{kind}**: {_copies(len(some))}, {_total(some)}")
+    for finding in find(graph):
+        if finding.transfers:
+            where = f" ({_cell(finding.where)})" if finding.where else ""
+            lines.append(
+                f"- **{finding.severity}**: {_cell(finding.message)} {_cell(finding.advice)}{where}"
+            )
+    groups: dict[Transfer, list[Transfer]] = {}
+    for transfer in graph.transfers:
+        groups.setdefault(_without_position(transfer), []).append(transfer)
+    rows = sorted(groups.values(), key=lambda some: -sum(t.nbytes or 0 for t in some))
+    lines += ["", *_table(_COPIES, map(_row, rows[:_ROWS]))]
+    if len(rows) > _ROWS:
+        rest = [transfer for some in rows[_ROWS:] for transfer in some]
+        lines += ["", f"And {_copies(len(rest))} more, {_total(rest)}."]
+    return "\n".join(lines)
+
+
+def _collectives_of(graph: Graph) -> str:
+    lines = []
+    for kind in sorted({each.kind for each in graph.collectives}):
+        some = [each for each in graph.collectives if each.kind == kind]
+        total = bytes_text(sum(each.nbytes for each in some))
+        lines.append(f"- **{kind}**: {count_text(len(some), 'time')}, {total} given")
+    rows = merge_equal(graph.collectives)
+    lines += [
+        "",
+        *_table(_COLLECTIVES, (_collective_row(each, times) for each, times in rows[:_ROWS])),
+    ]
+    if len(rows) > _ROWS:
+        more = sum(times for _, times in rows[_ROWS:])
+        lines += ["", f"And {count_text(more, 'collective')} more."]
+    return "\n".join(lines)
+
+
+def _collective_row(each: Collective, times: int) -> list[str]:
+    return [
+        each.kind,
+        each.phase,
+        str(times),
+        bytes_text(each.nbytes * times),
+        _cell(", ".join(filter(None, (each.group, count_text(each.group_size, "rank"))))),
+        _cell(payload_text(each)),
+        _cell(" ".join(filter(None, (each.where, each.module)))),
+    ]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield f"|{'|'.join(titles)}|"
+    yield "|---" * len(titles) + "|"
+    for row in rows:
+        yield f"|{'|'.join(row)}|"
+
+
+def _without_position(transfer: Transfer) -> Transfer:
+    return replace(
+        transfer, node=None, seconds=None, used=None, data=None, in_forward=None, moment=None
+    )
+
+
+def _row(some: list[Transfer]) -> list[str]:
+    first = some[0]
+    seconds = [transfer.seconds for transfer in some]
+    measured = [value for value in seconds if value is not None]
+    memory = {None: "", True: "pinned", False: "pageable"}[first.pinned]
+    how = (first.operation, memory, "non-blocking" if first.non_blocking else "")
+    return [
+        _cell(f"{first.kind} {first.source} → {first.target}"),
+        first.phase,
+        _cell(f"{first.label}: {first.tensor}" if first.label else str(first.tensor)),
+        str(len(some)),
+        _total(some),
+        f"{sum(measured) * 1e3:.3g}" if len(measured) == len(some) else "",
+        _cell(", ".join(filter(None, how))),
+        _cell(" ".join(filter(None, (first.where, first.module)))),
+    ]
+
+
+def _total(some: list[Transfer]) -> str:
+    known = [transfer.nbytes for transfer in some if transfer.nbytes is not None]
+    text = bytes_text(sum(known))
+    return (
+        text if len(known) == len(some) else f"{text} and {len(some) - len(known)} of unknown size"
+    )
+
+
+def _copies(count: int) -> str:
+    return "1 copy" if count == 1 else f"{count} copies"
+
+
+def _cell(text: str) -> str:
+    """Escape all characters that have a meaning in Markdown or in its tables."""
+    text = printable(text.replace("\n", " "))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = re.sub(r"([\\`*_{}\[\]#])", r"\\\1", text)
+    return text.replace("|", "&#124;")
+
+
+_MAX_LAYERS = 120  # with more layers, only every n-th layer is shown
+_WIDTH = 320.0  # width of the longest bar in points
+
+
+def depth_dot(norms: Mapping[str, float], title: str) -> str:
+    """Return the chart as DOT text, with one row for each layer.
+
+    Args:
+        norms: the gradient norm of each layer, first layer first.
+        title: title of the chart.
+
+    >>> "1e-05 to 0.1" in depth_dot({"first": 2e-5, "last": 0.05}, "step 3")
+    True
+    """
+    colors = palette("light")
+    sizes = [norm for norm in norms.values() if 0 < norm < math.inf]
+    low = math.floor(math.log10(min(sizes))) if sizes else 0
+    high = max(math.ceil(math.log10(max(sizes))), low + 1) if sizes else 1
+    said = f"{title} · bars from {10.0**low:g} to {10.0**high:g}, logarithmic"
+    every = math.ceil(len(norms) / _MAX_LAYERS)
+    if every > 1:
+        said += f" · one of {every} layers, of {len(norms)}"
+    rows = [f'<TR><TD COLSPAN="3" ALIGN="LEFT"><B>{escape(said)}</B></TD></TR>']
+    for layer, norm in list(norms.items())[::every]:
+        good = math.isfinite(norm)
+        bar = ""
+        if good and norm > 0:
+            width = 2 + _WIDTH * (math.log10(norm) - low) / (high - low)
+            size = f'FIXEDSIZE="TRUE" WIDTH="{width:.0f}" HEIGHT="10"'
+            cells = f'<TD {size} BGCOLOR="{colors["input_line"]}"></TD>'
+            # An empty cell after the bar fills the width, because Graphviz centers a narrow table.
+            rest = f'FIXEDSIZE="TRUE" WIDTH="{2 + _WIDTH - width + 1:.0f}" HEIGHT="10"'
+            cells += f"<TD {rest}></TD>"
+            bar = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="0"><TR>{cells}</TR></TABLE>'
+        color = colors["muted" if good and norm else "error"]
+        rows.append(
+            f'<TR><TD ALIGN="RIGHT">{escape(layer)}</TD><TD ALIGN="LEFT" WIDTH="{_WIDTH:.0f}">{bar}'
+            f'</TD><TD ALIGN="LEFT"><FONT COLOR="{color}">{norm:.3g}</FONT></TD></TR>'
+        )
+    table = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="1">{"".join(rows)}</TABLE>'
+    look = f'shape=plain fontname="DejaVu Sans" fontsize=10 fontcolor="{colors["ink"]}"'
+    head = f'graph [pad=0.15 bgcolor="{colors["background"]}"]'
+    return f"digraph {{\n\t{head}\n\tlayers [{look} label=<{table}>]\n}}\n"
+
+
+def depth_png(norms: Mapping[str, float], title: str) -> bytes:
+    """Return the chart as PNG.
+
+    Raises:
+        LayoutError: if Graphviz is missing or fails.
+    """
+    return layout(depth_dot(norms, title), "png")

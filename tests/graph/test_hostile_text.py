@@ -19,7 +19,7 @@ from graphviz_torch.graph import Experiment, TensorMeta, Training, TrainingStep
 from graphviz_torch.graph.json import from_json, to_json
 from graphviz_torch.integrations.command.main import COMMANDS, main
 from graphviz_torch.integrations.command.reports import to_sarif
-from graphviz_torch.tensorboard.tables import transfers_markdown
+from graphviz_torch.tensorboard.scalars import transfers_markdown
 from tests.graph.test_hostile_files import SAVED
 from tests.graph.test_hostile_values import leaves
 from tests.graph.test_json import full_graph

@@ -26,9 +26,9 @@ from graphviz_torch.graph import (
 from graphviz_torch.integrations import training
 from graphviz_torch.recording.recording import record
 from graphviz_torch.render.style import COLORS
-from graphviz_torch.tensorboard import module_norms, tables
+from graphviz_torch.tensorboard import module_norms, scalars
 from graphviz_torch.tensorboard import scalars as steps
-from graphviz_torch.tensorboard.depth import depth_dot
+from graphviz_torch.tensorboard.scalars import depth_dot
 from tests.support.models import MLP
 
 pytest.importorskip("tensorboard")
@@ -117,7 +117,7 @@ def moved(**changes: object) -> Transfer:
 
 def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
     graph = Graph((), transfers=(moved(seconds=1e-3), moved(seconds=2e-3), moved(phase="backward")))
-    lines = tables.transfers_markdown(graph).splitlines()
+    lines = scalars.transfers_markdown(graph).splitlines()
     assert lines[:3] == [
         "- **HtoD**: 3 copies, 96.0 KiB",
         "",
@@ -133,8 +133,8 @@ def test_transfers_of_one_line_are_one_row_with_their_total() -> None:
 def test_findings_about_transfers_stand_above_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     finding = Finding("round-trip", "warning", "x goes there and back.", "Keep it.", transfers=(0,))
     other = Finding("cut", "error", "No transfer.")
-    monkeypatch.setattr(tables, "find", lambda graph: [finding, other])
-    text = tables.transfers_markdown(Graph((), transfers=(moved(),)))
+    monkeypatch.setattr(scalars, "find", lambda graph: [finding, other])
+    text = scalars.transfers_markdown(Graph((), transfers=(moved(),)))
     assert "- **warning**: x goes there and back. Keep it." in text
     assert "No transfer." not in text
 
@@ -142,7 +142,7 @@ def test_findings_about_transfers_stand_above_the_table(monkeypatch: pytest.Monk
 def test_hostile_text_shows_as_it_is_in_the_text_tab() -> None:
     label = "a|b<script>`*_[x](y)#\\&amp;☃"
     html = plugin_util.markdown_to_safe_html(
-        tables.transfers_markdown(Graph((), transfers=(moved(label=label),)))
+        scalars.transfers_markdown(Graph((), transfers=(moved(label=label),)))
     )
     escaped = label.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     assert f"<td>{escaped}: f16[128, 128] sim:0</td>".replace("|", "&#124;") in html.replace(
@@ -152,7 +152,7 @@ def test_hostile_text_shows_as_it_is_in_the_text_tab() -> None:
 
 def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
     many = tuple(moved(where=f"train.py:{i}") for i in range(700))
-    text = tables.transfers_markdown(Graph((), transfers=many))
+    text = scalars.transfers_markdown(Graph((), transfers=many))
     assert text.count("|HtoD") == 500
     assert text.endswith("And 200 copies more, 6.3 MiB.")
 
@@ -160,7 +160,7 @@ def test_a_long_table_ends_with_a_row_that_counts_the_rest() -> None:
 def test_collectives_are_a_table_below_the_copies() -> None:
     sent = Collective("all_reduce", 2048, "float32", 2, group="dp", phase="backward", module="fc")
     graph = Graph((), transfers=(moved(),), collectives=(sent, sent, replace(sent, kind="barrier")))
-    copies, _, rest = tables.transfers_markdown(graph).partition("- **all_reduce**: ")
+    copies, _, rest = scalars.transfers_markdown(graph).partition("- **all_reduce**: ")
     assert "|HtoD" in copies
     assert rest.splitlines() == [
         "2 times, 4.0 KiB given",

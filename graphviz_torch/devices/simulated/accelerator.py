@@ -6,7 +6,7 @@ therefore equal to those on the CPU. A copy between devices is a `ToCopyBackward
 operations on tensors of different devices fail as on a GPU.
 
 In graphs, the devices are called "sim:0", "sim:1" and so on, or "sim cuda:0" if a program written
-for CUDA uses them as "cuda:0". `device_names.py` explains these names, and `patches.py` replaces
+for CUDA uses them as "cuda:0". `devices.py` explains these names, and `patches.py` replaces
 functions of `torch.cuda`.
 
 Time, memory limits, streams and `torch.compile` are not simulated.
@@ -48,7 +48,7 @@ from ...internals.hooks.modes import FUNCTIONS, OPERATORS, Stack, enter_below, l
 from ...internals.hooks.watch import Installation
 from .autocast import to_lower_precision
 from .cuda import legacy_type
-from .device_names import (
+from .devices import (
     CPU,
     MAX_DEVICES,
     SimulatedBlock,
@@ -277,7 +277,7 @@ _TO, _CUDA, _TYPE = torch.Tensor.to, torch.Tensor.cuda, torch.Tensor.type
 
 
 def _with_places(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the call after replacing CUDA devices with places (see `device_names.py`)."""
+    """Return the call after replacing CUDA devices with places (see `devices.py`)."""
     if func is _CUDA:
         names = ("device", "non_blocking", "memory_format")
         given = {**dict(zip(names, args[1:], strict=False)), **kwargs}

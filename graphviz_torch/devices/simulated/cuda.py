@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from . import memory
-from .device_names import SimulatedBlock, cuda_block, place_of
+from .devices import ALLOCATED, PEAK, SimulatedBlock, cuda_block, place_of, reset_peak
 
 _Replacement = Callable[..., Any]
 _NAME = "simulated"
@@ -210,7 +209,7 @@ def _replacements() -> dict[str, _Replacement]:
         **dict.fromkeys(("memory_cached", "max_memory_cached"), _allocated_bytes),
         **dict.fromkeys(
             ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached"),
-            lambda device=None: memory.reset_peak(_place(device)),
+            lambda device=None: reset_peak(_place(device)),
         ),
         "memory_stats": lambda device=None: defaultdict(int, _statistics(device)),
         "memory_summary": lambda device=None, **_: (
@@ -291,11 +290,11 @@ def _default_stream(device: torch.device) -> Stream:
 
 
 def _allocated_bytes(device: Any = None) -> int:
-    return memory.ALLOCATED[_place(device)]
+    return ALLOCATED[_place(device)]
 
 
 def _peak(device: Any = None) -> int:
-    return memory.PEAK[_place(device)]
+    return PEAK[_place(device)]
 
 
 def _statistics(device: Any) -> dict[str, int]:

@@ -19,7 +19,7 @@ from torch.nn.parallel import _functions
 # Private API of PyTorch 2.11 to 2.14: returns the leaves of nested containers in order.
 from torch.utils._pytree import tree_leaves
 
-from .device_names import CPU, cuda_block, current_device, is_simulated, simulated_devices
+from .devices import CPU, cuda_block, current_device, is_simulated, simulated_devices
 
 
 def rows() -> list[tuple[Any, str, Callable[..., Any]]]:

@@ -7,8 +7,14 @@ when the last block ends.
 The rows of this module are functions that check the device type before they dispatch: optimizers
 and gradient clipping with `foreach=True` or `fused=True`, for which the CPU's kernels run, and
 pinned memory in a DataLoader. `capturable=True` raises an error, because it is for CUDA graphs.
-Other modules of this folder contain the rows for `torch.cuda`, `nn.DataParallel`, autocast and
-files.
+Other modules of this folder contain the rows for `torch.cuda`, `nn.DataParallel` and autocast.
+
+The functions that save and load files are replaced, too. A tensor on "sim:0" is saved as a CPU
+tensor. A tensor on a simulated "cuda:0" is saved with its device, like a real CUDA tensor.
+
+`torch.load` loads tensors onto the saved device, or onto the simulated device that `map_location`
+names. If the saved device does not exist, PyTorch raises its own error, which mentions
+`map_location`.
 
 The names in the table are private API of PyTorch 2.11 to 2.14.
 """
@@ -23,21 +29,25 @@ from typing import Any
 import torch
 from torch.utils import _device
 from torch.utils._device import DeviceContext, _device_constructors
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import dataloader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...internals.hooks.modes import FUNCTIONS
 from ...internals.hooks.watch import Replacement, Row
-from . import autocast, cuda, data_parallel, files
-from .device_names import (
+from . import autocast, cuda, data_parallel
+from .devices import (
+    CPU,
     SimulatedBlock,
     cuda_block,
     innermost_block,
+    is_place,
     is_simulated,
     place_of,
     program_device,
     simulated_devices,
 )
+from .tensor import LOCATION, SimulatedTensor, become
 
 
 def table() -> list[Row]:
@@ -58,7 +68,7 @@ def table() -> list[Row]:
             for owner in (torch.autograd.graph, torch.autograd)
         ],
         *data_parallel.rows(),
-        *files.rows(),
+        *_file_rows(),
         *cuda.rows(),
         *autocast.rows(),
     ]
@@ -160,3 +170,75 @@ def _backward(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(*args, **kwargs)
 
     return run
+
+
+def _file_rows() -> list[tuple[Any, str, Callable[[Any], Any]]]:
+    """Return (owner, name, maker) of each function that saves or loads files."""
+    # Private API of PyTorch 2.11 to 2.14: the names that torch.save and torch.load look up.
+    serialization = importlib.import_module("torch.serialization")
+    utils = importlib.import_module("torch._utils")
+    return [
+        (torch, "load", _load),
+        (serialization, "location_tag", _location_tag),
+        (serialization, "default_restore_location", _restore_location),
+        (utils, "_rebuild_tensor", _rebuild_tensor),
+        (torch.storage._StorageBase, "cuda", _storage_cuda),
+    ]
+
+
+def _load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        named = isinstance(map_location, (str, torch.device))
+        if not (simulated_devices() and named and is_place(torch.device(map_location))):
+            return original(f, map_location, *args, **kwargs)
+        loaded = original(f, CPU, *args, **kwargs)
+        for part in {id(part): part for part in tree_leaves(loaded)}.values():
+            if isinstance(part, torch.nn.Module):
+                part.to(map_location)
+            elif isinstance(part, torch.Tensor):
+                become(part, part.detach().to(map_location))
+        return loaded
+
+    return load
+
+
+def _location_tag(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda storage: getattr(storage, LOCATION, None) or original(storage)
+
+
+def _restore_location(original: Callable[..., Any]) -> Callable[..., Any]:
+    def restore(storage: Any, location: str) -> Any:
+        place = place_of(location)
+        if not isinstance(place, torch.device):
+            return original(storage, location)
+        setattr(storage, LOCATION, str(program_device(place)))  # read when the tensor is rebuilt
+        return storage
+
+    return restore
+
+
+def _rebuild_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
+    def rebuild(storage: Any, *layout: Any) -> torch.Tensor:
+        tensor: torch.Tensor = original(storage, *layout)
+        location = getattr(storage._untyped_storage, LOCATION, None)
+        if location is None or cuda_block() is None:
+            return tensor
+        return SimulatedTensor(tensor, place_of(location))
+
+    return rebuild
+
+
+def _storage_cuda(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace `UntypedStorage.cuda`, as used in `map_location=lambda s, location: s.cuda(1)`."""
+
+    @wraps(original)
+    def cuda(storage: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        if cuda_block() is None:
+            return original(storage, device, non_blocking)
+        moved = storage.clone()
+        place = place_of("cuda" if device is None else device)
+        setattr(moved, LOCATION, str(program_device(place)))
+        return moved
+
+    return cuda

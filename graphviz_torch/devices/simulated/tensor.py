@@ -15,8 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from .device_names import CPU, error_name, is_place, program_device
-from .memory import count
+from .devices import CPU, count, error_name, is_place, program_device
 
 LOCATION = "_simulated_location"  # attribute of a storage: its device in the file
 

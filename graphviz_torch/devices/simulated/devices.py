@@ -1,4 +1,4 @@
-"""Define the devices that a thread simulates, and their names in programs, PyTorch and graphs.
+"""Define the devices that a thread simulates: their names, and the bytes of the tensors on them.
 
 In a program, device k is the `torch.device("meta", 64 + k)` that `simulate_accelerator` yields, or
 "cuda:k" if CUDA is simulated. PyTorch's C++ code sees the *place* of device k: a device of type
@@ -9,6 +9,8 @@ device type "meta", and no other code uses these indices.
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -168,3 +170,34 @@ def current_device(device: torch.device) -> Iterator[None]:
         yield
     finally:
         block.current = before
+
+
+ALLOCATED: Counter[torch.device] = Counter()  # place -> bytes
+PEAK: Counter[torch.device] = Counter()  # place -> bytes
+_STORAGES: dict[int, Any] = {}  # id -> weak reference to a counted storage
+
+
+def count(storage: torch.UntypedStorage, place: torch.device) -> None:
+    """Count the bytes of a storage for a device until the storage is freed.
+
+    Args:
+        storage: the storage of the CPU tensor.
+        place: the place of the simulated device.
+    """
+    key, nbytes = id(storage), storage.nbytes()
+    known = _STORAGES.get(key)
+    if known is not None and known() is storage:
+        return
+
+    def on_free(_: Any) -> None:
+        _STORAGES.pop(key, None)
+        ALLOCATED[place] -= nbytes
+
+    _STORAGES[key] = weakref.ref(storage, on_free)
+    ALLOCATED[place] += nbytes
+    PEAK[place] = max(PEAK[place], ALLOCATED[place])
+
+
+def reset_peak(place: torch.device) -> None:
+    """Set the peak of a device to its current number of bytes."""
+    PEAK[place] = ALLOCATED[place]
