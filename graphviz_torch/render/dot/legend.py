@@ -1,4 +1,4 @@
-"""Write what is below a picture: shapes, colors, findings, and what the picture does not show."""
+"""Write the legend below a picture: shapes, colors, findings, omissions; and notes on copies."""
 
 from __future__ import annotations
 
