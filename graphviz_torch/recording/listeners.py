@@ -39,7 +39,6 @@ from .steps.history import GraphHistory
 from .steps.later_losses import LaterLosses
 from .steps.optimizer_calls import EarlySchedulers, OptimizerCalls
 from .steps.progress import Progress
-from .steps.replaced_parameters import TemporaryParameters
 from .steps.steps import Steps
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
@@ -55,7 +54,6 @@ LISTENERS: tuple[type[Listener], ...] = (
     TrainModes,
     TrainingSetup,
     OptimizerCalls,
-    TemporaryParameters,
     Steps,  # after the listener that appends the row of a new optimizer
     GradientAccesses,
     MixedNoises,

@@ -41,6 +41,7 @@ from graphviz_torch.findings.rules.training import (
     MixedLosses,
     UnevenAccumulation,
 )
+from graphviz_torch.findings.rules.watched import ReplacedParameters
 from graphviz_torch.graph.events import (
     AccumulatedBackwards,
     GradientClearing,
@@ -103,6 +104,11 @@ from graphviz_torch.recording.queries.optimizers import (
 )
 from graphviz_torch.recording.queries.rates import HandSetRates
 from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
+from graphviz_torch.recording.queries.replaced_parameters import (
+    ReachedParametersRow,
+    TemporaryParameters,
+    WaitingParametersRow,
+)
 from graphviz_torch.recording.queries.retained_graphs import RetainingLines
 from graphviz_torch.recording.queries.schedulers import Schedulers
 from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
@@ -703,3 +709,32 @@ def test_gradients_of_several_losses_that_are_read_as_a_sum(
 ) -> None:
     expected = Found(SummedGradientsRead(backwards=2), line(11))
     assert found(SummedGradients(), rows) == [expected] * reported
+
+
+TEMPORARY = ReachedParametersRow(line(10), {"weight": 1, "bias": 2})
+WAITING = WaitingParametersRow(line(20), {"weight": 3, "bias": 2})
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps"),
+    [
+        ([TEMPORARY, WAITING] * 3, [2, 3]),
+        ([TEMPORARY, WAITING], []),  # a single step may be intended
+        ([TEMPORARY, WAITING, WAITING], []),  # the second step uses no gradient
+        ([TEMPORARY, WaitingParametersRow(line(20), {"bias": 2})] * 3, []),  # the same tensor
+        ([TEMPORARY, WaitingParametersRow(line(20), {"other": 3})] * 3, []),
+        ([TEMPORARY, ResumeRow(), WAITING] * 3, []),
+        ([TEMPORARY, TrainingStepRow(), WAITING] * 3, []),
+    ],
+)
+def test_parameters_that_backward_reached_and_that_were_put_back(
+    rows: list[Row], steps: list[int]
+) -> None:
+    events = found(TemporaryParameters(), rows)
+    assert [each.latest["steps"] for each in events] == steps
+    for each in events:
+        assert (each.event, each.place) == (
+            ReplacedParameters(parameters=("weight",), count=1),
+            line(20),
+        )
+        assert each.latest["backward"] == UserLine(line(10))

@@ -80,6 +80,10 @@ class StepLog:
         flat = parameters and all(TensorBase.dim(parameter) == 1 for parameter in parameters)
         return None if flat and keys.isdisjoint(self._own() | self._reached) else keys
 
+    def has_untrained_leaves(self) -> bool:
+        """Return True if a backward of this step reached a leaf that no optimizer has updated."""
+        return not self._reached <= self.ever
+
     def begin_step(self) -> None:
         """Forget the optimizers and backwards of the last training step."""
         self.updated, self.held, self._reached = None, set(), set()
