@@ -8,13 +8,11 @@ and it is read when the program has ended.
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import FrameType
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from ...findings.rules.watched import NonfiniteLoss
 from ...graph import Graph
@@ -22,14 +20,14 @@ from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.engine import EngineCalled
-from ...internals.hooks.optimizers import Stepping, parameters_of
+from ...internals.hooks.optimizers import parameters_of
 from ...internals.probes import Probe, fetch, unobserved
 from ...internals.tensors.memory import may_be_read
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..program import Program
 
-_MAX_LINES, _MAX_OPTIMIZERS = 64, 8
+_MAX_LINES = 64
 _MAX_SEARCHES = 4  # number of times that parameters are searched for NaN
 NEVER = 1 << 62  # greater than the number of any step
 
@@ -71,28 +69,23 @@ class LaterLosses(Listener):
         super().__init__(program)
         self._recorded = 0  # number of the last recorded step
         self._step = 0  # number of the current step
-        self._stepped = False  # True if an optimizer has stepped since the last backward
+        self._count = 0  # number of optimizer steps before the last backward
         self._lines: dict[CodePosition | None, _LossesOfLine] = {}
-        self._optimizers: dict[int, weakref.ref[Optimizer]] = {}  # that have stepped, by id()
         self._searches = 0
 
     def on_backward_start(self, event: BackwardBegan) -> None:
         """Check the loss of a recorded step."""
         self._step = self._recorded = self.program.step
-        self._stepped = False
+        self._count = self.program.steps.count
         if event.live.call.accumulates:
             self._check(event.outputs, event.frame)
 
     def on_later_backward(self, event: EngineCalled) -> None:
         """Check the loss of a step after the recorded ones."""
         if event.accumulates:
-            self._step, self._stepped = self._step + self._stepped, False
+            before, self._count = self._count, self.program.steps.count
+            self._step += self._count > before
             self._check(event.outputs, event.frame)
-
-    def on_optimizer_step_start(self, event: Stepping) -> None:
-        self._stepped = True
-        if len(self._optimizers) < _MAX_OPTIMIZERS:
-            self._optimizers[id(event.optimizer)] = weakref.ref(event.optimizer)
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
         rows = [(place, known) for place, known in self._lines.items()]
@@ -137,12 +130,9 @@ class LaterLosses(Listener):
             known.since, known.value, known.spoilt = self._step, value, None
             if self._searches < _MAX_SEARCHES:
                 self._searches += 1
-                known.spoilt = any(map(_has_nonfinite, self._parameters()))
-
-    def _parameters(self) -> Iterator[Tensor]:
-        for each in self._optimizers.values():
-            optimizer = each()
-            yield from () if optimizer is None else parameters_of(optimizer)
+                optimizers = [record.ref() for record in self.program.steps.log]
+                alive = [each for each in optimizers if each is not None]
+                known.spoilt = any(_has_nonfinite(p) for each in alive for p in parameters_of(each))
 
 
 def _has_nonfinite(parameter: Tensor) -> bool:

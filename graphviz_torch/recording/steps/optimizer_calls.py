@@ -228,7 +228,6 @@ class EarlySchedulers(Listener):
         values = {} if program.frame is None else local_variables(program.frame)
         self._scaled = False  # True once a loss was scaled
         self._names = frozenset(values)
-        self._met: set[int] = set()  # id() of optimizers that have stepped
         self._waiting = [
             (name, weakref.ref(value))
             for name, value in schedulers(values)
@@ -241,9 +240,11 @@ class EarlySchedulers(Listener):
     def on_optimizer_step_start(self, event: Stepping) -> None:
         """Check the schedulers at the first step of an optimizer."""
         optimizer, program, frame = event.optimizer, self.program, user_frame(event.frame)
-        if id(optimizer) in self._met or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-            return  # the optimizer has stepped before, or has no scheduler (private, 2.13)
-        self._met.add(id(optimizer))
+        record = program.steps.log.get(optimizer)
+        if record is None or not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+            return  # the optimizer has no scheduler (private, 2.13)
+        if not program.log.admits(EarlySchedulers, record.number, in_run=True):
+            return  # the optimizer has stepped before
         frames = user_frames(frame, program.frame)
         known = [(name, scheduler()) for name, scheduler in self._waiting]
         known += [each for one in frames for each in self._new_schedulers(one, optimizer)]
