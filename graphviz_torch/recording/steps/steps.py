@@ -18,8 +18,7 @@ from ...graph.events import GradientClearing
 from ...internals.frames import user_frame
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
-from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
-from ..live import roots_of
+from ..listener import BackwardEnded, Listener, Resumed
 from ..modules.eval_layers import layers_in_eval_mode
 from ..optimizer_log import learning_rate
 from ..program import Program
@@ -40,21 +39,15 @@ class Steps(Listener):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        # Of the running backward: sequence numbers of the roots, and layers in eval mode.
-        self._roots: tuple[int, ...] = ()
-        self._eval_layers: tuple[tuple[str, str], ...] = ()
         self._known: dict[int, Ref] = {}  # the parameters in rows, by id()
-
-    def on_backward_start(self, event: BackwardBegan) -> None:
-        self._roots, self._eval_layers = tuple(roots_of(event.outputs)), ()
-        if self.program.options.every_call and event.live.call.accumulates:
-            self._eval_layers = layers_in_eval_mode(self.program.table)
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         backward, call, program = event.backward, event.backward.call, self.program
         by: RetainedBy = "create_graph" if call.creates else "retain_graph"
         kept = by if call.retains and not backward.failed else None
-        row = GraphRow(call.place, backward.numbers, backward.ran, self._roots, kept, call.step)
+        numbers = [backward.numbers[node] for node, _ in backward.reading.ends]
+        roots = tuple([number for number in numbers if number >= 0])
+        row = GraphRow(call.place, backward.numbers, backward.ran, roots, kept, call.step)
         program.log.append(row)
         if not call.accumulates or backward.failed:
             return
@@ -73,13 +66,13 @@ class Steps(Listener):
         program.log.append(
             BackwardRow(
                 call.place,
-                self._roots,
+                roots,
                 backward.reached,
                 reached,
                 frozenset(new),
                 frozenset(shards),
                 call.loss_scale is not None,
-                self._eval_layers,
+                layers_in_eval_mode(program.table) if program.options.every_call else (),
             )
         )
 
