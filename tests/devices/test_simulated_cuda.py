@@ -185,7 +185,8 @@ def test_data_parallel_divides_thirty_rows_and_nothing_is_reported_of_its_replic
         if backward:
             out.sum().backward()
     assert rows[:2] == [(15, "cuda:0"), (15, "cuda:1")]
-    assert torch.equal(out.cpu(), alone(x))
+    # Each half is computed alone: the last bits of a product depend on the number of its rows.
+    assert torch.equal(out.cpu(), torch.cat([alone(half) for half in x.chunk(2)]))
     if backward:
         alone(x).sum().backward()
         for one, other in zip(alone.parameters(), model.parameters(), strict=True):
