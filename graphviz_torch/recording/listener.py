@@ -140,6 +140,9 @@ class Listener(Recorder):
     # `on_call_start` gets the calls of those `functions` that are also in this container. None: all
     # calls of `functions`.
     before: Container[Any] | None = None
+    # True if `on_call_end` gets a call that created a node only if a tensor of the call requires no
+    # gradient, as most data.
+    needs_constant: bool = False
     # True if `on_call_end` also gets the accesses to `.grad` that `zero_grad` makes.
     sees_zero_grad: ClassVar[bool] = False
     # Name of an operator, such as "aten::copy_" -> function of its arguments and result.
@@ -215,6 +218,7 @@ class RowListener(Listener):
     def __init__(self, program: Program, query: type[Query]) -> None:
         super().__init__(program)
         self.functions, self.sees_later_steps = query.functions, query.sees_later_steps
+        self.needs_constant = query.needs_constant
         for event, rows in query.rows_of.items():
             setattr(self, event, _appender(rows, program))
 

@@ -114,6 +114,8 @@ class _Factory(NamedTuple):
 class UntrackedCalls(Listener):
     """Listener that finds the nodes that use tensors which require no gradient."""
 
+    needs_constant = True
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._known: dict[int, _FollowedTensor] = {}  # by id() of the tensor

@@ -7,7 +7,8 @@ A listener's attribute `functions` selects its calls. It is a set of functions a
 keyword "out" selects all calls with `out=`. None selects every call that computes something. Half
 of the calls of a training step only read metadata (`x.shape`), and are passed only to listeners
 that name these functions. In the same way, the attribute `before` selects which of the listener's
-calls are passed to `on_call_start`; None selects all of them.
+calls are passed to `on_call_start`; None selects all of them. If the attribute `needs_constant` is
+True, a call that created a node is passed only if a tensor of the call requires no gradient.
 
 Uses private API: the number of function modes and the flag of torch.jit.trace (2.13).
 """
@@ -44,6 +45,9 @@ _METHODS: tuple[Any, ...] = (
     Tensor.unflatten,
 )
 _PLAIN = (Tensor, Parameter)
+_ATOMS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, slice))
+# An argument of these types contains no tensor if its first item is an atom.
+_LISTS = frozenset((tuple, list, torch.Size))
 # Calls that read metadata and create neither a node nor a copy.
 _READS = METADATA_CALLS - {Tensor.backward, Tensor.__repr__, Tensor.__format__}
 _MAX_CACHED_KINDS = 10_000  # a limit, because a program may create any number of functions
@@ -98,6 +102,7 @@ class _Listening(NamedTuple):
 
     before: Callbacks
     after: Callbacks
+    without_constant: Callbacks  # those of `after` that do not need a constant
     computes: bool  # False for calls that only read metadata
     own: Any  # PyTorch's method, if the called function replaces one; else None
 
@@ -117,8 +122,11 @@ class _ListenerCache(dict[Any, _Listening]):
         wanting = [one for one in self._listeners if selects(one, func, computes, keywords)]
         before = [one for one in wanting if _is_named(getattr(one, "before", None), func, keywords)]
         own = original_method(func)  # compared by `==`: each read of a getter is a new object
-        told = listener_methods(before, "on_call_start"), listener_methods(wanting, "on_call_end")
-        found = _Listening(*told, computes, None if own == func else own)
+        most = [one for one in wanting if not getattr(one, "needs_constant", False)]
+        after, rest = (listener_methods(some, "on_call_end") for some in (wanting, most))
+        rest = rest if len(rest) < len(after) else after
+        own = None if own == func else own
+        found = _Listening(listener_methods(before, "on_call_start"), after, rest, computes, own)
         if len(self) < _MAX_CACHED_KINDS:
             self[kind] = found
         return found
@@ -163,7 +171,8 @@ class CallWatch(TorchFunctionMode):
         self._raised = listener_methods(listeners, "on_call_error")
         handlers = ("on_call_start", "on_call_end")
         listeners = [one for one in listeners if any(hasattr(one, name) for name in handlers)]
-        self._by_kind = _ListenerCache(listeners)
+        # The method is called: an index of a subclass of dict takes three times as long.
+        self._by_kind = _ListenerCache(listeners).__getitem__
         every = [one for one in listeners if selects(one, None, True)]
         self._every = listener_methods(every, "on_call_end")
         # True if a listener needs each access of `zero_grad` to `.grad`.
@@ -185,7 +194,7 @@ class CallWatch(TorchFunctionMode):
 
     def notify(self, called: Called) -> None:
         """Notify listeners of a call that this function mode did not intercept."""
-        notify(self._by_kind[called.func].after, called, self._miss)
+        notify(self._by_kind(called.func).after, called, self._miss)
 
     @not_compiled_itself
     def __torch_function__(
@@ -202,10 +211,10 @@ class CallWatch(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if self.program not in active_programs() or is_jit_tracing():
             return func(*args, **(kwargs or {}))
-        before, after, computes, own = self._by_kind[(func, *kwargs) if kwargs else func]
+        before, after, rest, computes, own = self._by_kind((func, *kwargs) if kwargs else func)
         if own is not None and _is_called_by_itself(own, sys._getframe(1)):
             func = own  # PyTorch's method was called, not the program's replacement
-            before, after, computes, _ = self._by_kind[(func, *kwargs) if kwargs else func]
+            before, after, rest, computes, _ = self._by_kind((func, *kwargs) if kwargs else func)
         start = sequence_number() if computes or before else -1
         if before:
             notify(
@@ -232,6 +241,8 @@ class CallWatch(TorchFunctionMode):
                 return result
             if end != self._end:  # a call that this mode did not see has created nodes
                 after = (*self._every, *after)
+        elif end != start and rest is not after and not _has_constant(args, kwargs, result):
+            after = rest
         self._end = end
         if after:
             frame = sys._getframe(1)
@@ -240,6 +251,18 @@ class CallWatch(TorchFunctionMode):
             row = func, args, kwargs, result, frame, start, end
             notify(after, _new(Called, row), self._miss)
         return result
+
+
+def _has_constant(args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any) -> bool:
+    """Return False if all tensors of a call certainly require a gradient."""
+    for given in (*args, *kwargs.values()) if kwargs else args:
+        kind = type(given)
+        if kind in _PLAIN:
+            if not given.requires_grad:
+                return True
+        elif kind not in _ATOMS and not (kind in _LISTS and given and type(given[0]) in _ATOMS):
+            return True
+    return type(result) is not Tensor
 
 
 _HANDLER = CallWatch.__torch_function__.__code__

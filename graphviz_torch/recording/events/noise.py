@@ -107,6 +107,8 @@ class _NoisyTarget:
 class MixedNoises(Listener):
     """Listener that compares the noise in the input of a network with the noise in its target."""
 
+    needs_constant = True
+
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._kinds: dict[Any, str] = {}  # function -> its name

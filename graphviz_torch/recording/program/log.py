@@ -58,6 +58,8 @@ class Query(Recorder):
     rows_of: ClassVar[RowsOf] = {}
     # "on_call_end" gets the calls of these functions; None: all calls.
     functions: ClassVar[Container[Any] | None] = ()
+    # True if a call that created a node is of interest only if a tensor of it requires no gradient.
+    needs_constant: ClassVar[bool] = False
     # True if `rows_of` also gets the events after the recorded steps.
     sees_later_steps: ClassVar[bool] = False
     # Class of rows -> name of the method that reads them.

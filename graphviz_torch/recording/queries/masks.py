@@ -119,6 +119,7 @@ class AttentionMasks(Query):
             *_FILLS,
         )
     )
+    needs_constant = True
     rows_of: ClassVar[RowsOf] = {"on_call_end": masks}
 
     def on_mask(self, row: MaskRow) -> Iterator[Found]:

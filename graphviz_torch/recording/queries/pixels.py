@@ -55,6 +55,7 @@ class Pixels(Query):
     """Find layers whose input consists of whole numbers from 0 to 255."""
 
     functions = frozenset((F.conv2d, F.conv3d, F.linear))
+    needs_constant = True
     rows_of: ClassVar[RowsOf] = {"on_call_end": layer_inputs}
 
     def on_layer_input(self, row: LayerInputRow) -> Iterator[Found]:

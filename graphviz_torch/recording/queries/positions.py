@@ -54,6 +54,7 @@ class Positions(Query):
     """Find the first rows of a constant that are added in several calls."""
 
     functions = functions_named("add __add__ __radd__ __iadd__ add_")
+    needs_constant = True
     rows_of: ClassVar[RowsOf] = {"on_call_end": row_encodings}
 
     def __init__(self) -> None:

@@ -55,12 +55,12 @@ def sums(event: Called, program: Program) -> Iterable[SumRow]:
     one, other = [*event.args[:2], None, None][:2]
     if not isinstance(one, Tensor) or not isinstance(other, Tensor):
         return ()
+    adds, learn = event.func in _ADDING, (one.requires_grad, other.requires_grad)
+    if learn == (False, False) or (adds and all(learn)):
+        return ()
     if one.shape != other.shape or not TensorBase.is_floating_point(one):
         return ()
-    if not (one.requires_grad or other.requires_grad):
-        return ()
-    adds, identities = event.func in _ADDING, program.identities
-    is_checked = one.requires_grad != other.requires_grad and event.result.requires_grad
+    is_checked, identities = not all(learn) and event.result.requires_grad, program.identities
     if adds and not is_checked:
         return ()
     if not (has_memory(one) and has_memory(other) and has_memory(event.result)):
