@@ -27,7 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import compress, pairwise, repeat
-from operator import itemgetter
+from operator import itemgetter, ne
 from typing import Any, NamedTuple
 
 import torch
@@ -261,8 +261,7 @@ def _kinds(known: Sequence[tuple[SavedKind, Tensor]]) -> dict[int, SavedKind]:
     Args:
         known: the kind of each known tensor, with the tensor.
     """
-    parts = parts_of_each([tensor for _, tensor in known])
-    keys = storage_ids([part for _, part in parts])
+    parts, keys = parts_of_each([tensor for _, tensor in known])
     pairs = list(zip(keys, parts, strict=True))
     return {key: known[i][0] for key, (i, _) in reversed(pairs)}
 
@@ -309,8 +308,7 @@ def _describe(
     """
     nodes, names = [node for node, _, _ in kept], [name for _, name, _ in kept]
     given = [tensor for _, _, tensor in kept]
-    parts = parts_of_each(given)
-    keys = storage_ids([part for _, part in parts])
+    parts, keys = parts_of_each(given)
     # Storage id -> index in `parts` of the first part that is in the storage.
     first = dict(zip(reversed(keys), reversed(range(len(keys))), strict=True))
     sizes = storage_sizes([parts[at][1] for at in first.values()])
@@ -321,14 +319,14 @@ def _describe(
     shared: list[int | None] = [None] * len(kept)
     for at, size in zip(first.values(), sizes, strict=True):
         nbytes[parts[at][0]] += size
-    for at, ((i, part), key) in enumerate(zip(parts, keys, strict=True)):
-        if key in kinds:
-            saved_as[i] = kinds[key]
-        if first[key] != at:
-            shared[i] = nodes[parts[first[key]][0]]
-        if labels and part is given[i] and (saved_as[i] == "input" or names[i] == "target"):
+    for (i, _), key in compress(zip(parts, keys, strict=True), map(kinds.__contains__, keys)):
+        saved_as[i] = kinds[key]
+    firsts = list(map(first.__getitem__, keys))
+    for (i, _), at in compress(zip(parts, firsts, strict=True), map(ne, firsts, range(len(keys)))):
+        shared[i] = None if nbytes[i] else nodes[parts[at][0]]
+    for (i, part), key in zip(parts, keys, strict=True) if labels else ():
+        if part is given[i] and (saved_as[i] == "input" or names[i] == "target"):
             known_as[i] = labels.get(_view_key(key, part), "")
-    shared = [None if size else node for size, node in zip(nbytes, shared, strict=True)]
     columns = names, tensor_metas(given), nbytes, saved_as, shared, known_as
     saved = tuple(map(_new, repeat(SavedTensor), zip(*columns, strict=True)))
     starts = [i for i, node in enumerate(nodes) if not i or node != nodes[i - 1]]

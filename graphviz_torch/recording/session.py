@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from ..graph import Event, Graph, SavedKind
 from ..graph.events import IneffectiveCall
 from ..graph.gc import with_gc_disabled
-from ..internals.dynamo import is_trial
+from ..internals.dynamo import is_trial, not_compiled
 from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import OTHER, active_programs, code_owner, user_frame
 from ..internals.hooks.checkpoints import CheckpointWatch
@@ -97,10 +97,16 @@ class Session:
         listening, program = self._listening(event), self.program
         key, thread, miss = program.key, program.thread, program.remarks.miss
 
+        @not_compiled
         def pass_on(happened: Any) -> None:
-            # This is `program.is_here()`, inlined for speed because it runs for every call.
+            # `program.is_here()` and `notify`, inlined because this runs for every module call.
             if key in active_programs() and get_ident() == thread:
-                notify(listening, happened, miss)
+                with unseen_calls():
+                    for method in listening:
+                        try:
+                            method(happened)
+                        except Exception as error:
+                            miss(error)
 
         return pass_on
 
@@ -142,6 +148,7 @@ class Session:
         """Drop references to autograd nodes, with which `torch.utils.swap_tensors` would fail."""
         self.tell("on_release", None)
 
+    @with_gc_disabled
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
         """Read the graph of a backward that is about to run, and notify the listeners.
 

@@ -10,7 +10,7 @@ user's tensors therefore calls these functions first, and gets plain tensors wit
     have_memory(tensors) True if `has_memory` is True for all tensors
     elements(tensor)     the plain tensors that contain its elements, if there are any
     parts(tensor)        the tensors that it keeps alive, and that are copied if it is copied
-    parts_of_each(tensors)   the parts of many tensors
+    parts_of_each(tensors)   the parts of many tensors, with their storage ids
 
 Only attributes of subclasses are read. No operator is called on them, which would run the user's
 `__torch_dispatch__`. Callers use `unseen_calls()`, because function modes see attribute reads.
@@ -43,6 +43,7 @@ PLAIN = (Tensor, torch.nn.Parameter)  # types that own their memory
 _address: Any = torch._C._data_address  # type: ignore[attr-defined]
 _storage_id: Any = torch._C._storage_id  # type: ignore[attr-defined]
 _functorch: Any = torch._C._functorch
+_is_nested = attrgetter("is_nested")
 
 
 class Elements(NamedTuple):
@@ -100,7 +101,7 @@ def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
 def have_memory(strided: Sequence[Tensor]) -> bool:
     """Return True if a kernel may read all of these strided tensors of class torch.Tensor."""
     with suppress(RuntimeError, NotImplementedError):
-        return not any(map(attrgetter("is_nested"), strided)) and all(map(_address, strided))
+        return not any(map(_is_nested, strided)) and all(map(_address, strided))
     return False
 
 
@@ -169,16 +170,14 @@ def parts(tensor: Tensor) -> list[Tensor]:
     return [tensor]
 
 
-def parts_of_each(tensors: Sequence[Tensor]) -> list[tuple[int, Tensor]]:
-    """Return the parts of many tensors as pairs (index of the tensor, part)."""
-    wrapped = map(_functorch.is_functorch_wrapped_tensor, tensors)
-    dense = [
-        not inside and type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
-        for t, inside in zip(tensors, wrapped, strict=True)
-    ]
-    if all(dense):  # the common case
-        return list(enumerate(tensors))
-    return [(i, part) for i, tensor in enumerate(tensors) for part in parts(tensor)]
+def parts_of_each(tensors: Sequence[Tensor]) -> tuple[list[tuple[int, Tensor]], list[int]]:
+    """Return the parts of many tensors as pairs (index, part), and the storage id of each part."""
+    with suppress(RuntimeError, NotImplementedError):
+        if set(map(type, tensors)) <= set(PLAIN) and not any(map(_is_nested, tensors)):
+            # The common case. A tensor without exactly one storage raises an exception.
+            return list(enumerate(tensors)), list(map(_storage_id, tensors))
+    found = [(i, part) for i, tensor in enumerate(tensors) for part in parts(tensor)]
+    return found, storage_ids([part for _, part in found])
 
 
 def storage_ids(parts: Sequence[Tensor]) -> list[int]:

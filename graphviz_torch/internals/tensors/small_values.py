@@ -43,13 +43,14 @@ class _Shapes(dict[tuple[int, ...], bool]):
 
 
 _MAX_CACHED_SHAPES = 10_000  # maximum number of shapes in the cache
-IS_SMALL = _Shapes()  # raises TypeError for a shape with symbolic sizes
+# Raises TypeError for a shape with symbolic sizes. The method is faster than an index.
+is_small_shape = _Shapes().__getitem__
 
 
 def is_small(tensor: Tensor) -> bool:
     """Return True for a tensor of at most `MOST_ELEMENTS` elements."""
     try:
-        return IS_SMALL[tensor.shape]
+        return is_small_shape(tensor.shape)
     except (RuntimeError, TypeError):  # raised for nested tensors and for symbolic sizes
         return False
 

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence, Set
 from itertools import chain
+from operator import attrgetter
 from types import CodeType
 from typing import Any
 
@@ -91,8 +92,12 @@ def look_at_attributes(events: Events, program: Program, more: Iterable[CodeType
         program: the recorded program, which knows the modules.
         more: code objects of the program, in addition to those of the frames around the recording.
     """
-    known = None
-    for module, path in program.table.modules():
+    modules, known = program.table.modules(), None
+    parameters = [parameter for _, parameter in program.parameters()]
+    named = chain.from_iterable([module.__dict__ for module, _ in modules])
+    if _HARMLESS.issuperset(named) and not any(map(attrgetter("__dict__"), parameters)):
+        return  # the usual case
+    for module, path in modules:
         own = module.__dict__
         suspects = [] if _HARMLESS.issuperset(own) else list(filter(_is_suspect, own))
         # `module.requires_grad = False` is right if the module's parameters are frozen, too.

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from itertools import accumulate, compress, islice, repeat
+from operator import not_
 from typing import Any
 
 import numpy as np
@@ -165,8 +166,9 @@ class Joined:
 
     def __init__(self, groups: Sequence[Sequence[Tensor]]) -> None:
         self._keys: list[_Key] = []  # one for each gradient, in the order of the groups
-        blocks: list[dict[_Key, Tensor]] = []
-        rest: dict[_Key, Tensor] = {}
+        memories: dict[_Key, Tensor] = {}
+        blocks: list[list[Tensor]] = []
+        rest: list[tuple[_Key, Tensor]] = []
         for group in groups:
             rows, whole = list(group), list(map(TensorBase.is_contiguous, group))
             if not all(whole):
@@ -175,18 +177,20 @@ class Joined:
             keys = list(zip(map(TensorBase.data_ptr, rows), lengths, negative, strict=True))
             self._keys += keys
             pairs = list(zip(keys, rows, strict=True))
-            if _is_block(group):  # `_in_order` may have changed the shape of other gradients
-                blocks.append(dict(compress(pairs, whole)))
-                pairs = [pair for pair, c in zip(pairs, whole, strict=True) if not c]
-            rest.update(pairs)
-        memories: dict[_Key, Tensor] = {}
-        for block in (*blocks, rest):
-            for key in block.keys() & memories.keys():
-                del block[key]
+            if not _is_block(group):
+                rest += pairs
+                continue
+            if not all(whole):  # `_in_order` may have changed the shape of these gradients
+                rest += compress(pairs, map(not_, whole))
+                pairs = list(compress(pairs, whole))
+            block = {key: row for key, row in pairs if key not in memories}
+            blocks.append(list(block.values()))
             memories |= block
+        others = {key: row for key, row in rest if key not in memories}
+        memories |= others
         self._at = {key: i for i, key in enumerate(memories)}
         self._lengths = [length for _, length, _ in memories]
-        self._row = _concatenate([list(block.values()) for block in blocks], rest.values())
+        self._row = _concatenate(blocks, others.values())
 
     def numbers(self) -> list[Row]:
         """Return the statistics, and the values of small gradients, in the order of the groups."""

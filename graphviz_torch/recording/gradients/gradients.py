@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
+from operator import attrgetter
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...graph import GradientStats, TensorMeta
+from ...graph import GradientStats
 from ...graph.gc import with_gc_disabled
 from ...graph.nodes import CHANGED
 from ...internals.functions import TensorBase
@@ -28,7 +30,7 @@ from ...internals.hooks.engine import queue_callback
 from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.nodes import Hooks
 from ...internals.streams import current_device
-from ...internals.tensors.metadata import is_custom, tensor_meta
+from ...internals.tensors.metadata import Outputs, is_custom, tensor_meta
 from ...tracing.nodes import GradientEdge
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener
@@ -42,7 +44,8 @@ class GradientHooks:
     """A context manager with hooks on the autograd nodes of a graph, for one backward.
 
     Args:
-        nodes: the nodes in the order of `Graph.nodes`, each with the metadata of its outputs.
+        fns: the nodes in the order of `Graph.nodes`.
+        outputs: the metadata of each node's outputs.
         ran: list to which the hook of each node that runs appends three values: the node's id, the
             time at which the hook began, and the time at which it ended (None if the node is not
             timed on the CPU).
@@ -53,7 +56,8 @@ class GradientHooks:
 
     def __init__(
         self,
-        nodes: Iterable[tuple[Any, tuple[TensorMeta | None, ...]]],
+        fns: Iterable[Any],
+        outputs: Sequence[Outputs],
         ran: list[Any],
         devices: Collection[str],
         *,
@@ -61,7 +65,7 @@ class GradientHooks:
     ) -> None:
         self._finite = finite
         self._brief = finite and set(devices) == {"cpu"}
-        self._nodes = list(nodes)
+        self._fns, self._outputs = list(fns), outputs
         self._ran = ran
         cuda = any(device.startswith("cuda") for device in devices)
         self._clock = CudaClock() if cuda else None
@@ -72,24 +76,23 @@ class GradientHooks:
     def __enter__(self) -> GradientHooks:
         # The keys contain the id() of an outputs tuple, because hashing the tuple would be slower.
         # Nodes with equal single outputs share the same tuple.
-        recipes: dict[tuple[type, int], tuple[Any, ...]] = {}
-        hooks = []
-        for node, (fn, outputs) in enumerate(self._nodes):
-            key = type(fn), id(outputs)
-            recipe = recipes.get(key)
-            if recipe is None:
-                recipe = recipes[key] = self._choose_prehook(type(fn), outputs)
-            hooks.append((fn.register_prehook, partial(recipe[0], node, *recipe[1:])))
-        self._hooks.put(hooks)
+        fns, outputs = self._fns, self._outputs
+        keys = list(zip(map(type, fns), map(id, outputs), strict=True))
+        prehooks = {
+            key: self._choose_prehook(key[0], metas)
+            for key, metas in dict(zip(keys, outputs, strict=True)).items()
+        }
+        hooks = map(partial, map(prehooks.__getitem__, keys), count())
+        self._hooks.put(zip(map(attrgetter("register_prehook"), fns), hooks, strict=False))
         if self._clock is not None and self._mixed:
-            self._hooks.put([(fn.register_hook, self._posthook) for fn, _ in self._nodes])
+            self._hooks.put([(fn.register_hook, self._posthook) for fn in fns])
         return self
 
     def __exit__(self, *_: object) -> None:
         self._hooks.remove()
         self._on_engine_end()
         self._descriptions.describe_all()  # gradients that arrived after `_on_engine_end`
-        self._nodes.clear()
+        self._fns.clear()
 
     def _on_engine_end(self) -> None:
         """Record the time at which all nodes have run.
@@ -125,18 +128,15 @@ class GradientHooks:
                 kind = self._descriptions.kind(tensor_meta(gradient))
                 self._descriptions.see((node, output_nr), gradient, kind)
 
-    def _choose_prehook(self, of: type, outputs: tuple[TensorMeta | None, ...]) -> tuple[Any, ...]:
-        """Return the hook that runs before nodes of class `of`, and the hook's arguments.
-
-        The first item is the prehook. The others are its arguments after the node's id.
-        """
+    def _choose_prehook(self, of: type, outputs: Outputs) -> Callable[..., None]:
+        """Return the hook that runs before nodes of class `of`. Its first argument is the id."""
         kind_of = self._descriptions.kind
         kinds = tuple([None if meta is None else kind_of(meta) for meta in outputs])
         leaf, custom = of.__name__ == "AccumulateGrad", is_custom(of)
         kind = kinds[0] if len(kinds) == 1 else None
         if kind is None or not (kind.cpu and kind.batch) or self._clock is not None or custom:
-            return self._prehook, kinds, leaf, custom
-        return (self._make_fast_prehook(kind, kind.batch, leaf),)
+            return partial(self._prehook, kinds, leaf, custom)
+        return self._make_fast_prehook(kind, kind.batch, leaf)
 
     def _make_fast_prehook(
         self, kind: GradientClass, batch: PendingBatch, leaf: bool
@@ -164,7 +164,7 @@ class GradientHooks:
                 or not ran
                 or ran[-3] < 0
             ):
-                return slow(node, (kind,), leaf, False, given)
+                return slow((kind,), leaf, False, node, given)
             if leaf:
                 seen = function_mode_count() or dispatch_mode_count()
                 gradient = alias(gradient) if seen else TensorBase.detach(gradient)
@@ -184,10 +184,10 @@ class GradientHooks:
 
     def _prehook(
         self,
-        node: int,
         kinds: tuple[GradientClass | None, ...],
         leaf: bool,
         custom: bool,
+        node: int,
         gradients: tuple[Tensor | None, ...],
     ) -> None:
         entered = perf_counter()
@@ -283,8 +283,8 @@ class Gradients(Listener):
         if ran is None:
             return
         self._asked = event.asked
-        nodes = zip(live.ids, live.reading.columns["outputs"], strict=True)
-        hooks = GradientHooks(nodes, ran, live.devices, finite=self._finite)
+        outputs = live.reading.columns["outputs"]
+        hooks = GradientHooks(live.ids, outputs, ran, live.devices, finite=self._finite)
         self._running = hooks
         self._runs[live.position] = hooks
         hooks.__enter__()

@@ -32,7 +32,7 @@ from torch.overrides import get_testing_overrides
 
 from ...graph import TensorMeta, short_dtype
 from ...internals.hooks.calls import Called
-from ...internals.tensors.metadata import tensor_meta
+from ...internals.tensors.metadata import tensor_meta, values_key
 from ..backward import Backward
 from ..listener import Listener
 from ..program import Program
@@ -87,7 +87,7 @@ class CallArguments(Listener):
         if kinds == _TWO and func in _PAIRS:
             self._look_at_pair(number, args, frame, either=_PAIRS[func])
             return
-        plain = _PLACES[kinds]
+        plain = _find_plain(kinds)
         if not (plain.places or kwargs) or type(func) not in _FUNCTIONS:
             return
         if not (plain.lists or kwargs):
@@ -133,8 +133,7 @@ class CallArguments(Listener):
         for i, number in enumerate(backward.numbers):
             if number in self._calls:
                 func, places, values = self._calls[number]
-                # The key contains the repr() of the values, because 1, 1.0 and True are equal.
-                key = func, places, repr(values), known[i]
+                key = func, places, values_key(values), known[i]
                 if key not in texts:
                     if func not in names:
                         names[func] = _positional(func)
@@ -187,7 +186,7 @@ class _Places(dict[tuple[type, ...], _Plain]):
         return found
 
 
-_PLACES = _Places()
+_find_plain = _Places().__getitem__  # faster than an index
 
 
 def _numbers(values: Any) -> tuple[Any, ...] | None:

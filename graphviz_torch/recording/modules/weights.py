@@ -204,10 +204,10 @@ def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None
 
 def _sharded_gradients(listed: Sequence[tuple[str, Tensor]]) -> dict[str, GradientStats]:
     """Return statistics of this rank's shards of gradients, by parameter name."""
-    grads = [(i, tensor.grad) for i, (_, tensor) in enumerate(listed) if tensor.grad is not None]
-    divided = {i: grad for i, grad in grads if type(grad) not in PLAIN and placement(grad)}
+    grads = [(name, tensor.grad) for name, tensor in listed if type(tensor) not in PLAIN]
     descriptions = Descriptions()
-    for i, gradient in divided.items():
-        descriptions.see((i, 0), gradient, descriptions.kind(tensor_meta(gradient)))
+    for name, gradient in grads:
+        if gradient is not None and type(gradient) not in PLAIN and placement(gradient):
+            descriptions.see((name, 0), gradient, descriptions.kind(tensor_meta(gradient)))
     descriptions.describe_all()
-    return {listed[i][0]: stats for (i, _), stats in descriptions.collect().items()}
+    return {name: stats for (name, _), stats in descriptions.collect().items()}

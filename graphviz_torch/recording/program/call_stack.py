@@ -71,6 +71,7 @@ class CallStack:
 
     def __init__(self, table: ParameterTable, origins: Origins[Source]) -> None:
         self.files = FileOwners()
+        self._owner = self.files.__getitem__  # faster than an index
         self._table = table
         self._origins = origins
         self._running: list[RunningModule] = []
@@ -225,7 +226,7 @@ class CallStack:
             call = self._calls.get(event.func) or self._call(event.func)
             if not self._running and frame is not self.frame:
                 call = call._replace(functions=self._functions(frame))
-            if self.files[code.co_filename] == OWN:  # the usual case, without calling `source`
+            if self._owner(code.co_filename) == OWN:  # the usual case, without calling `source`
                 origins.add_nodes(start, end, ((code, frame.f_lasti), None), call)
             else:
                 self.add_nodes(start, end, frame, call)
@@ -317,19 +318,21 @@ class CallStack:
         """
         if frame is None:
             return None, None
-        files, running = self.files, self._running
+        owner_of, running = self._owner, self._running
         code = frame.f_code
-        if files[code.co_filename] == OWN:  # the usual case, in which the user's code runs
+        if owner_of(code.co_filename) == OWN:  # the usual case, in which the user's code runs
             return (code, frame.f_lasti), None
         depth = innermost = len(running) - 1
         call = running[depth] if running else None
         found = library = None
         if call is not None and call.place and frame.f_back is call.frame:
-            library = (code, frame.f_lasti) if files[code.co_filename] == LIBRARY else call.library
+            library = (
+                (code, frame.f_lasti) if owner_of(code.co_filename) == LIBRARY else call.library
+            )
             return call.place, library
         while frame is not None:
             code = frame.f_code
-            owner = files[code.co_filename]
+            owner = owner_of(code.co_filename)
             if owner == OWN:
                 found = (code, frame.f_lasti)
                 break

@@ -15,7 +15,7 @@ from torch import Tensor
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.small_values import IS_SMALL, SmallValues, Values, is_small
+from ...internals.tensors.small_values import SmallValues, Values, is_small, is_small_shape
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener
 from ..live import LiveGraph
@@ -51,7 +51,7 @@ class SmallResults(Listener):
             self._see_each(result, end - 1)
             return
         try:
-            small = IS_SMALL[result.shape]
+            small = is_small_shape(result.shape)
         except (RuntimeError, TypeError):  # the sizes are symbolic or nested
             return
         if small and result.requires_grad:
@@ -72,7 +72,7 @@ class SmallResults(Listener):
         small = [
             i
             for i in live.reading.leaves.values()
-            if outputs[i] and (meta := outputs[i][0]) is not None and IS_SMALL[meta.shape]
+            if outputs[i] and (meta := outputs[i][0]) is not None and is_small_shape(meta.shape)
         ]
         if small:
             with no_functions():
