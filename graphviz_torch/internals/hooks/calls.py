@@ -32,7 +32,7 @@ from ..functions import METADATA_CALLS, READ_GRAD, SET_GRAD, TensorBase
 from ..guards import set_grad_enabled
 from .dispatch import sequence_number
 from .grad_mode import GradModeSwitches
-from .modes import FUNCTIONS, leave
+from .modes import FUNCTIONS, function_mode_count, leave
 from .watch import Callbacks, OnError, listener_methods, notify
 
 # Methods that torch.compile supports as `tensor.method()`, but not as `Tensor.method(tensor)`.
@@ -255,6 +255,8 @@ class CallWatch(TorchFunctionMode):
 
 def _has_constant(args: tuple[Any, ...], kwargs: dict[str, Any] | None, result: Any) -> bool:
     """Return False if all tensors of a call certainly require a gradient."""
+    if function_mode_count():  # another mode would see the reads
+        return True
     for given in (*args, *kwargs.values()) if kwargs else args:
         kind = type(given)
         if kind in _PLAIN:
