@@ -15,8 +15,12 @@ def layers_in_eval_mode(table: ParameterTable) -> tuple[tuple[str, str], ...]:
     is () for a model in train mode, also if the program froze its batch norm layers on purpose.
     """
     every = table.modules()
+    kinds = {type(module) for module, _ in every}
+    kinds = {kind for kind in kinds if issubclass(kind, (DROPOUT, BATCH_NORM))}
     layers = []  # called layers that would return different results in train mode
-    for module, path in every:
+    for module, path in every if kinds else ():
+        if type(module) not in kinds:
+            continue
         acts = isinstance(module, DROPOUT) and module.p > 0
         acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
         if acts and table.ran(path):

@@ -290,6 +290,11 @@ class ParameterTable:
             self._looked = None if self._looked is None else True
         return self._named
 
+    def by_id(self) -> dict[int, Tensor]:
+        """Return the parameters of the model and of all other called modules, by id()."""
+        named = self.parameters()
+        return dict(zip(self._names, map(itemgetter(1), named), strict=True))
+
     @contextmanager
     def read_once(self) -> Iterator[None]:
         """Check for replaced parameters only once in the `with` block, for speed.

@@ -180,11 +180,11 @@ class MixedGradients(Query):
         if not row.reached or self._stepping:
             return  # a closure's gradients are used by the running step alone
         given, learnt, place = self._given, self._learnt, row.place
+        self._forget(row.new)
         for key in row.reached:
-            lines = () if key in row.new else given.get(key, ())
+            lines = given.get(key, ())
             if not lines:
                 given[key] = (place,)
-                self._mixed.pop(key, None)
                 continue
             left = [line for line in lines if line in learnt]
             if left and place not in left:
@@ -215,9 +215,11 @@ class MixedGradients(Query):
 
     def _forget(self, parameters: set[int] | frozenset[int]) -> None:
         """Forget which losses added to the gradients of parameters."""
-        for key in parameters & self._given.keys():
+        forgotten = parameters & self._given.keys()
+        for key in forgotten:
             del self._given[key]
-            self._mixed.pop(key, None)
+        for key in forgotten & self._mixed.keys():
+            del self._mixed[key]
 
 
 class SummedGradients(Query):

@@ -58,13 +58,13 @@ class GradientAccesses(Listener):
 
     def on_backward_end(self, event: BackwardEnded) -> None:
         if event.backward.call.accumulates and not event.backward.failed:
-            reached = event.backward.reached
-            named = self.program.parameters()
-            self._fresh |= {id(p): Ref(p) for _, p in named if id(p) in reached}
+            parameters = self.program.table.by_id()
+            reached = event.backward.reached & parameters.keys()
+            self._fresh |= {key: Ref(parameters[key]) for key in reached}
 
     def on_optimizer_step_start(self, event: Stepping) -> None:
         used = self.program.steps.parameters(event.optimizer)
-        self._forget([*self._fresh] if used is None else used)
+        self._forget(self._fresh if used is None else used)
 
     def on_resume(self, event: Resumed) -> None:
         self._fresh = {}
@@ -92,8 +92,9 @@ class GradientAccesses(Listener):
 
     def on_gradients_cleared(self, event: GradientsCleared) -> None:
         if self._fresh and not self.program.steps.is_own_call(event.frame):
-            named = self.program.parameters()
-            cleared = {id(p) for _, p in named if self._is_fresh(p) and p.grad is None}
+            parameters, fresh = self.program.table.by_id(), self._fresh
+            empty = [key for key in fresh.keys() & parameters if parameters[key].grad is None]
+            cleared = {key for key in empty if fresh[key]() is parameters[key]}
             self._on_clear(cleared, event.frame, event.by_optimizer)
 
     def on_collective(self, event: CollectiveIssued) -> None:
@@ -107,8 +108,8 @@ class GradientAccesses(Listener):
 
     def _forget(self, parameters: Iterable[int]) -> None:
         """Record that the gradients of parameters, by id(), were used or cleared."""
-        for key in parameters:
-            self._fresh.pop(key, None)
+        for key in self._fresh.keys() & parameters:
+            del self._fresh[key]
 
     def _on_own_read(self, tensor: Tensor, gradient: Tensor | None, frame: FrameType) -> None:
         """Report a read of `tensor.grad` by the program, if no backward sets this attribute."""

@@ -51,7 +51,7 @@ class Steps(Listener):
         program.log.append(row)
         if not call.accumulates or backward.failed:
             return
-        parameters = {id(parameter): parameter for _, parameter in program.parameters()}
+        parameters = program.table.by_id()
         reached = frozenset(backward.reached & parameters.keys())
         known = self._known
         new = [key for key in reached if key not in known or known[key]() is None]
