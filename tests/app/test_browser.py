@@ -22,7 +22,12 @@ from app.views.training import MAX_DEPTH, MAX_STEPS
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.visitors import SIZES, STILL, WAIT, Visitor, served, visit_at_once
 
-PAGES = ["", "explore", "training", "devices", "processes", "fit", "checkpoints"]  # two moved
+PAGES = ["", "explore", "training", "devices", "processes"]
+# Links to pages that are parts of others now: where they lead with what they chose.
+MOVED = {
+    "fit?fit+ranks=16": ("Processes", "Will it fit?"),
+    "checkpoints?into=CNN": ("Devices", "Checkpoints"),
+}
 STATES = ["?backward=1", "?source=A+model"]
 TABLES = [
     "?source=A+model&model=DataParallel&device=8+simulated+accelerators&backward=1",
@@ -150,23 +155,26 @@ def test_after_run_backward_the_whole_lesson_stands_on_one_screen(
     visitor.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_the_lesson_stands_in_reading_order_and_the_graph_in_the_middle(
-    browser: Browser, address: str, window: Page, theme: str
+    browser: Browser, address: str, window: Page
 ) -> None:
-    visitor = Visitor(browser, address, 390, theme, window)
+    visitor = Visitor(browser, address, 390, page=window)
     page = visitor.open()
     visitor.press("Run backward")
     found = parts(page)
-    tops = [box(found[name])[1] for name in ("program", "gradient", "graph", "copies", "order")]
-    assert tops == sorted(tops)
-    left, _, right, _ = box(found["graph"])
-    nodes = [box(node) for node in page.locator(".graph svg .card").all()]
-    middle = (min(n[0] for n in nodes) + max(n[2] for n in nodes)) / 2
-    assert abs(middle - (left + right) / 2) < 0.1 * (right - left)
-    assert all(left <= n[0] and n[2] <= right for n in nodes)
-    wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
-    assert wide <= 390
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_function(THEME, arg=theme)
+        page.wait_for_function(STILL)
+        tops = [box(found[name])[1] for name in ("program", "gradient", "graph", "copies", "order")]
+        assert tops == sorted(tops)
+        left, _, right, _ = box(found["graph"])
+        nodes = [box(node) for node in page.locator(".graph svg .card").all()]
+        middle = (min(n[0] for n in nodes) + max(n[2] for n in nodes)) / 2
+        assert abs(middle - (left + right) / 2) < 0.1 * (right - left)
+        assert all(left <= n[0] and n[2] <= right for n in nodes)
+        wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
+        assert wide <= 390
     visitor.close()
 
 
@@ -245,8 +253,13 @@ def test_every_page_fits_every_window_is_read_aloud_whole_and_warns_of_nothing(
     windows = [*((width, "light") for width in (390, 1920, 1280)), (1280, "dark")]
     visitor = Visitor(browser, address, windows[0][0], page=window)
     wrong = []
-    for path in [*PAGES, *STATES, *TABLES]:
+    for path in [*PAGES, *MOVED, *STATES, *TABLES]:
         page = visitor.open(path)
+        if path in MOVED:
+            name, part = MOVED[path]
+            expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
+            expect(page.get_by_role("radio", name=part)).to_be_checked()
+            expect(page).to_have_url(re.compile(re.escape(path.partition("?")[2])))
         for width, theme in windows:
             page.emulate_media(color_scheme=theme)
             page.set_viewport_size({"width": width, "height": SIZES[width]})
@@ -292,22 +305,6 @@ def test_another_sites_page_cannot_talk_to_the_app(address: str, foreign: bool) 
 def test_a_hostile_link_shows_the_page_as_it_is(visitor: Visitor, query: dict[str, str]) -> None:
     visitor.open(**query)
     expect(visitor.page.get_by_text("Traceback")).to_have_count(0)
-
-
-@pytest.mark.parametrize(
-    ("path", "page", "part"),
-    [
-        ("fit?fit+ranks=16", "Processes", "Will it fit?"),
-        ("checkpoints?into=CNN", "Devices", "Checkpoints"),
-    ],
-)
-def test_a_link_to_a_page_that_is_a_part_now_leads_there_with_what_it_chose(
-    visitor: Visitor, path: str, page: str, part: str
-) -> None:
-    shown = visitor.open(path)
-    expect(shown.get_by_role("heading", name=page, exact=True)).to_be_visible()
-    expect(shown.get_by_role("radio", name=part)).to_be_checked()
-    expect(shown).to_have_url(re.compile(re.escape(path.partition("?")[2])))
 
 
 def test_the_graph_of_a_rank_has_480_pixels_beside_its_panel(visitor: Visitor) -> None:
@@ -386,22 +383,9 @@ def test_the_page_is_used_by_keyboard_alone(visitor: Visitor) -> None:
     expect(page.get_by_text(EXAMPLE)).to_be_visible()
 
 
-def test_a_long_training_shows_progress_and_can_be_stopped(visitor: Visitor) -> None:
-    query = urlencode({"depth": MAX_DEPTH, "steps": MAX_STEPS, "device": "Simulated accelerator"})
-    visitor.page.goto(f"{visitor.url}/training?{query}")
-    main = visitor.page.get_by_test_id("stMain")
-    stop = main.get_by_role("button", name="Stop", exact=True)
-    expect(visitor.page.get_by_text(re.compile(rf"step \d+ of {MAX_STEPS}")).first).to_be_visible(
-        timeout=WAIT
-    )
-    stop.click()
-    expect(visitor.page.get_by_text("Stopped")).to_be_visible(timeout=WAIT)
-    visitor.settle()
-    visitor.open("training", steps="3")
-    expect(visitor.page.get_by_text("Stopped")).to_have_count(0)
-
-
-def test_a_paused_training_keeps_its_steps_and_goes_on(visitor: Visitor) -> None:
+def test_a_long_training_shows_progress_and_can_be_paused_continued_and_stopped(
+    visitor: Visitor,
+) -> None:
     # As long as there is, so that a slow browser comes to the button before the last step.
     query = urlencode({"depth": MAX_DEPTH, "steps": MAX_STEPS, "device": "Simulated accelerator"})
     visitor.page.goto(f"{visitor.url}/training?{query}")
@@ -420,6 +404,13 @@ def test_a_paused_training_keeps_its_steps_and_goes_on(visitor: Visitor) -> None
     main.get_by_role("button", name="Pause", exact=True).click()
     expect(paused).to_be_visible(timeout=WAIT)
     assert int(re.findall(r"\d+", paused.inner_text())[0]) > before
+    main.get_by_role("button", name="Continue", exact=True).click()
+    expect(paused).to_have_count(0, timeout=WAIT)
+    main.get_by_role("button", name="Stop", exact=True).click()
+    expect(visitor.page.get_by_text("Stopped")).to_be_visible(timeout=WAIT)
+    visitor.settle()
+    visitor.open("training", steps="3")
+    expect(visitor.page.get_by_text("Stopped")).to_have_count(0)
 
 
 def test_twenty_visitors_at_once_and_two_later_each_get_their_own_answer(address: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from docs.page_outputs import without_varying
 from docs.programs import outputs
 from tests.support.chromium import CHROMIUM, FLAGS
 from tests.support.declared import declare
+from tests.support.processes.forks import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -94,17 +93,29 @@ def test_no_paragraph_is_long(page: str | Path) -> None:
     assert not long
 
 
+# Every page is written without the theme and a search index, which take most of the time.
+BUILD = """
+import gc, sys
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.cmd.build import main
+
+folder, *pages = sys.argv[1:]
+options = f"--keep-going -q -d {folder}/doctrees -D gallery_models=MLP docs {folder}".split()
+gc.disable()
+StandaloneHTMLBuilder.search = False
+failed = main(["-Wb", "json", *options])
+StandaloneHTMLBuilder.search = True
+sys.exit(failed or main(["-b", "html", *options, *pages]))
+"""
+
+
 def test_the_site_numbers_the_lines_of_its_programs_and_opens_a_view_offline(
     tmp_path: Path,
 ) -> None:
-    # Every page is written without the theme, which takes most of the time, and two with it.
-    pages = [ROOT / "docs" / "gallery.md", ROOT / "docs" / "tutorial" / "8-what-is-wrong.md"]
-    for options, files in (("-Wb json", []), ("-b html", pages)):
-        command = [sys.executable, "-m", "sphinx", "--keep-going", "-q", *options.split()]
-        command += ["-d", str(tmp_path / "doctrees"), "-D", "gallery_models=MLP"]
-        command += [str(ROOT / "docs"), str(tmp_path), *map(str, files)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        assert done.returncode == 0, done.stderr[-3000:]
+    (tmp_path / "build.py").write_text(BUILD)
+    pages = ("docs/gallery.md", "docs/tutorial/8-what-is-wrong.md")
+    done = forked(tmp_path / "build.py", tmp_path, *pages, folder=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
     [warning] = done.stderr.splitlines()
     assert "index will be incomplete" in warning  # of two pages
     assert (tmp_path / "searchindex.js").exists()  # the search needs no server

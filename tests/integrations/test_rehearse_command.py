@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from graphviz_torch import load
+from graphviz_torch.integrations.command.main import main
+from graphviz_torch.integrations.command.rehearsal import processes
 from tests.support.processes.forks import forked
 
 SCRIPT = """\
@@ -75,12 +79,33 @@ def rehearsed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     return forked("-m", "graphviz_torch", "rehearse", *arguments, folder=folder)
 
 
-def test_a_script_for_a_cluster_is_rehearsed_as_it_is_on_each_rank(folder: Path) -> None:
+@pytest.fixture
+def ranks_rehearsed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """The same for several ranks: exit code, stdout and stderr. Each rank is forked."""
+
+    def start(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        done = forked(*command[1:], folder=folder)
+        sys.stderr.write(done.stderr)
+        return done
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        return main(["rehearse", *arguments]), *capfd.readouterr()
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(processes.subprocess, "run", start)
+    return run
+
+
+def test_a_script_for_a_cluster_is_rehearsed_as_it_is_on_each_rank(
+    ranks_rehearsed: Callable[..., tuple[int, str, str]],
+) -> None:
     given = ("--ranks", "4", "--rank", "0", "--rank", "3", "--format", "json", "--value", "24=0.5")
-    done = rehearsed(folder, *given, "--device-memory", "16KiB", "train.py", "--lr", "3")
-    assert done.returncode == 0, done.stderr
-    assert "rank 3 of 4 ['--lr', '3']" in done.stderr  # what it prints is not in the report
-    first, last = json.loads(done.stdout)
+    code, out, err = ranks_rehearsed(*given, "--device-memory=16KiB", "train.py", "--lr", "3")
+    assert code == 0, err
+    assert "rank 3 of 4 ['--lr', '3']" in err  # what it prints is not in the report
+    first, last = json.loads(out)
     assert " ".join(first) == KEYS
     assert (first["rank"], last["rank"]) == (0, 3)
     shard = 64 * 64 * 4 // 4
@@ -162,18 +187,32 @@ dist.barrier()
 """
 
 
-def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(folder: Path) -> None:
+def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(
+    folder: Path, ranks_rehearsed: Callable[..., tuple[int, str, str]]
+) -> None:
     (folder / "train.py").write_text(ORDER)
-    done = rehearsed(folder, "--ranks", "64", "--order", "train.py")
-    assert done.returncode == 1, done.stderr
-    assert done.stdout.splitlines() == [
+    code, out, err = ranks_rehearsed("--ranks", "64", "--order", "train.py")
+    assert code == 1, err
+    assert out.splitlines() == [
         "ranks 0 to 63, their 2nd: barrier at train.py:8 on rank 0, and all_reduce of 20 B float32 "
         "at train.py:7 on rank 63 [mismatched-collectives]",
         "rehearsed ranks 0, 1 and 63, with 1 process group shared by at least two of them",
     ]
-    done = rehearsed(folder, "--ranks", "64", "--rank", "1", "--rank", "2", "--order", "train.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == (
+    ranks = ("--rank", "1", "--rank", "2")
+    code, out, err = ranks_rehearsed("--ranks", "64", *ranks, "--order", "train.py")
+    assert code == 0, err
+    assert out == (
         "rehearsed ranks 1 and 2, with 1 process group shared by at least two of them: they call "
+        "the same collectives, in the same order\n"
+    )
+
+
+def test_a_rank_is_rehearsed_in_a_new_process(folder: Path) -> None:
+    (folder / "train.py").write_text(ORDER + "print('printed')\n")
+    done = rehearsed(folder, "--ranks", "1", "--order", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "printed" in done.stderr
+    assert done.stdout == (
+        "rehearsed rank 0, with 0 process groups shared by at least two of them: they call "
         "the same collectives, in the same order\n"
     )

@@ -51,8 +51,8 @@ def forked_run(*arguments: str, folder: Path) -> CompletedProcess[str]:
 
 
 def test_output_and_arguments_are_as_without(training: Path) -> None:
-    plain = python("train.py", *ARGUMENTS, folder=training)
-    done = recorded("train.py", *ARGUMENTS, folder=training)
+    plain = forked("train.py", *ARGUMENTS, folder=training)
+    done = forked_run("train.py", *ARGUMENTS, folder=training)
     assert (done.stdout, done.returncode) == (plain.stdout, 0)
     assert SAID_EARLY.sub("", done.stderr).startswith(plain.stderr + "graphviz-torch: ")
 
@@ -269,8 +269,10 @@ def test_a_file_that_keeps_earlier_steps_is_not_said_to_be_unwritten(
 
 
 def test_steps_that_found_no_room_are_named_and_those_after_are_written(
-    training: Path, command: Command
+    training: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(outputs, "_MAX_BATCH", 10)
+    monkeypatch.setattr(outputs, "_MAX_UNWRITTEN", 20)
     (training / "train.py").write_text(
         "import resource\nimport torch\n"
         "def room(size):\n"
@@ -278,9 +280,9 @@ def test_steps_that_found_no_room_are_named_and_those_after_are_written(
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (hard if size is None else size, hard))\n"
         "net = torch.nn.Linear(2, 1)\n"
         "optimizer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
-        "for i in range(150):\n"
-        "    if i in (10, 130):\n"
-        "        room(0 if i == 10 else None)\n"
+        "for i in range(40):\n"
+        "    if i in (5, 33):\n"
+        "        room(0 if i == 5 else None)\n"
         "    optimizer.zero_grad()\n"
         "    net(torch.ones(3, 2)).square().sum().backward()\n"
         "    optimizer.step()\n"
@@ -293,9 +295,9 @@ def test_steps_that_found_no_room_are_named_and_those_after_are_written(
     run = load(training / "g.json.gz")
     assert isinstance(run, Training)
     there = [step.number for step in run.steps]
-    lost = sorted({*range(150)} - {*there})
-    assert there == [*range(lost[0]), *range(lost[-1] + 1, 150)]
-    assert 0 < len(lost) < 30
+    lost = sorted({*range(40)} - {*there})
+    assert there == [*range(lost[0]), *range(lost[-1] + 1, 40)]
+    assert 0 < len(lost) < 20
     assert f"graphviz-torch: g.json.gz does not contain steps {lost[0]} to {lost[-1]}: " in said
     assert "File too large" in said
     assert code == 2

@@ -178,11 +178,14 @@ def train(model):
         model(torch.ones(2, 3)).sum().backward()
         optimizer.step()
 
+def learn(model):
+    model(torch.ones(2, 3)).sum().backward()  # an optimizer takes seconds in a new process
+
 if __name__ == "__main__":
     model = torch.nn.Linear(3, 1).share_memory()
 """
 SPAWNS = """\
-    processes = [mp.get_context("spawn").Process(target=train, args=(model,)) for _ in range(2)]
+    processes = [mp.get_context("spawn").Process(target=learn, args=(model,)) for _ in range(2)]
     for process in processes:
         process.start()
     for process in processes:
