@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from graphviz_torch import load
+from graphviz_torch.integrations.command import rehearse
 from graphviz_torch.integrations.command.main import main
-from graphviz_torch.integrations.command.rehearsal import processes
 from tests.support.processes.forks import forked
 
 SCRIPT = """\
@@ -94,7 +94,7 @@ def ranks_rehearsed(
         return main(["rehearse", *arguments]), *capfd.readouterr()
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(processes.subprocess, "run", start)
+    monkeypatch.setattr(rehearse.subprocess, "run", start)
     return run
 
 
