@@ -15,8 +15,8 @@ from ..graph import Experiment, Finding, Graph, Severity
 from ..graph.text import called_at, users_line
 from ..internals.frames import OTHER, OWN, CodePosition, code_owner
 from ..internals.replay.call import ModuleCall
+from ..internals.replay.sandbox import SideEffectError
 from ..internals.replay.side_by_side import ComparisonRun, OperatorPair, run_side_by_side
-from ..internals.replay.side_effects import SideEffectError
 from ..internals.tensors.pytree import flatten
 from ..recording.modules.first_call import Loss, RecordedCall
 from ..recording.program.source_lines import lines, short_names

@@ -7,6 +7,10 @@ The caller of a collective is found by inspecting the stack frames above it:
     DTensor        for a change of placements         _redistribute.py
 
 The file names and the names of local variables in them are private (2.13).
+
+A store holds keys and values, through which the ranks of a process group found each other. A
+private function of PyTorch returns the store (2.8 to 2.15). From 2.9 on, a group has a method for
+this, too.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any, NamedTuple
 
+import torch.distributed as dist
 from torch.nn import Module
 
 from .frames import frame_variables
@@ -151,3 +156,9 @@ _READERS = {
     "_flat_param.py": _flat_parameter_caller,
     "_redistribute.py": _redistribute_caller,
 }
+
+
+def group_store(group: Any) -> Any:
+    """Return the store of a process group that this rank belongs to."""
+    distributed: Any = dist
+    return distributed.distributed_c10d._get_process_group_store(group)

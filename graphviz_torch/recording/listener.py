@@ -8,7 +8,7 @@ A listener implements the callbacks of the events that it needs:
     on_call_start  on_call_end  on_call_error  a call into torch; see internals/hooks/calls.py
     on_gradients_cleared         `zero_grad` returned; internals/hooks/zero_grad.py
     on_operator                  an ATen operator was dispatched; internals/hooks/dispatch.py
-    on_collective  on_collective_wait        a collective; internals/hooks/collectives/
+    on_collective  on_collective_wait        a collective; internals/hooks/collectives.py
     on_module_start  on_module_end           a module's forward; internals/hooks/modules.py
     on_outermost_start  on_outermost_end     the same events, for an outermost module only
     on_region_end                a compiled region ran (RegionRan)

@@ -27,7 +27,7 @@ from ..internals.frames import WarningLines, caller_frame
 from ..internals.guards import set_grad_enabled
 from ..internals.hooks.calls import CallWatch
 from ..internals.hooks.captures import CaptureWatch
-from ..internals.hooks.collectives.watch import CollectiveWatch
+from ..internals.hooks.collectives import CollectiveWatch
 from ..internals.hooks.dispatch import OperatorWatch
 from ..internals.hooks.engine import EngineWatch
 from ..internals.hooks.modules import ModuleWatch

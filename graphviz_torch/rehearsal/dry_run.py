@@ -23,11 +23,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ..graph import Graph
 from ..graph.text import ranks_text
 from ..internals.fake.accelerator import FakeAccelerator
-from ..internals.fake.dtensors import RankTensors
-from ..internals.fake.groups import RANKS_PER_NODE, FakeGroups
-from ..internals.fake.loaders import SingleThreadedLoaders
+from ..internals.fake.groups import RANKS_PER_NODE, FakeGroups, RankTensors
+from ..internals.fake.loading import SingleThreadedLoaders, WeightFiles
 from ..internals.fake.values import FakeTensors, as_unknown_value
-from ..internals.fake.weights import WeightFiles
 from ..recording.recording import Recording, record
 from .blocks import LOOP, StorageBlock, at_moment, peak_of, totals
 from .configurations import Sizes, apply_plans, plan_of, watch_meshes

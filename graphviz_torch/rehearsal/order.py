@@ -26,7 +26,7 @@ from ..graph.text import ranks_text
 from ..graph.units import bytes_text
 from ..internals.fake.values import line_of
 from ..internals.frames import user_frame
-from ..internals.hooks.collectives.watch import CollectiveIssued, CollectiveWatch
+from ..internals.hooks.collectives import CollectiveIssued, CollectiveWatch
 from ..internals.tensors.metadata import tensor_meta
 
 # Collectives to which all ranks have to pass the same number of bytes.

@@ -18,7 +18,7 @@ from ..graph import Graph, GraphLike, TensorMeta, graph_of
 from ..graph.files.file import packed_value
 from ..graph.json import to_json
 from ..internals.functions import TensorBase
-from ..internals.process_groups import group_store
+from ..internals.sharding import group_store
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten
 from .tracer import iter_grad_fns

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from graphviz_torch import record, trace
-from graphviz_torch.internals.tensors.norms import Norms
+from graphviz_torch.internals.tensors.reductions import Norms
 from tests.support.models import MLP
 
 WRAPPERS = {

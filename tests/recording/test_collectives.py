@@ -15,7 +15,7 @@ from torch import nn
 from graphviz_torch import Graph, load, record, save, summary, to_text
 from graphviz_torch.distributed import collectives
 from graphviz_torch.graph import Collective, TrainingStep
-from graphviz_torch.internals.hooks.collectives import watch as seam
+from graphviz_torch.internals.hooks import collectives as seam
 from graphviz_torch.render.resolve import graph_and_findings
 from tests.support.processes.launch import launched
 

@@ -21,7 +21,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_common import _chunk_with_empty
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from graphviz_torch.internals.fake.dtensors import LazyChunks
+from graphviz_torch.internals.fake.groups import LazyChunks
 from graphviz_torch.rehearsal import Rehearsal, rehearse
 
 LLAMA = Path(__file__).parents[2] / "examples" / "rehearsal" / "llama.py"

@@ -24,7 +24,7 @@ from ...graph import Collective, CollectiveKind, CollectivePhase, Graph, RankTim
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.hooks.calls import running_function
-from ...internals.hooks.collectives.watch import CollectiveAwaited, CollectiveIssued, RankGroup
+from ...internals.hooks.collectives import CollectiveAwaited, CollectiveIssued, RankGroup
 from ...internals.hooks.engine import running_node
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.metadata import tensor_meta

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
 from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import user_frame
-from ...internals.hooks.collectives.watch import (
+from ...internals.hooks.collectives import (
     CollectiveAwaited,
     CollectiveStarted,
     CollectiveWatch,

@@ -34,7 +34,7 @@ from torch import Tensor
 from ...graph import CollectivePhase, TensorMeta
 from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
-from ...internals.hooks.collectives.watch import CollectiveIssued, RankGroup
+from ...internals.hooks.collectives import CollectiveIssued, RankGroup
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.sharding import find_caller, mesh_dimensions
 from ...internals.tensors.memory import storage_id, storage_ref

@@ -44,7 +44,7 @@ from ...graph import Cut, Graph
 from ...internals.frames import local_variables, user_frame
 from ...internals.functions import METADATA_CALLS, TensorBase, functions_named
 from ...internals.hooks.calls import Called, Calling, Raised
-from ...internals.hooks.collectives.watch import CollectiveIssued
+from ...internals.hooks.collectives import CollectiveIssued
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.tensors.metadata import tensor_meta
 from ...internals.tensors.pytree import tensors

@@ -29,7 +29,7 @@ from ...internals.hooks.engine import EngineCalled, EngineReturned
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
-from ...internals.tensors.norms import Norms, is_finite, quick_norms
+from ...internals.tensors.reductions import Norms, is_finite, quick_norms
 from ..optimizer_log import OptimizerLog
 from .averages import Averages
 from .checks import HealthChecks, WatchReport, line_of

@@ -29,7 +29,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.probes import unobserved
 from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
-from ...internals.tensors.norms import have_equal_first_rows
+from ...internals.tensors.reductions import have_equal_first_rows
 from ...internals.tensors.weak import Ref
 from ..backward import Backward
 from ..listener import Listener

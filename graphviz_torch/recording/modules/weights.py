@@ -17,7 +17,7 @@ from ...internals.hooks.optimizers import Stepped, optimized_parameters
 from ...internals.sharding import placement, shard_position
 from ...internals.tensors.memory import PLAIN
 from ...internals.tensors.metadata import tensor_meta
-from ...internals.tensors.norms import Norms
+from ...internals.tensors.reductions import Norms
 from ..backward import Backward
 from ..gradients.statistics import Descriptions
 from ..listener import BackwardBegan, GraphValues, Listener

@@ -25,7 +25,7 @@ from ...findings.rules.leaves import DataAssignment, GradientRead
 from ...internals.frames import LIBRARY, OWN, TORCH, clipping_function, code_owner, user_frame
 from ...internals.functions import READ_GRAD, SET_DATA, SET_GRAD, UNSCALE
 from ...internals.hooks.calls import Called
-from ...internals.hooks.collectives.watch import CollectiveIssued
+from ...internals.hooks.collectives import CollectiveIssued
 from ...internals.hooks.optimizers import Stepping
 from ...internals.hooks.zero_grad import GradientsCleared
 from ...internals.tensors.memory import storage_id

@@ -1,10 +1,10 @@
 """Watch the collectives of this process, whichever code issues them.
 
 `torch.distributed`, DTensor, `fully_shard`, and DDP's reducer, which is C++, call the operators
-listed in operators.py. While a watch is open and a process group exists, these operators have a
-kernel of ours. The kernel is below autograd, modes and subclasses, so it sees each collective once,
-in every thread. A functional operator calls a c10d operator internally; only the functional
-operator is reported.
+listed here. While a watch is open and a process group exists, these operators have a kernel of
+ours. The kernel is below autograd, modes and subclasses, so it sees each collective once, in every
+thread. A functional operator calls a c10d operator internally; only the functional operator is
+reported.
 
 Operators of symmetric memory that are missing from the list (`nvshmem_put`), and messages that a
 library sends itself with NCCL or MPI, are not seen.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import cache
 from itertools import count
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -27,14 +28,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.library import Library
 
-from ....graph import CollectiveKind
-from ...exceptions import ignore_exceptions
-from ...frames import hide_frame
-from ...tensors.pytree import tensors
-from ..dispatch import sequence_number
-from ..watch import Replacement, Row, Watch
-from .operators import WAIT, arguments, kinds
-from .works import Wait, WorkMethods
+from ...graph import CollectiveKind
+from ..exceptions import ignore_exceptions
+from ..frames import hide_frame
+from ..tensors.pytree import tensors
+from .collective_works import Wait, WorkMethods
+from .dispatch import sequence_number
+from .watch import Replacement, Row, Watch
 
 
 class RankGroup(NamedTuple):
@@ -261,3 +261,112 @@ def _on_cpu(group: Any) -> bool:
     with ignore_exceptions():  # raised if the group has no backend for the CPU
         return str(group._get_backend(torch.device("cpu")).name()) == "gloo"
     return False
+
+
+# Operator names by namespace.
+_KINDS: dict[str, dict[str, CollectiveKind]] = {
+    "c10d": {
+        "allreduce_": "all_reduce",
+        "allreduce_coalesced_": "all_reduce",
+        "allgather_": "all_gather",
+        "_allgather_base_": "all_gather",
+        "allgather_coalesced_": "all_gather",
+        "allgather_into_tensor_coalesced_": "all_gather",
+        "reduce_scatter_": "reduce_scatter",
+        "_reduce_scatter_base_": "reduce_scatter",
+        "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+        "alltoall_": "all_to_all",
+        "alltoall_base_": "all_to_all",
+        "broadcast_": "broadcast",
+        "reduce_": "reduce",
+        "gather_": "gather",
+        "scatter_": "scatter",
+        "send": "send",
+        "recv_": "recv",
+        "recv_any_source_": "recv",
+        "barrier": "barrier",
+        "monitored_barrier_": "barrier",
+    },
+    "_c10d_functional": {
+        "all_reduce": "all_reduce",
+        "all_reduce_": "all_reduce",
+        "all_reduce_coalesced": "all_reduce",
+        "all_reduce_coalesced_": "all_reduce",
+        "all_gather_into_tensor": "all_gather",
+        "all_gather_into_tensor_out": "all_gather",
+        "all_gather_into_tensor_coalesced": "all_gather",
+        "reduce_scatter_tensor": "reduce_scatter",
+        "reduce_scatter_tensor_out": "reduce_scatter",
+        "reduce_scatter_tensor_coalesced": "reduce_scatter",
+        "all_to_all_single": "all_to_all",
+        "broadcast": "broadcast",
+        "broadcast_": "broadcast",
+        "isend": "send",
+        "irecv": "recv",
+    },
+    "_dtensor": {"shard_dim_alltoall": "all_to_all"},
+    "symm_mem": {
+        "one_shot_all_reduce": "all_reduce",
+        "one_shot_all_reduce_copy": "all_reduce",
+        "two_shot_all_reduce_": "all_reduce",
+        "multimem_all_reduce_": "all_reduce",
+        "multimem_one_shot_all_reduce": "all_reduce",
+        "_low_contention_all_gather": "all_gather",
+        "_low_contention_reduce_scatter": "reduce_scatter",
+        "fused_all_gather_matmul": "all_gather",
+        "fused_matmul_reduce_scatter": "reduce_scatter",
+        "all_to_all_vdev": "all_to_all",
+    },
+}
+WAIT = "_c10d_functional::wait_tensor"
+# Names of the operators' arguments: inputs, process group, and peer.
+_INPUTS: tuple[str, ...] = (
+    "input_tensors",
+    "input_tensor",
+    "input_list",
+    "inputs",
+    "input",
+    "tensors",
+    "tensor",
+)
+_INPUTS += ("symm_buffer", "A")
+_GROUPS = ("process_group", "group_name")
+_PEERS = ("root_rank", "src", "dst")
+
+
+@cache
+def kinds() -> dict[str, CollectiveKind]:
+    """Return the kind of each operator that exists in this version of PyTorch, by operator name."""
+    known = {
+        f"{namespace}::{name}": kind
+        for namespace, kinds in _KINDS.items()
+        for name, kind in kinds.items()
+    }
+    return {name: kind for name, kind in known.items() if _schema(name) is not None}
+
+
+def _schema(operator: str) -> Any:
+    return next(iter(torch._C._jit_get_schemas_for_operator(operator)), None)
+
+
+class Arguments(NamedTuple):
+    """The positions of an operator's arguments; None if the operator has no such argument."""
+
+    inputs: int
+    group: int
+    asynchronous: int | None
+    peer: int | None
+
+
+@cache
+def arguments(operator: str) -> Arguments:
+    """Return the positions of an operator's arguments, given the operator's name."""
+    names = [argument.name for argument in _schema(operator).arguments]
+
+    def place(wanted: tuple[str, ...]) -> int | None:
+        return next((names.index(name) for name in wanted if name in names), None)
+
+    inputs, group = place(_INPUTS), place(_GROUPS)
+    assert inputs is not None, operator
+    assert group is not None, operator
+    return Arguments(inputs, group, place(("async_op",)), place(_PEERS))

@@ -20,8 +20,8 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from ...frames import hide_frame
-from ..watch import Row
+from ..frames import hide_frame
+from .watch import Row
 
 _FUNCTIONS = os.path.join("torch", "distributed", "distributed_c10d.py")
 

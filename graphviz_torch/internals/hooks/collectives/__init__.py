@@ -1,1 +1,0 @@
-"""Watch collectives between ranks, and the waits for them."""
