@@ -20,7 +20,7 @@ from .events.overwritten import Overwrites
 from .events.setup import TrainingSetup
 from .events.tokens import TokenUses
 from .events.wrong_gradients import WrongGradients
-from .failures.failures import Failures
+from .failures import Failures
 from .gradients.gradients import Gradients
 from .listener import Listener
 from .modules.arguments import CallArguments

@@ -40,9 +40,9 @@ from ..internals.hooks.weights import (
 )
 from ..internals.hooks.zero_grad import ZeroGradWatch
 from ..internals.tensors.weak import SwapSafeRefs
-from .compiled.regions import Regions
-from .compiled.trace import OperationTrace
-from .failures.note import add_note
+from .compiled_regions import Regions
+from .compiled_trace import OperationTrace
+from .failures import add_note
 from .modules.first_call import RecordedCall
 from .program.program import Compiled, Options
 from .session import Session

@@ -39,12 +39,21 @@ from graphviz_torch.recording.program.rows import (
     StepEndRow,
     TrainingStepRow,
 )
+from graphviz_torch.recording.queries.batches import IndexRow, SingleRows
+from graphviz_torch.recording.queries.checkpoints import (
+    CheckpointedSegments,
+    RandomStateRow,
+    RedrawnDropouts,
+    RepeatedForwardRow,
+    SegmentCallRow,
+)
 from graphviz_torch.recording.queries.chosen_rows import ChoiceRow, ChosenRows, RowLossRow
 from graphviz_torch.recording.queries.clip_bounds import ClipBounds, ClipRatioRow
-from graphviz_torch.recording.queries.ignored_results import (
-    FunctionsRow,
-    IgnoredFunctionRow,
-    IgnoredResults,
+from graphviz_torch.recording.queries.derivatives import (
+    DerivativeResultRow,
+    DerivativeRow,
+    SummedDerivatives,
+    UnusedInputs,
 )
 from graphviz_torch.recording.queries.last_steps import (
     LastStepRow,
@@ -72,23 +81,20 @@ from graphviz_torch.recording.queries.pairs import (
 )
 from graphviz_torch.recording.queries.pixels import LayerInputRow, Pixels
 from graphviz_torch.recording.queries.positions import Positions, RowEncodingRow
-from graphviz_torch.recording.queries.redrawn_dropout import (
-    RandomStateRow,
-    RedrawnDropouts,
-    RepeatedForwardRow,
-)
-from graphviz_torch.recording.queries.segments import CheckpointedSegments, SegmentCallRow
-from graphviz_torch.recording.queries.single_rows import IndexRow, SingleRows
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
-from graphviz_torch.recording.queries.summed_derivatives import DerivativeRow, SummedDerivatives
 from graphviz_torch.recording.queries.targets import BatchTensorsRow, TargetRow, Targets
 from graphviz_torch.recording.queries.temperatures import (
     DistributionLossRow,
     ScoreRow,
     Temperatures,
 )
-from graphviz_torch.recording.queries.unused_inputs import DerivativeResultRow, UnusedInputs
-from graphviz_torch.recording.queries.unused_losses import LossReadRow, UnusedLosses
+from graphviz_torch.recording.queries.unused_results import (
+    FunctionsRow,
+    IgnoredFunctionRow,
+    IgnoredResults,
+    LossReadRow,
+    UnusedLosses,
+)
 from tests.recording.test_queries import END, found, line
 
 

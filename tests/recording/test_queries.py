@@ -80,7 +80,8 @@ from graphviz_torch.recording.program.rows import (
     TrainingStepRow,
     UnscaleRow,
 )
-from graphviz_torch.recording.queries.accumulation import Accumulation
+from graphviz_torch.recording.queries.backwards import Accumulation, RetainingLines
+from graphviz_torch.recording.queries.batches import RepeatedBatches
 from graphviz_torch.recording.queries.collectives import CollectiveRow, CollectivesInGraph
 from graphviz_torch.recording.queries.gradient_life import (
     ClearedGradients,
@@ -102,15 +103,12 @@ from graphviz_torch.recording.queries.optimizers import (
     StepsWithoutGradients,
     ZeroLearningRates,
 )
-from graphviz_torch.recording.queries.rates import HandSetRates
-from graphviz_torch.recording.queries.repeated_batches import RepeatedBatches
 from graphviz_torch.recording.queries.replaced_parameters import (
     ReachedParametersRow,
     TemporaryParameters,
     WaitingParametersRow,
 )
-from graphviz_torch.recording.queries.retained_graphs import RetainingLines
-from graphviz_torch.recording.queries.schedulers import Schedulers
+from graphviz_torch.recording.queries.schedulers import HandSetRates, Schedulers
 from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
 
 CODE = (lambda: None).__code__

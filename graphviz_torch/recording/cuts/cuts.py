@@ -60,14 +60,18 @@ from ..program.source_lines import line_number
 from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
-from .names import READS, caller_of_checkpoint, cut_name, detached_results, tensors_read
 from .record import (
+    READS,
     CutOperands,
     CutRecord,
     LiveCut,
+    caller_of_checkpoint,
+    cut_name,
+    detached_results,
     leaf_or_maker,
     node_with_constant,
     operand_makers,
+    tensors_read,
 )
 
 _DETACH_: Any = TensorBase.detach_

@@ -31,12 +31,9 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import with_memory
 from ...internals.tensors.reductions import Norms, is_finite, quick_norms
 from ..optimizer_log import OptimizerLog
-from .averages import Averages
-from .checks import HealthChecks, WatchReport, line_of
-from .frozen_weights import FrozenGroup, FrozenWeights
-from .graph_marks import RetainedGraphMarks
-from .model_parameters import ModelParameters
-from .optimizer_past import OptimizerPast
+from .checks import HealthChecks, RetainedGraphMarks, WatchReport, line_of
+from .optimizer_checks import ModelParameters, OptimizerPast
+from .weights import Averages, FrozenGroup, FrozenWeights
 
 _COST_SHARE = 0.03  # fraction of a step's time that the checks may take
 _MIN_COST = 6e-5  # seconds per step that the checks may always take

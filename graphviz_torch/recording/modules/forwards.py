@@ -46,9 +46,9 @@ from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener, Resumed
 from ..program import Program
-from ..program.call_lines import Lines, first_difference, own_line
 from ..program.code import codes, find_method_call
 from ..program.events import UserLine
+from ..program.source_lines import Lines, first_difference, own_line
 
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward

@@ -20,10 +20,10 @@ from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ..live import LiveGraph
 from ..program import Program
-from ..program.call_lines import Lines, own_line
 from ..program.events import MethodCall
 from ..program.log import Found, Query, RowsOf
 from ..program.rows import BackwardRow, GraphRow, OptimizerRow, StepRow, TrainingStepRow
+from ..program.source_lines import Lines, own_line
 from ..recorder import ModuleColumns
 
 _MAX_STACKS = 16  # maximum number of call stacks to keep for a module

@@ -56,7 +56,7 @@ from ...internals.hooks.optimizers import (
 from ...internals.hooks.regions import RegionWatch
 from ...internals.tensors.memory import storage_id
 from ...internals.tensors.pytree import tensors
-from ..compiled.trace import OperationTrace
+from ..compiled_trace import OperationTrace
 from ..program.in_place import IN_PLACE
 
 _grad: Any = Tensor.grad

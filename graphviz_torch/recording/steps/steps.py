@@ -10,18 +10,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from ...findings.rules.meaning.calls import RetainedBy
 from ...findings.rules.training import DiscardedGradients
 from ...graph.events import GradientClearing
 from ...internals.frames import user_frame
+from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.weak import Ref
 from ..listener import BackwardEnded, Listener, Resumed
-from ..modules.eval_layers import layers_in_eval_mode
 from ..optimizer_log import learning_rate
 from ..program import Program
+from ..program.parameters import ParameterTable
 from ..program.rows import BackwardRow, GraphRow, GroupRow, ResumeRow, StepEndRow, StepRow
 
 # Keys that optimizers and schedulers of PyTorch add to the options of a parameter group.
@@ -155,3 +157,33 @@ def _is_of_torch(optimizer: Optimizer) -> bool:
 def _has_own_options(group: Mapping[str, Any], optimizer: Optimizer) -> bool:
     """Return True if a parameter group has options that PyTorch does not give it."""
     return not group.keys() <= optimizer.defaults.keys() | _GROUP_KEYS
+
+
+def layers_in_eval_mode(table: ParameterTable) -> tuple[tuple[str, str], ...]:
+    """Return path and class of the layers in eval mode, if the model and all its layers are in it.
+
+    Layers that were not called, and layers of modules that do not learn, are left out. The result
+    is () for a model in train mode, also if the program froze its batch norm layers on purpose.
+    """
+    every = table.modules()
+    kinds = {type(module) for module, _ in every}
+    kinds = {kind for kind in kinds if issubclass(kind, (DROPOUT, BATCH_NORM))}
+    layers = []  # called layers that would return different results in train mode
+    for module, path in every if kinds else ():
+        if type(module) not in kinds:
+            continue
+        acts = isinstance(module, DROPOUT) and module.p > 0
+        acts = acts or (isinstance(module, BATCH_NORM) and module.track_running_stats)
+        if acts and table.ran(path):
+            layers.append((path, module))
+    if not layers:
+        return ()
+    training = [path for module, path in every if _is_in_train_mode(module)]
+    if any(not t or f"{path}.".startswith(f"{t}.") for path, _ in layers for t in training):
+        return ()
+    return tuple([(path, type(module).__name__) for path, module in layers if table.learns(module)])
+
+
+def _is_in_train_mode(module: Module) -> bool:
+    """Return True if a module is in train mode, or has no `training` attribute."""
+    return bool(getattr(module, "training", True))

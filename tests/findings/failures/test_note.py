@@ -15,7 +15,7 @@ from torch import nn
 
 from graphviz_torch import record
 from graphviz_torch.findings import check
-from graphviz_torch.recording.failures import note
+from graphviz_torch.recording import failures
 from tests.support.failing import leaf, line
 
 pytestmark = [
@@ -157,7 +157,7 @@ def test_where_exceptions_carry_no_notes_it_is_written_to_stderr_once(
         with record():
             leaf().exp() @ torch.ones(7)
 
-    monkeypatch.setattr(note.sys, "version_info", (3, 10))
+    monkeypatch.setattr(failures.sys, "version_info", (3, 10))
     raised(program)
     monkeypatch.undo()
     assert capsys.readouterr().err.count("graphviz_torch: ") == 1

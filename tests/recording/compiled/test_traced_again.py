@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphviz_torch import record
-from graphviz_torch.recording.compiled.trace import OperationTrace
+from graphviz_torch.recording.compiled_trace import OperationTrace
 from tests.recording.compiled.test_as_eager_has_it import nodes_and_edges, recorded
 from tests.recording.test_compiled import nothing_compiled_stays  # noqa: F401
 

@@ -15,9 +15,9 @@ from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
 from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
+from graphviz_torch.recording import failure_cause as failing_node
 from graphviz_torch.recording import memory
 from graphviz_torch.recording.events import nonfinite
-from graphviz_torch.recording.failures import node as failing_node
 from graphviz_torch.recording.queries import saved_tensors
 from tests.internals.tensors.test_accumulator import LEAVES, leaf_of
 

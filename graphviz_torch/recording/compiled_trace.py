@@ -7,30 +7,35 @@ found as well. The compiler removes these, so they are shown as nodes that do no
 
 from __future__ import annotations
 
+import operator
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from types import FrameType, SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
-from ...graph import TensorMeta
-from ...internals.compiler.dynamo_trace import Break, Recompiled
-from ...internals.functions import TensorBase
-from ...internals.hooks.dispatch import sequence_number
-from ...internals.hooks.modes import unseen_operators
-from ...internals.tensors.metadata import tensor_meta
-from ...tracing.nodes import GradFn, grad_fn_of, operation, read_nodes
-from ...tracing.region_reader import expect_region, origin, set_region
-from ...tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
-from ...tracing.tracer import collect_nodes
-from ..cuts.names import READS, cut_name, detached_results
-from ..program.graph_breaks import compilation_events
-from .pairs import PairedCall, Pairs
+from ..graph import Event, TensorMeta
+from ..internals.compiler.dynamo_trace import Break, Recompiled
+from ..internals.functions import TensorBase
+from ..internals.hooks.calls import Called
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.modes import unseen_operators
+from ..internals.tensors.metadata import tensor_meta
+from ..tracing.nodes import GradFn, grad_fn_of, operation, read_nodes
+from ..tracing.region_reader import expect_region, origin, set_region
+from ..tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
+from ..tracing.tracer import collect_nodes
+from .cuts.record import READS, cut_name, detached_results
+from .program.events import TensorRecord
+from .program.graph_breaks import compilation_events
+from .program.identities import Identities
+from .queries.pairs import PairedTensors, pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")
 # Name of a node in Dynamo's trace -> name of the same node in eager mode.
@@ -379,3 +384,68 @@ def _sampling_name(meta: Mapping[str, Any]) -> str:
     """Return "sample" if a distribution's `sample()` runs the operation under no_grad; else ""."""
     found = _SAMPLE.search(meta.get("stack_trace") or "")
     return "" if found is None or torch.is_grad_enabled() else "sample"
+
+
+# Functions of Python's `operator` module, as in Dynamo's graph -> the equivalent tensor methods,
+# which the checks know.
+_OPERATORS: dict[Any, Any] = {
+    getattr(operator, name): getattr(TensorBase, f"__{name}__")
+    for name in ["sub", "add", "mul", "truediv", "eq", "ne", "gt", "lt", "ge", "le", "getitem"]
+}
+
+
+class PairedCall(NamedTuple):
+    """An event caused by a call inside a compiled region."""
+
+    event: Event  # the event; its line, nodes and operands are not set
+    numbers: tuple[int, ...]  # sequence numbers of the nodes that the call created
+    operands: tuple[TensorRecord, ...]
+    meta: dict[str, Any]  # `meta` of the call's node in Dynamo's graph
+
+
+class Pairs:
+    """The query `PairedTensors`, applied to one graph that Dynamo traced with fake tensors."""
+
+    def __init__(self) -> None:
+        self._query, self._program = PairedTensors(), _NamelessProgram()
+        self.noted: list[PairedCall] = []
+
+    def call(
+        self, function: Any, meta: dict[str, Any], args: Any, kwargs: Any, result: Any
+    ) -> None:
+        """Check one call of the graph, and add a `PairedCall` to `self.noted` for each event.
+
+        Args:
+            function: the called function.
+            meta: `meta` of the call's node in Dynamo's graph.
+            args: arguments of the call.
+            kwargs: keyword arguments of the call.
+            result: the fake result.
+        """
+        function, frame = _OPERATORS.get(function, function), cast(Any, None)
+        event = Called(function, tuple(args), kwargs, result, frame, 0, 0)
+        for row in (
+            pairs(event, cast(Any, self._program)) if function in PairedTensors.functions else ()
+        ):
+            for found in self._query.read(row):
+                if "operands" in found.latest:
+                    call = found.event, found.numbers, found.latest["operands"], meta
+                    self.noted.append(PairedCall(*call))
+
+
+class _NamelessProgram:
+    """A `Program` without names and source lines, for graphs traced with fake tensors."""
+
+    def __init__(self) -> None:
+        self.identities = Identities()
+        self.steps = SimpleNamespace(count=0, is_own_call=lambda frame: False)
+        self.log = SimpleNamespace(admits=lambda *args, **kwargs: False)
+
+    def label(self, tensor: Tensor, frame: FrameType | None) -> str:
+        return ""
+
+    def labels(self, given: Sequence[Tensor], frame: FrameType | None) -> list[str]:
+        return [""] * len(given)
+
+    def place(self, frame: FrameType | None) -> None:
+        return None

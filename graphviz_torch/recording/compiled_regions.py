@@ -16,15 +16,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...internals.compiler.retrace import original_code, trace_again
-from ...internals.frames import frame_variables
-from ...internals.hooks.dispatch import sequence_number
-from ...internals.hooks.modes import unseen_calls
-from ...internals.tensors.pytree import tensors
-from ..listener import RegionRan
-from ..program import Program
-from ..program.tracking import Trail
-from .trace import OperationTrace
+from ..internals.compiler.retrace import original_code, trace_again
+from ..internals.frames import frame_variables
+from ..internals.hooks.dispatch import sequence_number
+from ..internals.hooks.modes import unseen_calls
+from ..internals.tensors.pytree import tensors
+from .compiled_trace import OperationTrace
+from .listener import RegionRan
+from .program import Program
+from .program.tracking import Trail
 
 
 class Regions:

@@ -1,1 +1,0 @@
-"""Record the operations inside regions that `torch.compile` compiled."""

@@ -1,1 +1,0 @@
-"""Explain exceptions that a call or a backward raised."""
