@@ -22,7 +22,6 @@ from torch import Tensor
 from .advice import likely
 from .functions import BINARY, CONSTANTS, FUNCTIONS, INPUTS, UNARY
 from .grammar import MAX_NUMBER, ParsedProgram, callee, input_lines, refuse
-from .sizes import has_small_results
 
 MAX_STEPS = 300  # largest number of operations in a program
 MAX_ELEMENTS = 1_000_000  # largest number of elements in one tensor, and in all inputs together
@@ -327,3 +326,29 @@ def _number(text: str, node: ast.expr) -> float:
     if not abs(number) <= MAX_NUMBER:
         refuse(text, node, f"A number may be at most {MAX_NUMBER:.0e}.")
     return sign * number
+
+
+SMALL_RESULT = 10_000  # number of elements
+_BOUND_LIMIT = 10**9  # the largest bound that is computed
+
+
+def has_small_results(program: ParsedProgram, inputs: Mapping[str, Tensor]) -> bool:
+    """Return True if no result can have more than `SMALL_RESULT` elements.
+
+    The bound of a result is the product or the sum of the bounds of its operands. A program with
+    small results does not need a run on `meta` tensors, which imports PyTorch's compiler and takes
+    a second.
+    """
+    most = {name: max(1, value.numel()) for name, value in inputs.items()}
+    largest = 0
+    for name, expression in program.lines:
+        most[name] = _bound(expression, most)  # no subexpression has a larger bound
+        largest = max(largest, most[name])
+    return largest <= SMALL_RESULT
+
+
+def _bound(node: ast.AST, most: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Name):
+        return most.get(node.id, 1)
+    inner = [_bound(each, most) for each in ast.iter_child_nodes(node)]
+    return min(max(math.prod(inner), sum(inner), 1), _BOUND_LIMIT)

@@ -8,8 +8,8 @@ from ..jobs.values import LoadedCheckpoint, SavedCheckpoint
 from ..models import gallery
 from . import devices, text
 from .figures import draw_error, draw_graph
+from .linked import select
 from .results import result
-from .selection import select
 
 MAX_MEGABYTES = 100
 FORMATS = {"PyTorch (.pt)": ".pt", "safetensors (.safetensors)": ".safetensors"}

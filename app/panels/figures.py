@@ -14,8 +14,7 @@ from graphviz_torch.graph import GradientStats, Node, TensorMeta, Transfer
 from . import text
 from .graph_view import view
 from .language import chinese_summary, translated
-from .linked import table
-from .selection import name, select, selected_node
+from .linked import name, select, selected_node, table
 
 _ICONS = {"error": ":material/error:", "warning": ":material/warning:", "info": ":material/info:"}
 _SMALL_GRAPH = 10  # largest number of nodes for which all gradients are shown at first

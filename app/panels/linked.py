@@ -1,4 +1,4 @@
-"""Draw components that share the selected node: a table, the program's source, a timeline.
+"""Draw components that share the selected node of a page: a table, a program, a timeline.
 
 Each component is a small script, which inserts text of a recording as text and never as HTML.
 """
@@ -12,8 +12,53 @@ from typing import Any, Literal
 
 import streamlit as st
 
+from graphviz_torch import Graph
+from graphviz_torch.graph import Node
+
 from .language import translated
-from .selection import select, selected_node
+
+_MAX_DIGITS = 9  # largest number of digits of a node's id in a link
+
+
+def follow(graph: Graph, *, key: str, start: int | None = None) -> None:
+    """Select the node that the page's URL names, or `start`. For a new graph, clear the selection.
+
+    A graph with the same nodes, such as the graph after backward, keeps the selection.
+    """
+    state = st.session_state
+    nodes = [node.name for node in graph.nodes]
+    before = state.get(f"{key} followed")
+    if before is None:
+        named = st.query_params.get("node", "")
+        known = named.isascii() and named.isdecimal() and len(named) <= _MAX_DIGITS
+        state[f"{key} node"] = int(named) if known else start
+    elif before != nodes:
+        select(key, None)
+    node = selected_node(key)
+    if node is not None and node >= len(graph.nodes):
+        select(key, None)
+    state[f"{key} followed"] = nodes
+
+
+def selected_node(key: str) -> int | None:
+    """Return the id of the selected node, or None."""
+    node: int | None = st.session_state.get(f"{key} node")
+    return node
+
+
+def select(key: str, node: int | None) -> None:
+    """Select a node, or no node, and write the selection into the page's link."""
+    st.session_state[f"{key} node"] = node
+    if node is None:
+        st.query_params.pop("node", None)
+    else:
+        st.query_params["node"] = str(node)
+
+
+def name(node: Node) -> str:
+    """Return a node's label, or its operation and id if the node has no label."""
+    return node.label or f"{node.title} #{node.id}"
+
 
 _FOLDER = Path(__file__).parent
 MAX_ROWS = 1_000  # largest number of rows that are sent to the browser

@@ -9,8 +9,7 @@ from typing import Any
 from graphviz_torch import Graph
 
 from .language import translated
-from .linked import draw_linked
-from .selection import name
+from .linked import draw_linked, name
 
 _MAX_VALUES = 16  # largest number of elements in a gradient that is printed in full
 _MAX_GRADIENTS = 4

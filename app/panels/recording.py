@@ -12,8 +12,8 @@ from ..jobs.values import OpenedGraph
 from . import text
 from .figures import draw_gradients, draw_graph, draw_transfers
 from .language import translated
-from .selection import follow
-from .tabs.ranks import draw_collectives
+from .linked import follow
+from .ranks import draw_collectives
 from .timeline import draw_timeline
 
 FORMATS = {

@@ -9,8 +9,7 @@ from graphviz_torch import Graph
 from graphviz_torch.graph import Transfer
 
 from .language import translated
-from .linked import draw_linked
-from .selection import name
+from .linked import draw_linked, name
 from .text import size
 
 _MAX_STEPS = 600  # largest number of steps in a timeline

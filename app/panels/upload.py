@@ -10,7 +10,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFile
 from ..jobs.job import Job
 from ..jobs.values import OpenedGraph
 from . import devices
-from .progress import visitor, wait
+from .results import visitor, wait
 from .text import escape
 
 SECONDS = 60

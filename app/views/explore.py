@@ -9,14 +9,12 @@ from graphviz_torch.export import Summary
 from ..jobs.values import Choice, GraphComparison, OpenedGraph, RankComparison, Run
 from ..models import gallery
 from ..panels import own, recording, text
+from ..panels.differences import draw_differences, draw_numbers
 from ..panels.figures import draw_findings, draw_graph, draw_transfers
+from ..panels.gradient_path import draw_flow, draw_path
+from ..panels.ranks import draw_collectives
 from ..panels.results import result
-from ..panels.tabs.differences import draw_differences, draw_numbers
-from ..panels.tabs.gradient_path import draw_flow, draw_path
-from ..panels.tabs.memory import draw_memory
-from ..panels.tabs.modules import draw_modules
-from ..panels.tabs.nodes import draw_nodes
-from ..panels.tabs.ranks import draw_collectives
+from ..panels.tables import draw_memory, draw_modules, draw_nodes
 from ..panels.timeline import draw_timeline
 from ..panels.upload import open_recordings
 

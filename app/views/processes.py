@@ -7,12 +7,12 @@ import streamlit as st
 from ..jobs.values import OpenedGraph, RankComparison
 from ..models import gallery
 from ..panels import recording, text
+from ..panels.differences import draw_numbers
 from ..panels.figures import draw_findings, draw_graph
 from ..panels.fit import draw_fit
 from ..panels.head import draw_head
+from ..panels.ranks import draw_collectives, draw_parts
 from ..panels.results import result
-from ..panels.tabs.differences import draw_numbers
-from ..panels.tabs.ranks import draw_collectives, draw_parts
 from ..panels.upload import open_recordings
 
 FIT = "Will it fit?"

@@ -12,13 +12,12 @@ from ..jobs.values import Choice, OpenedGraph, Run
 from ..models import gallery
 from ..panels import devices, example, own, recording, text
 from ..panels.cards import choose_model
+from ..panels.experiments import draw_experiments
 from ..panels.figures import draw_error, draw_findings, draw_graph
 from ..panels.head import draw_head
 from ..panels.language import draw_switch, translated
 from ..panels.program import draw_program
-from ..panels.progress import allow_restart
-from ..panels.results import result
-from ..panels.tabs.experiments import draw_experiments
+from ..panels.results import allow_restart, result
 from ..panels.upload import open_recording
 
 SECONDS = 20  # time limit of a run

@@ -13,9 +13,8 @@ from ..panels import devices, text
 from ..panels.charts import quantity, scale
 from ..panels.figures import draw_findings, draw_gradients, draw_graph
 from ..panels.head import draw_head
-from ..panels.progress import allow_restart
-from ..panels.results import forget, result
-from ..panels.selection import follow
+from ..panels.linked import follow
+from ..panels.results import allow_restart, forget, result
 
 SECONDS = 300
 FLOOR = 1e-12  # drawn instead of 0 on the logarithmic axis

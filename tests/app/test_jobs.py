@@ -17,10 +17,9 @@ import pytest
 import torch
 
 from app.jobs import job as jobs
-from app.jobs.job import Job, JobError, Queued, run
-from app.jobs.job_queue import JobQueue
+from app.jobs.job import Job, JobError, JobQueue, Queued, run
 from app.models import gallery
-from app.panels import progress
+from app.panels import results as panel
 from graphviz_torch import Graph
 from graphviz_torch.graph import Node, TensorMeta
 from graphviz_torch.graph.json import to_json
@@ -233,10 +232,10 @@ def test_a_visitor_who_waits_reads_his_place_in_the_queue(monkeypatch: pytest.Mo
             if before:
                 before.pop().leave()  # the last one gives up, then the first one is done
 
-    monkeypatch.setattr(progress, "_QUIET_SECONDS", 0)
-    monkeypatch.setattr(progress, "_bar", lambda *_: Bar())
+    monkeypatch.setattr(panel, "_QUIET_SECONDS", 0)
+    monkeypatch.setattr(panel, "_bar", lambda *_: Bar())
     job = Job[float]("math:sqrt", 9, seconds=10, visitor="Eve")
-    assert progress.wait(job, "Running backward", "a choice", key="here") == 3
+    assert panel.wait(job, "Running backward", "a choice", key="here") == 3
     assert said[:2] == [
         "Running backward: waiting for a free place, 1 visitor is before you",
         "Running backward: waiting for a free place, you are next",

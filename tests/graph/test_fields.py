@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from app.panels.tabs.modules import module_rows
-from app.panels.tabs.nodes import node_rows
+from app.panels.tables import module_rows, node_rows
 from graphviz_torch import Graph, diff, summary, to_text
 from graphviz_torch.export import (
     to_dict,

@@ -6,9 +6,9 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ...jobs.values import GraphComparison
-from .. import text
-from ..figures import draw_graph
+from ..jobs.values import GraphComparison
+from . import text
+from .figures import draw_graph
 
 
 def draw_differences(compared: GraphComparison, *, key: str, height: int) -> None:

@@ -6,11 +6,11 @@ import streamlit as st
 
 from graphviz_torch.experiments import Experiment
 
-from ...jobs.values import Choice, ExperimentResults
-from ..figures import draw_graph
-from ..language import translated
-from ..results import result
-from ..text import escape, prose
+from ..jobs.values import Choice, ExperimentResults
+from .figures import draw_graph
+from .language import translated
+from .results import result
+from .text import escape, prose
 
 _HELP = (
     "Runs the forward again with one thing changed: another sample, later tokens, another seed, "

@@ -8,12 +8,11 @@ import streamlit as st
 
 from graphviz_torch import Graph
 
-from ...jobs.values import GradientSteps
-from ..figures import leaves
-from ..linked import table
-from ..results import result
-from ..selection import name, selected_node
-from ..text import escape
+from ..jobs.values import GradientSteps
+from .figures import leaves
+from .linked import name, selected_node, table
+from .results import result
+from .text import escape
 
 
 def draw_flow(graphs: list[Graph]) -> None:

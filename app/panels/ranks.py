@@ -10,9 +10,8 @@ import streamlit as st
 from graphviz_torch import Graph
 from graphviz_torch.graph import Collective
 
-from .. import text
-from ..linked import table
-from ..selection import name
+from . import text
+from .linked import name, table
 
 
 def draw_collectives(graph: Graph, *, key: str) -> None:
