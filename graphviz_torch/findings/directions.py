@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..graph import Node
-from ..graph.nodes import SAME_VALUES
+from ..graph.nodes import SAME_VALUES, SUMS
 from .axes import attribute
 from .graph_reading import Reading
 
@@ -13,9 +13,8 @@ Result = tuple[int, int]  # id of a node, and the index of its output
 NUMBER = (-1, 0)  # represents a Python number
 
 _MIN_RATIO = 0.7  # smallest ratio of |sum| to its largest possible value for gradients of one sign
-_ADDING = ("add", "sub", "rsub")
 _AVERAGING = {"mean", "sum", "select"} | SAME_VALUES
-_LINEAR = {*_ADDING, *_AVERAGING, "neg", "stack", "cat", "slice", "index"}
+_LINEAR = {*SUMS, *_AVERAGING, "neg", "stack", "cat", "slice", "index"}
 
 
 def direction(reading: Reading, node: int) -> int:
@@ -103,7 +102,7 @@ def _operands(
         return [(-1.0, given[0])]
     if (by := number_by(node)) and edges:
         return [(by, given[0])]
-    if node.operation not in _ADDING or not (len(edges) == 2 or (edges and other is not None)):
+    if node.operation not in SUMS or not (len(edges) == 2 or (edges and other is not None)):
         return []
     alpha = constant(node, "alpha")
     second = (1.0 if alpha is None else alpha) * (1 if node.operation == "add" else -1)

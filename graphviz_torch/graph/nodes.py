@@ -280,9 +280,12 @@ def details(cls: type) -> tuple[tuple[str, Column], ...]:
     return tuple((name, column) for name, column in columns_of(cls).items() if column.detail)
 
 
-# The elements in the same order, with other sizes of the dimensions.
+# Operations, by the names that nodes have. The result of a view contains the elements of the input
+# in the same order, with other sizes of the dimensions.
 VIEWS = frozenset(("view", "unsafe_view", "reshape_alias"))
 # The elements in the same order.
 RESHAPES = VIEWS | {"alias", "squeeze", "unsqueeze"}
 # Each element once, in any order, possibly copied or converted.
 SAME_VALUES = RESHAPES | {"t", "transpose", "permute", "clone", "to_copy"}
+SUMS = frozenset(("add", "sub", "rsub"))
+REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")

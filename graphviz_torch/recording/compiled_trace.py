@@ -33,8 +33,8 @@ from ..tracing.regions import END, Region, RegionCut, RegionEvent, RegionNode
 from ..tracing.tracer import collect_nodes
 from .cuts.record import READS, cut_name, detached_results
 from .program.events import TensorRecord
-from .program.graph_breaks import compilation_events
 from .program.identities import Identities
+from .queries.graph_breaks import compilation_events
 from .queries.pairs import PairedTensors, pairs
 
 _SAMPLE = re.compile(r"torch.distributions.[^\n]*, in sample\n")

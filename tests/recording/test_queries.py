@@ -89,6 +89,7 @@ from graphviz_torch.recording.queries.gradient_life import (
     MixedGradients,
     SummedGradients,
 )
+from graphviz_torch.recording.queries.graph_breaks import SkippedFunctions
 from graphviz_torch.recording.queries.modes import (
     DropoutModes,
     DropoutRow,
@@ -109,7 +110,6 @@ from graphviz_torch.recording.queries.replaced_parameters import (
     WaitingParametersRow,
 )
 from graphviz_torch.recording.queries.schedulers import HandSetRates, Schedulers
-from graphviz_torch.recording.queries.skipped_functions import SkippedFunctions
 
 CODE = (lambda: None).__code__
 ONE, TWO, OTHER = frozenset({1}), frozenset({1, 2}), frozenset({3})

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from ...graph import Finding, Graph, Node
+from ...graph.nodes import REGRESSION_LOSSES
 from ..axes import LAYERS
 from ..directions import direction
 from ..graph_reading import Reading
@@ -13,8 +14,7 @@ from ..rule import finding, rule
 from ..words import at
 from .cuts import upstream
 
-_REGRESSION = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
-_DIFFERENCES = (*_REGRESSION, "sub", "rsub", "pow")
+_DIFFERENCES = (*REGRESSION_LOSSES, "sub", "rsub", "pow")
 
 
 class _JudgedResult(NamedTuple):

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...graph import Cut, Finding, GradientStats, Node
-from ...graph.nodes import SAME_VALUES
+from ...graph.nodes import SAME_VALUES, SUMS
 from ...graph.text import listing
 from ..directions import constant
 from ..graph_reading import Reading, is_differentiated
@@ -24,7 +24,6 @@ _ACTIVATIONS = {
     "RreluWithNoiseBackwardBackward": "RReLU",
 }
 _PIECEWISE_LINEAR = tuple(_ACTIVATIONS)
-_SUMS = ("add", "sub", "rsub")
 _NORMS = ("linalg_vector_norm", "norm")
 
 
@@ -94,7 +93,7 @@ def derivative_without_graph(reading: Reading) -> Iterator[Finding]:
             continue
         after = nodes[cut.after[0]]
         whole = cut.tensor is not None and any(size > 1 for size in cut.tensor.shape)
-        if after.order is None or after.operation not in _SUMS or not whole:
+        if after.order is None or after.operation not in SUMS or not whole:
             continue
         for edge in reading.inputs[after.id]:
             # A derivative that is added to its own variable is a step of a sampler or an attack.

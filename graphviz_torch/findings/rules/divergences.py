@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
+from ...graph.nodes import SUMS
 from ..axes import attribute
 from ..directions import (
     NUMBER,
@@ -22,7 +23,6 @@ from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
-_SUMS = ("add", "sub", "rsub")
 # Loss of a reconstruction -> number by which a squared error counts more than in a log-density.
 _RECONSTRUCTIONS = {
     "mse_loss": 2.0,
@@ -353,7 +353,7 @@ def _sums_above(reading: Reading, node: int) -> list[int]:
             break
         for edge in reading.users[number]:
             user = reading.graph.nodes[edge.target]
-            if user.operation in _SUMS and user.id not in found:
+            if user.operation in SUMS and user.id not in found:
                 found.append(user.id)
                 waiting.append(user.id)
             elif user.operation == "neg" or number_by(user) is not None:

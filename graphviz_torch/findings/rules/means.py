@@ -8,7 +8,7 @@ from contextlib import suppress
 from ...graph import Finding, Node
 from ...graph.events import AccumulatedBackwards, Event
 from ...graph.immutable import immutable
-from ...graph.nodes import SAME_VALUES
+from ...graph.nodes import SAME_VALUES, SUMS
 from ...graph.units import count_text
 from ..axes import attribute, number
 from ..graph_reading import Reading
@@ -16,7 +16,6 @@ from ..rule import finding, rule
 from ..words import at
 
 _KEEPS_SCALE = {*SAME_VALUES, "neg", "select"}
-_SUMS = {"add", "sub", "rsub"}
 _MEAN_REDUCTION = 1  # value of a loss node's attribute `reduction` for "mean"
 _LOSS_NAMES = {"nll_loss": "cross_entropy", "nll_loss2d": "cross_entropy"}
 _LOSSES = (
@@ -130,7 +129,7 @@ def _undivided_mean(reading: Reading, root: int, count: int) -> Node | None:
                     stack += [edge.source for edge in reading.inputs[node.id]]
                     continue
             return None
-        elif node.operation in _SUMS or node.operation in _KEEPS_SCALE:
+        elif node.operation in SUMS or node.operation in _KEEPS_SCALE:
             stack += [edge.source for edge in reading.inputs[node.id]]
     return mean
 

@@ -8,13 +8,13 @@ from typing import Literal
 from ...graph import Finding, Node
 from ...graph.events import Event
 from ...graph.immutable import immutable
+from ...graph.nodes import REGRESSION_LOSSES
 from ..axes import attribute
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at
 
 NoiseFault = Literal["", "other noise", "input", "one for all", "other time", "uniform", "factors"]
-_LOSSES = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
 
 
 @immutable
@@ -96,7 +96,7 @@ def mismatched_noise(reading: Reading) -> Iterator[Finding]:
 
 def _is_error(reading: Reading, node: Node) -> bool:
     """Return True for a loss, and for a difference that is only squared, or made absolute."""
-    if node.call.rpartition("/")[2].partition("#")[0] in _LOSSES:
+    if node.call.rpartition("/")[2].partition("#")[0] in REGRESSION_LOSSES:
         return True
     users = [reading.graph.nodes[edge.target] for edge in reading.users[node.id]]
     square = [each for each in users if attribute(each, "exponent") in ("2", "2.0")]

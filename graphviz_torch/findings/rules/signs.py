@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
-from ...graph.nodes import SAME_VALUES
+from ...graph.nodes import SAME_VALUES, SUMS
 from ..axes import attribute
 from ..directions import constant, direction, number_by
 from ..graph_reading import Reading
@@ -19,7 +19,7 @@ _LOGARITHMS = ("log_softmax", "log_sigmoid")
 # Operations that select or add up log-probabilities.
 _SELECTING = {"gather", "index", "select", "slice", "diagonal", "sum", "mean", "masked_select"}
 _SELECTING |= SAME_VALUES
-_ADDING = {"add", "sub", "rsub", "sum", "mean", "stack", "cat", "select"} | SAME_VALUES
+_ADDING = SUMS | SAME_VALUES | {"sum", "mean", "stack", "cat", "select"}
 _CHOICES = ("gather", "index")  # operations that select the log-probabilities of actions
 _CLAMPS = ("clamp", "clamp_min", "clamp_max")
 _MINIMA = ("minimum", "min", "fmin")

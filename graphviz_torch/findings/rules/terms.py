@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ...graph import Cut, Finding, Operand, Parameter, TensorMeta
 from ...graph.events import Event
 from ...graph.immutable import immutable
-from ...graph.nodes import SAME_VALUES
+from ...graph.nodes import SAME_VALUES, SUMS
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of
@@ -15,8 +15,7 @@ from .cuts import PLAIN, advice_on, cause_text, is_from_fixed, match_cuts, upstr
 
 # Operations that may be between a loss and its terms.
 _READS = ("item", "float", "tolist")  # calls that return Python numbers
-_SUMS = {"add", "sub", "rsub"}
-_LINEAR = _SUMS | SAME_VALUES | {"neg", "mul", "div"}
+_LINEAR = SUMS | SAME_VALUES | {"neg", "mul", "div"}
 
 
 @immutable
@@ -426,7 +425,7 @@ def _sums(reading: Reading) -> set[int]:
         return set()
     nodes = reading.graph.nodes
     linear = _linear(reading, [node for node, _ in reading.graph.outputs])
-    return {i for i in linear if nodes[i].operation in _SUMS}
+    return {i for i in linear if nodes[i].operation in SUMS}
 
 
 def terms_of(reading: Reading, root: int) -> list[int]:

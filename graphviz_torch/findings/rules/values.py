@@ -9,7 +9,7 @@ from typing import Literal
 from ...graph import Edge, Finding, GradientStats
 from ...graph.events import Event
 from ...graph.immutable import immutable
-from ...graph.nodes import SAME_VALUES
+from ...graph.nodes import REGRESSION_LOSSES, SAME_VALUES
 from ...graph.text import listing
 from ..graph_reading import Reading
 from ..repeated_findings import SPOILT
@@ -27,7 +27,6 @@ MIN_ROWS = 32
 MIN_ELEMENTS = 64
 SINCE_EARLIER_BACKWARD = "NaN or Inf in an earlier backward"
 _RELU = ("relu", "threshold", "hardtanh")
-_REGRESSION_LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss")
 _REGION_ADVICE = (
     'Record the step with record(compiled="eager"): the report then names the operation inside '
     "the region."
@@ -155,7 +154,7 @@ def _loss_of(reading: Reading, node: int) -> str:
     """Return the regression loss that uses a result, directly or reshaped; "" if there is none."""
     while len(reading.users[node]) == 1:
         user = reading.graph.nodes[reading.users[node][0].target]
-        if user.operation in _REGRESSION_LOSSES:
+        if user.operation in REGRESSION_LOSSES:
             return user.operation
         if user.title not in SAME_VALUES and user.title != "select":
             return ""

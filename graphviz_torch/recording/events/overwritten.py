@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...findings.rules.overwritten import CopyOntoItself, OverwrittenWeights, UnrestoredWeights
+from ...findings.rules.written_values import CopyOntoItself, OverwrittenWeights, UnrestoredWeights
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.functions import LOAD_STATE_CODE, TensorBase

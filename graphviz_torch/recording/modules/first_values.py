@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 from torch.nn import Module, Parameter
 
-from ...findings.rules.first_values import IgnoredKeys, ReinitializedWeights
+from ...findings.rules.written_values import IgnoredKeys, ReinitializedWeights
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling

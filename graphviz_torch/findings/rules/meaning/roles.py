@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
-from ....graph.nodes import RESHAPES, SAME_VALUES
+from ....graph.nodes import REGRESSION_LOSSES, RESHAPES, SAME_VALUES, SUMS
 from ....graph.text import listing
 from ...axes import LAYERS, attribute
 from ...graph_reading import Reading
@@ -14,14 +14,14 @@ from ...rule import finding, rule
 from ...words import at, names_of
 from ..cuts import upstream
 
-_REGRESSION = {"mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "l1_loss": 2}
+_REGRESSION = dict.fromkeys(REGRESSION_LOSSES, 2)
 # Operations that compute a bootstrapped target from a network's values.
 _BOOTSTRAP = {"add", "sub", "max", "amax", "min", "minimum", "maximum"} | RESHAPES
 _BOOTSTRAP |= {"masked_fill", "where", "gather", "index", "mul", "neg", "select"}
 # Last operations of a comparison such as (a - b) ** 2, written without a loss function.
 _BY_HAND = ("pow", "abs", "mul")
 _PRODUCT = "a product"
-_SUMS = SAME_VALUES | {"add", "sub", "rsub", "neg", "mean", "sum", "mul", "div", "select"}
+_SUMS = SAME_VALUES | SUMS | {"neg", "mean", "sum", "mul", "div", "select"}
 _SCALING = RESHAPES | {"div", "softmax", "log_softmax", "clone"}
 _DRAWS = ("sample", "normal", "bernoulli", "multinomial")
 # Operations between the sample and the square in the log-density of a multivariate normal.

@@ -29,8 +29,8 @@ from graphviz_torch.findings.rules.meaning.schedulers import (
     SchedulerStepsTooOften,
     UnusedScheduler,
 )
-from graphviz_torch.findings.rules.overwritten import UnrestoredWeights
 from graphviz_torch.findings.rules.watched import NonfiniteLoss, ReplacedParameters
+from graphviz_torch.findings.rules.written_values import UnrestoredWeights
 from graphviz_torch.graph import Graph, TensorMeta, Untracked
 from tests.findings.by_hand.graphs import Case, event, told
 

@@ -1,4 +1,4 @@
-"""Report the graph breaks and recompilations of `torch.compile` as events."""
+"""Report graph breaks, recompilations and skipped functions of `torch.compile` as events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterator
 from types import CodeType
 
-from ...findings.rules.meaning.compiled import Recompilation
+from ...findings.rules.meaning.compiled import Recompilation, SkippedFunction
 from ...graph.events import BreakingCall, GraphBreak
 from ...internals.compiler.dynamo_trace import Break, Recompiled
+from ...internals.compiler.skipped import Skipped
+from ...internals.frames import OWN, code_owner
 from ...tracing.region_reader import innermost
 from ...tracing.regions import Origin, RegionEvent
+from ..program.log import Found, Query
+from ..program.rows import ObservedRow
 
 # Reasons for graph breaks that the program requested.
 _MEANT = ("Call to `torch._dynamo.graph_break()`", "Skip calling `torch.compiler.disable()`d")
@@ -67,3 +71,15 @@ def sentence(reason: str) -> str:
     if reason.strip() == "step_unsupported":  # Dynamo names no cause
         return "what comes next could not be compiled"
     return reason.strip().partition("\n")[0].strip().rstrip(".")
+
+
+class SkippedFunctions(Query):
+    """Find the program's functions that Dynamo skips now, or skipped earlier."""
+
+    def on_observed(self, row: ObservedRow) -> Iterator[Found]:
+        match row.event:
+            case Skipped(code, line, reason) if code_owner(code.co_filename) == OWN:
+                name, why = function_name(code), sentence(reason) if reason else ""
+                skipped = SkippedFunction(function=name, reason=why, call=breaking_call(reason))
+                starts = [start for start, _, number in code.co_lines() if number == line]
+                yield Found(skipped, (code, (starts or [0])[0]))
