@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from graphviz_torch.findings.rules.anomaly_mode import AnomalyMode
 from graphviz_torch.findings.rules.freezing import EvalMode
 from graphviz_torch.findings.rules.gradient_reads import SummedGradientsRead
 from graphviz_torch.findings.rules.meaning.calls import (
@@ -50,6 +51,7 @@ from graphviz_torch.graph.events import (
 )
 from graphviz_torch.internals.compiler.skipped import Skipped
 from graphviz_torch.internals.frames import CodePosition
+from graphviz_torch.internals.hooks.anomaly_mode import AnomalySwitch
 from graphviz_torch.internals.hooks.func_gradients import ZeroGradients
 from graphviz_torch.recording.program.events import (
     Events,
@@ -80,6 +82,7 @@ from graphviz_torch.recording.program.rows import (
     TrainingStepRow,
     UnscaleRow,
 )
+from graphviz_torch.recording.queries.anomaly_mode import AnomalyModeRow, AnomalyModes
 from graphviz_torch.recording.queries.backwards import Accumulation, RetainingLines
 from graphviz_torch.recording.queries.batches import RepeatedBatches
 from graphviz_torch.recording.queries.collectives import CollectiveRow, CollectivesInGraph
@@ -657,6 +660,37 @@ def test_events_of_hooks_are_read_without_a_listener() -> None:
     [event] = found(SkippedFunctions(), [ObservedRow(Skipped(code, last, "logging.Logger")), zero])
     assert event.event == SkippedFunction(function="found", reason="logging.Logger")
     assert event.place == (code, offset)
+
+
+ON = ObservedRow(AnomalySwitch(True, False, False, None), line(5))
+AGAIN = ObservedRow(AnomalySwitch(True, True, False, None), line(6))
+RESTORED = ObservedRow(AnomalySwitch(True, False, True, None), line(7))
+DEBUGGED = [AnomalyModeRow(True), step(), END]
+USUAL = [AnomalyModeRow(False), step(), END]
+
+
+@pytest.mark.parametrize(
+    ("rows", "place", "steps"),
+    [
+        ([ON, *DEBUGGED * 3], line(5), [2, 3]),
+        ([*DEBUGGED * 2], None, [2]),  # on before the recording began
+        ([ON, AGAIN, *DEBUGGED * 2], line(5), [2]),
+        ([ON, *USUAL, RESTORED, *DEBUGGED * 2], line(5), [2]),
+        ([ON, *[step(), AnomalyModeRow(True), END] * 2], line(5), [2]),  # a closure
+        ([ON, *DEBUGGED, *USUAL, *DEBUGGED * 2], line(5), [3]),
+        ([ON, *DEBUGGED], None, []),
+        ([ON, *USUAL * 3], None, []),
+        ([ON, *DEBUGGED, *USUAL, *DEBUGGED], None, []),
+        ([ON, *DEBUGGED, ResumeRow(), *DEBUGGED], None, []),
+        ([ON, ResumeRow(), *DEBUGGED * 2], None, [2]),  # maybe switched on again in the pause
+        ([ON, AnomalyModeRow(True), step(optimizer=1), END, step(optimizer=2), END], None, []),
+    ],
+)
+def test_consecutive_steps_in_anomaly_mode(
+    rows: list[Row], place: CodePosition | None, steps: list[int]
+) -> None:
+    expected = [Found(AnomalyMode(), place, latest={"steps": number}) for number in steps]
+    assert found(AnomalyModes(), rows) == expected
 
 
 def test_events_belong_to_the_backward_after_which_their_row_was_appended() -> None:
