@@ -27,7 +27,7 @@ from .guards import no_autocast, no_functions, no_operators
 from .hooks.dispatch import unseen
 from .tensors.memory import has_memory, storage_id
 from .tensors.pytree import flatten
-from .tensors.weak import Ref
+from .tensors.references import Ref
 
 _MAX_ELEMENTS = 1 << 21  # number of elements of all tensors of a block
 _MAX_CALLS = 5_000  # number of calls of a block

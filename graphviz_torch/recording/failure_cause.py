@@ -13,8 +13,7 @@ from torch.autograd.function import BackwardCFunction
 
 from ..graph import Cause, Failure, Operand, TensorMeta
 from ..graph.immutable import mutable
-from ..internals.tensors.metadata import tensor_meta
-from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
+from ..internals.tensors.metadata import HAS_SAVED_TENSOR_DATA, SAVED_NAMES, tensor_meta
 from ..tracing.nodes import GradFn
 from .backward import Backward
 from .program.in_place import Changes, InPlaceChange, same_memory

@@ -48,9 +48,8 @@ from ..internals.hooks.checkpoints import (
 )
 from ..internals.hooks.modes import unseen_calls
 from ..internals.tensors.memory import PLAIN, is_dense, parts_of_each, storage_ids, storage_sizes
-from ..internals.tensors.metadata import tensor_metas
+from ..internals.tensors.metadata import HAS_SAVED_TENSOR_DATA, SAVED_NAMES, tensor_metas
 from ..internals.tensors.pytree import tensors
-from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 
 _ATTENTION = "ScaledDotProduct"  # prefix of node types that save results after their operands
 

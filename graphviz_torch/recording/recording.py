@@ -39,7 +39,7 @@ from ..internals.hooks.weights import (
     OverridableInitializationWatch,
 )
 from ..internals.hooks.zero_grad import ZeroGradWatch
-from ..internals.tensors.weak import SwapSafeRefs
+from ..internals.tensors.references import SwapSafeRefs
 from .compiled_regions import Regions
 from .compiled_trace import OperationTrace
 from .failures import add_note

@@ -29,7 +29,7 @@ from ..internals.hooks.dispatch import sequence_number
 from ..internals.hooks.engine import EngineCalled, EngineReturned, running_node
 from ..internals.hooks.modes import unseen_calls
 from ..internals.hooks.watch import Callbacks, listener_methods, notify
-from ..internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
+from ..internals.tensors.metadata import HAS_SAVED_TENSOR_DATA
 from ..tracing.nodes import GradFn, GradientEdge, gradient_edges_of, read_nodes
 from ..tracing.tracer import collect_nodes
 from . import listeners

@@ -53,8 +53,8 @@ from ..internals.hooks.calls import Called
 from ..internals.hooks.modules import ModuleBegan
 from ..internals.tensors.metadata import tensor_meta
 from ..internals.tensors.pytree import flatten, tensors
+from ..internals.tensors.references import Ref
 from ..internals.tensors.small_values import SmallValues, is_small
-from ..internals.tensors.weak import Ref
 from ..internals.wrappers import wrapped_module
 from .cuts.record import leaf_or_maker
 from .listener import GraphValues, Listener, RegionRan

@@ -29,9 +29,9 @@ from ..graph.nodes import REGION
 from ..internals.compiled import is_region
 from ..internals.functions import TensorBase
 from ..internals.hooks.modes import unseen_calls
-from ..internals.tensors.accumulator import accumulator
 from ..internals.tensors.metadata import (
     Outputs,
+    accumulator,
     all_outputs,
     attributes,
     defined_outputs,

@@ -39,7 +39,7 @@ from graphviz_torch.recording.program.rows import (
     StepEndRow,
     TrainingStepRow,
 )
-from graphviz_torch.recording.queries.batches import IndexRow, SingleRows
+from graphviz_torch.recording.queries.batches import IndexRow, LayerInputRow, Pixels, SingleRows
 from graphviz_torch.recording.queries.checkpoints import (
     CheckpointedSegments,
     RandomStateRow,
@@ -54,12 +54,6 @@ from graphviz_torch.recording.queries.derivatives import (
     DerivativeRow,
     SummedDerivatives,
     UnusedInputs,
-)
-from graphviz_torch.recording.queries.last_steps import (
-    LastStepRow,
-    LastSteps,
-    OrderedRow,
-    SequenceRow,
 )
 from graphviz_torch.recording.queries.leaves import (
     LeafRootRow,
@@ -79,8 +73,14 @@ from graphviz_torch.recording.queries.pairs import (
     PairedTensors,
     ShapeRow,
 )
-from graphviz_torch.recording.queries.pixels import LayerInputRow, Pixels
-from graphviz_torch.recording.queries.positions import Positions, RowEncodingRow
+from graphviz_torch.recording.queries.sequences import (
+    LastStepRow,
+    LastSteps,
+    OrderedRow,
+    Positions,
+    RowEncodingRow,
+    SequenceRow,
+)
 from graphviz_torch.recording.queries.straight_through import StraightThrough, SumOperand, SumRow
 from graphviz_torch.recording.queries.targets import BatchTensorsRow, TargetRow, Targets
 from graphviz_torch.recording.queries.temperatures import (

@@ -22,7 +22,7 @@ from graphviz_torch import find, load, record, summary
 from graphviz_torch.graph import Training
 from graphviz_torch.graph.units import bytes_text
 from graphviz_torch.internals.hooks.checkpoints import contents_of
-from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
+from graphviz_torch.internals.tensors.metadata import HAS_SAVED_TENSOR_DATA
 from tests.recording.test_memory import kept, seen_by_hooks
 from tests.support.processes.forks import forked
 from tests.support.programs import function

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from graphviz_torch import Graph, record
-from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
+from graphviz_torch.internals.tensors.metadata import HAS_SAVED_TENSOR_DATA
 from tests.support import models
 from tests.support.programs import function
 

@@ -28,7 +28,7 @@ from torch.optim.optimizer import (
 from torch.utils.data import RandomSampler, dataloader
 
 from ..dynamo import not_compiled_hook
-from ..tensors.heap import instances_of, subclasses_of
+from ..tensors.references import instances_of, subclasses_of
 from .captures import is_captured
 from .watch import Installation, Replacement, Watch
 

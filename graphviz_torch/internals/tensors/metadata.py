@@ -11,6 +11,19 @@ Attributes are the arguments of an operation that are not tensors: an exponent, 
 dimension. They are read from `_saved_*` of C++ nodes (2.11 to 2.15). A saved tensor also has
 `_raw_saved_*`. Its `_saved_*` is not read, since reading it would unpack the tensor. Shapes and
 options are left out, because the graph has them elsewhere.
+
+The AccumulateGrad node of a leaf is found without calling an operator. `get_gradient_edge` calls
+the operator `view_as` on the leaf. Sparse, MKL-DNN, nested and lazy leaves refuse this call, and
+modes, tracers, checkpoint policies and subclasses see it. Two internals of autograd find the node
+without calling an operator.
+
+Private API (2.13) does this: `torch._C._functions.DelayedError` takes a plain tensor and returns an
+alias that has a node. For subclasses the C++ part of `Function.apply` is used, because an alias of
+a subclass cannot be created without running the subclass's code. That call appears in a profile.
+
+Tensors saved for backward are read from private attributes (2.11 to 2.15): `fn._raw_saved_<name>`
+is a SavedTensor, whose `data` is the saved tensor. A custom Function has one list of SavedTensors.
+In 2.8 and 2.9 a SavedTensor has no `data`, and unpacking it may run a hook of the user.
 """
 
 from __future__ import annotations
@@ -23,6 +36,8 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from ...graph import TensorMeta
@@ -267,3 +282,108 @@ def _text(value: Any) -> str:
         inner = ", ".join(map(_text, value))
         return f"({inner},)" if len(value) == 1 else f"({inner})"
     return str(value)
+
+
+_alias: Any = torch._C._functions.DelayedError("", 1)
+
+
+def accumulator(leaf: Tensor) -> Any:
+    """Return the AccumulateGrad node of a leaf; None if it has none.
+
+    A tensor that requires no gradient has no such node, and neither has a tensor inside a
+    `torch.func` transform.
+
+    >>> leaf = torch.ones(2).to_sparse().requires_grad_()
+    >>> accumulator(leaf).variable is leaf
+    True
+    """
+    with (
+        torch._C.DisableTorchFunction(),
+        torch._C._DisableTorchDispatch(),
+        torch._C._InferenceMode(False),
+    ):
+        if not leaf.requires_grad or torch._C._functorch.is_functorch_wrapped_tensor(leaf):
+            return None
+        enabled = torch.is_grad_enabled()
+        try:
+            torch._C._set_grad_enabled(True)
+            if _is_subclass(leaf):
+                with without_new_capsules(leaf):
+                    return _subclass_accumulator(leaf)
+            return _alias(leaf).grad_fn.next_functions[0][0]
+        finally:
+            torch._C._set_grad_enabled(enabled)
+
+
+class _Edges(torch.autograd.Function):
+    """Custom Function that collects the autograd nodes of its inputs, and computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: Tensor, found: list[Any]) -> None:
+        found.append(ctx.next_functions[0][0])
+
+
+def _subclass_accumulator(leaf: Tensor) -> Any:
+    found: list[Any] = []
+    apply: Any = super(torch.autograd.Function, _Edges).apply
+    apply(leaf, found)
+    return found[0]
+
+
+def _is_subclass(leaf: Tensor) -> bool:
+    # This function of PyTorch also returns True for meta and nested tensors, which are plain
+    # tensors unless they have a class of their own.
+    like: bool = torch._C._dispatch_isTensorSubclassLike(leaf)
+    return like and not leaf.is_meta and type(leaf) not in (Tensor, torch.nn.Parameter)
+
+
+# True if this version of torch exposes `SavedTensor.data`.
+HAS_SAVED_TENSOR_DATA: bool = hasattr(torch._C._autograd.SavedTensor, "data")
+MISSING_SAVED_TENSORS = (
+    f"tensors saved for backward, which torch {torch.__version__} does not expose"
+)
+
+_PREFIX = "_raw_saved_"
+_OF_FUNCTION = [("_raw_saved_tensors", "")]
+
+
+class _SavedNames(dict[type, list[tuple[str, str]]]):
+    def __missing__(self, kind: type) -> list[tuple[str, str]]:
+        if issubclass(kind, BackwardCFunction):
+            return _OF_FUNCTION  # not cached, because a class of the user may refer to tensors
+        names = [name for name in dir(kind) if name.startswith(_PREFIX)]
+        self[kind] = [(name, name.removeprefix(_PREFIX)) for name in names]
+        return self[kind]
+
+
+# For each node class, the attributes that refer to saved tensors, each with the tensor's name.
+SAVED_NAMES = _SavedNames()
+
+
+def saved_value(fn: Any, name: str) -> torch.Tensor | None:
+    """Return a tensor that a node saved for backward, without unpacking it.
+
+    Returns None if the node saved no such tensor, if backward has freed it, if a hook of the
+    program packed it, or if this version of torch does not expose it.
+    """
+    raw = getattr(fn, f"{_PREFIX}{name}", None) if HAS_SAVED_TENSOR_DATA else None
+    try:
+        return None if raw is None or raw.unpack_hook is not None else raw.data
+    except RuntimeError:
+        return None
+
+
+def saved_index(fn: Any) -> torch.Tensor | None:
+    """Return the index that a node of `x[index]`, index_select or gather saved.
+
+    Returns None for an index of a later dimension, and if `saved_value` would.
+    """
+    if not hasattr(fn, "_raw_saved_indices"):
+        first = getattr(fn, "_saved_dim", None) == 0
+        return saved_value(fn, "index") if first else None
+    raw = fn._raw_saved_indices
+    try:
+        alone = HAS_SAVED_TENSOR_DATA and len(raw) == 1 and raw[0].unpack_hook is None
+        return raw[0].data if alone else None
+    except (RuntimeError, AttributeError):
+        return None

@@ -23,9 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 from ...graph import Graph
 from ...graph import Replica as Value
 from ...internals.sharding import replica_ranks
-from ...internals.tensors.heap import instances_of, subclasses_of
 from ...internals.tensors.memory import PLAIN
 from ...internals.tensors.reductions import Checksums
+from ...internals.tensors.references import instances_of, subclasses_of
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener, StepValues
 from ..program import Program

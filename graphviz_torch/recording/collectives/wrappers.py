@@ -24,7 +24,7 @@ from ...graph.immutable import mutable
 from ...internals.frames import CodePosition, local_variables, user_frame
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.optimizers import Stepping, parameters_of
-from ...internals.tensors.heap import instances_of, subclasses_of
+from ...internals.tensors.references import instances_of, subclasses_of
 from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.variables import modules_of

@@ -22,7 +22,7 @@ from ...internals.functions import TensorBase
 from ...internals.guards import no_functions
 from ...internals.hooks.calls import Called
 from ...internals.probes import Probe, fetch, probe, run_unobserved
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..listener import BackwardEnded, Listener
 from ..program import Program
 from ..program.call_names import bare_name

@@ -39,8 +39,8 @@ from ...internals.hooks.dispatch import unseen
 from ...internals.hooks.modes import unseen_calls, unseen_operators
 from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import all_readable, has_memory, is_on_cpu, readable, storage_id
+from ...internals.tensors.metadata import HAS_SAVED_TENSOR_DATA
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
 from ...tracing.nodes import GradFn
 from ..backward import Backward
 from ..gradients.cpu import each_finite, has_finite_sum

@@ -25,7 +25,7 @@ from ...findings.rules.values import Origin
 from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import is_on_cpu, readable, storage_id
-from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
+from ...internals.tensors.metadata import HAS_SAVED_TENSOR_DATA, SAVED_NAMES
 from ...tracing.nodes import GradFn, operation
 from ..gradients.cpu import each_finite
 

@@ -29,7 +29,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import has_memory, may_be_read, storage_id
 from ...internals.tensors.pytree import ATOMS, flatten, own_attributes
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..listener import Listener, Resumed
 from ..program import Program
 from ..program.code import find_method_call

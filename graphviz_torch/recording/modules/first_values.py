@@ -27,7 +27,7 @@ from ...internals.hooks.weights import (
 )
 from ...internals.probes import unobserved
 from ...internals.tensors.memory import may_be_read
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..listener import Listener, Watches
 from ..program import Program
 

@@ -39,9 +39,9 @@ from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.nodes import hook_dictionaries
 from ...internals.probes import Probe, fetch, probe
-from ...internals.tensors.heap import tensors_made_since
 from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
+from ...internals.tensors.references import tensors_made_since
 from ...tracing.tracer import collect_nodes
 from ..backward import Backward
 from ..listener import BackwardBegan, Listener, Resumed

@@ -30,7 +30,7 @@ from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.probes import unobserved
 from ...internals.tensors.memory import PLAIN, has_memory, may_be_read
 from ...internals.tensors.reductions import have_equal_first_rows
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..backward import Backward
 from ..listener import Listener
 from ..optimizer_log import OptimizerRecord

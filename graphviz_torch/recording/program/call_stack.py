@@ -30,7 +30,7 @@ from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.modes import function_mode_count
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.tensors.pytree import flatten, tensors
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ...internals.wrappers import wrapped_module
 from ...tracing.nodes import GradientEdge, gradient_edges_of
 from .call_names import NO_CALL, Call, Functions, bare_name

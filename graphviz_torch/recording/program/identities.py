@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from ...internals.tensors.memory import storage_id, storage_ref
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 
 _MAX_KNOWN = 4096  # number of tensors, and of storages, that keep their number
 

@@ -25,7 +25,7 @@ from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
 from ...internals.tensors.memory import storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from .tracking import public_name
 
 _MAX_CHANGES = 10_000  # number of latest changes that are kept

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ...internals.dynamo import not_compiled
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 
 _MAX_USES = 32  # nodes that are kept as users of a trail's tensors; older nodes are dropped
 

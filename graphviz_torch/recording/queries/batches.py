@@ -1,4 +1,4 @@
-"""Find batches that a DataLoader returned before, and steps whose loss depends on a single row.
+"""Find batches returned before, steps whose loss depends on a single row, and pixels from 0 to 255.
 
 A hash covers up to 65,536 values. Tensors with a single sample, tensors whose first two samples are
 equal (as in synthetic data), and short tensors such as labels are ignored.
@@ -7,6 +7,8 @@ The user's own code takes rows of tensors by an index, as in `x[:1]` or `x[0]`. 
 it takes only one row of at least two tensors. The rule checks that the loss depends on these rows
 alone. The tensors of two steps have to be different: a program may train on a single sample on
 purpose.
+
+The first layer of each line is checked once in a run, on its device.
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
+from torch.nn import functional as F
 
-from ...findings.rules.meaning.batches import RowOfData
+from ...findings.rules.meaning.batches import RowOfData, UnscaledPixels
 from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
 from ...graph.immutable import mutable
 from ...internals.frames import OWN, CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.hooks.optimizers import BatchCame
-from ...internals.probes import unobserved
+from ...internals.probes import Probe, probe, unobserved
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import flatten
 from ..program import Program
@@ -243,3 +247,53 @@ def _row(index: Any) -> int | None:
         if index.start == -1 and index.stop is None:
             return -1
     return None
+
+
+_MIN_FEATURES = 64  # a row of fewer numbers is not an image
+_MAX_LINES = 16  # maximum number of lines to check
+_LARGEST = 255
+_LIGHT = 128  # an image has pixels of at least this value
+
+
+class LayerInputRow(NamedTuple):
+    """The input of a layer."""
+
+    place: CodePosition | None
+    number: int  # sequence number of the layer's node
+    numbers: Probe  # smallest value, largest value, number of values that are not whole
+
+
+def layer_inputs(event: Called, program: Program) -> Iterable[LayerInputRow]:
+    """Return the input of a layer, if it may consist of pixels and the line has no row yet."""
+    given, weight = [*event.args[:2], None, None][:2]
+    if not isinstance(weight, Parameter) or not isinstance(given, Tensor):
+        return ()
+    if given.requires_grad or event.result.grad_fn is None or given.dtype.is_complex:
+        return ()
+    if TensorBase.numel(given) < _MIN_FEATURES * given.shape[0]:
+        return ()
+    place = program.place(event.frame)
+    if not program.log.admits(LayerInputRow, place, most=_MAX_LINES, in_run=True):
+        return ()
+    numbers, number = probe(_describe, given), int(event.result.grad_fn._sequence_nr())
+    return () if numbers is None else (LayerInputRow(place, number, numbers),)
+
+
+class Pixels(Query):
+    """Find layers whose input consists of whole numbers from 0 to 255."""
+
+    functions = frozenset((F.conv2d, F.conv3d, F.linear))
+    needs_constant = True
+    rows_of: ClassVar[RowsOf] = {"on_call_end": layer_inputs}
+
+    def on_layer_input(self, row: LayerInputRow) -> Iterator[Found]:
+        least, largest, parts = row.numbers.values or (-1, 0, 0)
+        if least >= 0 and _LIGHT <= largest <= _LARGEST and not parts:
+            latest = {"largest": int(largest)}
+            yield Found(UnscaledPixels(), row.place, (row.number,), latest=latest)
+
+
+def _describe(values: Tensor) -> Tensor:
+    values = TensorBase.float(values)
+    parts = torch.sum(torch.ne(values, torch.floor(values)))
+    return torch.stack((torch.amin(values), torch.amax(values), parts.float()))

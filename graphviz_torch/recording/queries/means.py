@@ -18,7 +18,7 @@ from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called
 from ...internals.probes import Probe, probe
-from ...internals.tensors.saved_tensors import saved_value
+from ...internals.tensors.metadata import saved_value
 from ...tracing.nodes import GradFn, sources_of
 from ..program import Program
 from ..program.events import NodeLine

@@ -15,7 +15,7 @@ from ...findings.rules.meaning.messages import ReturnedMessages
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called
 from ...internals.tensors.memory import has_memory, storage_id
-from ...internals.tensors.saved_tensors import saved_index
+from ...internals.tensors.metadata import saved_index
 from ...tracing.nodes import GradFn, sources_of
 from ..program import Program
 from ..program.events import NodeLine

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from ...graph import SavedTensor
 from ...graph.nodes import CHECKPOINTED
-from ...internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA, MISSING_SAVED_TENSORS
+from ...internals.tensors.metadata import HAS_SAVED_TENSOR_DATA, MISSING_SAVED_TENSORS
 from ..backward import Backward
 from ..listener import BackwardEnded
 from ..live import LiveGraph

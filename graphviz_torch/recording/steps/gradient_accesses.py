@@ -29,7 +29,7 @@ from ...internals.hooks.collectives import CollectiveIssued
 from ...internals.hooks.optimizers import Stepping
 from ...internals.hooks.zero_grad import GradientsCleared
 from ...internals.tensors.memory import storage_id
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ...tracing.tracer import collect_nodes
 from ..listener import BackwardEnded, Listener, Resumed
 from ..live import leaves_of

@@ -23,7 +23,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.modes import unseen_calls
 from ...internals.hooks.optimizers import Stepped, Stepping
 from ...internals.tensors.memory import is_dense, storage_id, storage_ref
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed, StepValues
 from ..live import LiveGraph
 from ..program import Program

@@ -22,7 +22,7 @@ from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries
-from ...internals.tensors.heap import tensors_made_since
+from ...internals.tensors.references import tensors_made_since
 from ...tracing.nodes import GradFn
 from ...tracing.tracer import collect_nodes
 from ..listener import BackwardBegan, Listener, StepValues

@@ -23,7 +23,7 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import optimized_parameters
 from ...internals.probes import Probe, fetch, probe, unobserved
 from ...internals.tensors.memory import may_be_read
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..backward import Backward
 from ..listener import BackwardBegan, BackwardEnded, Listener, Resumed
 from ..live import leaves_of

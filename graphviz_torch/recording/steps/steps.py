@@ -19,7 +19,7 @@ from ...graph.events import GradientClearing
 from ...internals.frames import user_frame
 from ...internals.functions import BATCH_NORM, DROPOUT
 from ...internals.hooks.optimizers import Stepped, Stepping, parameters_of
-from ...internals.tensors.weak import Ref
+from ...internals.tensors.references import Ref
 from ..listener import BackwardEnded, Listener, Resumed
 from ..optimizer_log import learning_rate
 from ..program import Program

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 from graphviz_torch import trace
-from graphviz_torch.internals.tensors.accumulator import accumulator
+from graphviz_torch.internals.tensors.metadata import accumulator
 from tests.support.programs import Functions, Operators
 
 EYE = torch.eye(4)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
 from graphviz_torch import record
-from graphviz_torch.internals.tensors.heap import instances_of, subclasses_of
+from graphviz_torch.internals.tensors.references import instances_of, subclasses_of
 
 
 def test_objects_of_a_class_and_of_its_subclasses_are_found() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.testing._internal.common_subclass import WrapperTensorWithCustomSizes
 
 from graphviz_torch import find, record
-from graphviz_torch.internals.tensors.saved_tensors import HAS_SAVED_TENSOR_DATA
+from graphviz_torch.internals.tensors.metadata import HAS_SAVED_TENSOR_DATA
 from graphviz_torch.recording import failure_cause as failing_node
 from graphviz_torch.recording import memory
 from graphviz_torch.recording.events import nonfinite
