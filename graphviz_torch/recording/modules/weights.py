@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import compress, repeat
+from operator import itemgetter
 from typing import Any
 
 from torch import Tensor
@@ -50,8 +51,8 @@ class Weights(Listener):
         """Read `requires_grad` and norms, which the program may change later in the step."""
         listed = self.program.table.listed_parameters()
         self._learned |= {name: tensor.requires_grad for name, tensor in listed}
-        for _, tensor in listed:
-            self._since.setdefault(id(tensor), event.live.position)
+        now = dict.fromkeys(_ids(listed), event.live.position)
+        self._since = now | self._since  # the values of earlier backwards are kept
         if not self.program.options.light and event.live.ran.nodes is not None:
             fns, leaves = list(event.live.ids), sorted({*event.live.parameters.values()})
             self._norms[event.live.position] = Norms({i: fns[i].variable for i in leaves})
@@ -87,11 +88,11 @@ class Weights(Listener):
         }
         steps, listed = self.program.steps, self.program.table.listed_parameters()
         updated = steps.updated
-        keys = {id(tensor) for _, tensor in listed}
+        keys = set(_ids(listed))
         known = updated is None or keys <= updated
         self._optimized = None if known else optimized_parameters(keys)
         timed = any(node.order is not None for graph in graphs for node in graph.nodes)
-        lost = any(name not in self._got for name, _ in listed) or any(
+        lost = not self._got.issuperset(map(itemgetter(0), listed)) or any(
             not steps.ever.isdisjoint(backward.cut_off) for backward in backwards
         )
         asked = timed and updated is not None and lost
@@ -150,7 +151,7 @@ class Weights(Listener):
             len(listed),
             name=names,
             tensor=[meta or tensor_meta(t) for meta, t in zip(metas, tensors, strict=True)],
-            requires_grad=[self._learned.get(name, t.requires_grad) for name, t in listed],
+            requires_grad=map(self._learned.get, names, [t.requires_grad for t in tensors]),
             node=nodes,
             module_called=[
                 node is not None or table.was_called(name) or unseen
@@ -190,6 +191,11 @@ def _rows(count: int, **columns: Iterable[Any]) -> list[Parameter]:
         column = columns[field.name] if field.name in columns else repeat(field.default)
         deque(map(getattr(Parameter, field.name).__set__, made, column), maxlen=0)
     return made
+
+
+def _ids(listed: Iterable[tuple[str, Tensor]]) -> Iterable[int]:
+    """Return the id() of each parameter."""
+    return map(id, map(itemgetter(1), listed))
 
 
 def _membership(keys: Sequence[int], known: set[int] | None) -> list[bool | None]:
