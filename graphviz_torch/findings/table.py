@@ -31,6 +31,7 @@ ORDER = (
     "terms",
     "freezing",
     "losses",
+    "broadcasts",
     "custom_functions",
     "wrong_gradients",
     "written_values",
@@ -63,10 +64,12 @@ ORDER = (
     "meaning.tokens",
     "meaning.schedulers",
     "meaning.optimizers",
+    "meaning.parameter_groups",
     "meaning.optimizer_lines",
     "meaning.compiled",
     "meaning.arithmetic",
     "silence",
+    "forwards",
     "gradient_depth",
     "values",
     "transfers",
@@ -80,6 +83,7 @@ ORDER = (
     "ranks.replicas",
     "weight_averages",
     "watched",
+    "watched_parameters",
 )
 
 

@@ -18,6 +18,14 @@ from ..tracing.nodes import sources_of
 from .resolver import Resolver
 
 _VIEW_NODES: Final = ("View", "UnsafeView", "Squeeze", "Unsqueeze", "Transpose", "Permute")
+_VIEW_NAMES = """
+    getitem view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
+    expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
+    tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
+    bool type type_as cpu cuda clone detach data pin_memory
+"""
+# Names of functions whose result belongs to the same entry as the first operand.
+VIEW_FUNCTIONS: Final = frozenset(_VIEW_NAMES.split())
 _MAX_VIEWS = 4  # number of views in front of a call that are followed to their base
 
 
@@ -173,3 +181,33 @@ def _node_using(
         if fed[node] and max(fed[node]) >= len(fed[node]):
             return node
     return nodes[-1]
+
+
+def part_text(index: Any) -> str:
+    """Return the text of an index that selects a part along a later dimension; "" for others.
+
+    >>> part_text((slice(None), slice(1, None))), part_text((..., slice(None, -1)))
+    ('[:, 1:]', '[..., :-1]')
+    >>> part_text(slice(8, 16)), part_text((slice(None), 0))
+    ('', '')
+    """
+    return index_text(index) if type(index) is tuple and any(map(_is_part, index[1:])) else ""
+
+
+def _is_part(one: Any) -> bool:
+    return type(one) is slice and not (one.start is None and one.stop is None and one.step is None)
+
+
+def index_text(index: Any) -> str:
+    """Return the text of an index: "[:, 1:]"."""
+    return f"[{', '.join(map(_element_text, index if type(index) is tuple else (index,)))}]"
+
+
+def _element_text(one: Any) -> str:
+    if type(one) is slice:
+        start, stop = ("" if end is None else _element_text(end) for end in (one.start, one.stop))
+        step = "" if one.step is None else f":{_element_text(one.step)}"
+        return f"{start}:{stop}{step}"
+    if one is ...:
+        return "..."
+    return str(one) if type(one) is int or one is None else "…"

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import FrameType
@@ -36,7 +36,7 @@ from typing import Any, Final, Literal, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Module, Parameter
+from torch.nn import Parameter
 
 from ..graph import Graph
 from ..internals.dynamo import is_jit_tracing
@@ -58,10 +58,19 @@ from ..internals.tensors.small_values import SmallValues, is_small
 from ..internals.wrappers import wrapped_module
 from .cuts.record import leaf_or_maker
 from .listener import GraphValues, Listener, RegionRan
-from .producers import Producer, TensorUse, numbers_before, untracked_rows
+from .producers import (
+    VIEW_FUNCTIONS,
+    Producer,
+    TensorUse,
+    index_text,
+    numbers_before,
+    part_text,
+    untracked_rows,
+)
 from .program import Program
 from .program.call_names import bare_name
 from .program.call_stack import RunningModule
+from .program.variables import parameters_of
 from .resolver import Resolver
 
 _MAX_DEPTH = 200  # largest number of entries in a chain
@@ -72,14 +81,6 @@ _NO_DATA = frozenset(
 )
 # An argument of these types is skipped if its first item cannot be data.
 _LISTS = frozenset((tuple, list, torch.Size))
-_VIEW_NAMES = """
-    getitem view view_as reshape reshape_as permute transpose swapaxes movedim t T mT contiguous
-    expand expand_as unsqueeze squeeze flatten unflatten ravel select narrow split chunk unbind
-    tensor_split repeat repeat_interleave flip roll to float double half bfloat16 long int short
-    bool type type_as cpu cuda clone detach data pin_memory
-"""
-# Names of functions whose result belongs to the same entry as the first operand.
-_VIEWS: Final = frozenset(_VIEW_NAMES.split())
 _LOSSES: Final = frozenset(
     getattr(F, name)
     for name in dir(F)
@@ -206,7 +207,7 @@ class UntrackedCalls(Listener):
         assigns = name == "setitem" and len(args) > 1
         given = tensors(*args, *(kwargs or {}).values()) if made or assigns else []
         if given and (assigns or any(one is given[0] for one in made)):
-            label = f"assign {_index(args[1])}" if assigns else name.strip("_")
+            label = f"assign {index_text(args[1])}" if assigns else name.strip("_")
             factory = None if assigns or given[1:] else self._factory_of(given[0])
             if factory is not None and "empty" in factory.name:  # the call fills it, as `normal_`
                 self._note_factory(given, label, factory.module)
@@ -220,8 +221,8 @@ class UntrackedCalls(Listener):
         index = args[1] if name == "getitem" and len(args) > 1 else None
         if index is not None and any(isinstance(one, Tensor) for one in given[1:]):
             name = "index"
-        if name in _VIEWS:
-            self._follow_view(given[0], made, _part_text(index), frame)
+        if name in VIEW_FUNCTIONS:
+            self._follow_view(given[0], made, part_text(index), frame)
             return
         weights = [one for one in given if type(one) is Parameter]
         if not weights and not any(map(self._is_followed, given)):
@@ -317,7 +318,7 @@ class UntrackedCalls(Listener):
             ids = set(map(id, given))
             if not made or any(id(one) in ids for one in made):
                 return  # the module returns no tensor, or one of its arguments
-            weights = list(_weights(call.module))
+            weights = list(parameters_of(call.module))
             frozen = bool(weights) and not any(one.requires_grad for one in weights)
             entry = self._add_call("module", given, made, frame, frozen=frozen)
             entry.module = call.names[0]
@@ -505,45 +506,3 @@ class UntrackedCalls(Listener):
     def _on_free(self, known: _FollowedTensor) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
-
-
-def _part_text(index: Any) -> str:
-    """Return the text of an index that selects a part along a later dimension; "" for others.
-
-    >>> _part_text((slice(None), slice(1, None))), _part_text((..., slice(None, -1)))
-    ('[:, 1:]', '[..., :-1]')
-    >>> _part_text(slice(8, 16)), _part_text((slice(None), 0))
-    ('', '')
-    """
-    return _index(index) if type(index) is tuple and any(map(_is_part, index[1:])) else ""
-
-
-def _is_part(one: Any) -> bool:
-    return type(one) is slice and not (one.start is None and one.stop is None and one.step is None)
-
-
-def _index(index: Any) -> str:
-    """Return the text of an index: "[:, 1:]"."""
-    return f"[{', '.join(map(_index_text, index if type(index) is tuple else (index,)))}]"
-
-
-def _index_text(one: Any) -> str:
-    if type(one) is slice:
-        start, stop = ("" if end is None else _index_text(end) for end in (one.start, one.stop))
-        step = "" if one.step is None else f":{_index_text(one.step)}"
-        return f"{start}:{stop}{step}"
-    if one is ...:
-        return "..."
-    return str(one) if type(one) is int or one is None else "…"
-
-
-def _weights(module: Module) -> Iterator[Tensor]:
-    """Yield the parameters of a module and its submodules, without running user code."""
-    stack, met = [module], {id(module)}
-    while stack:
-        here = stack.pop()
-        yield from (one for one in here._parameters.values() if one is not None)
-        for child in here._modules.values():
-            if child is not None and id(child) not in met:
-                met.add(id(child))
-                stack.append(child)

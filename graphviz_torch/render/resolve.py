@@ -44,7 +44,7 @@ def _find(value: Any) -> Sequence[Finding]:
     A picture without gradients shows this already.
     """
     from ..findings.check import find  # imported when needed, because the rules take long to load
-    from ..findings.rules.silence import FORWARD_ALONE
+    from ..findings.rules.forwards import FORWARD_ALONE
 
     found = find(value)
     return [each for each in found if each.severity != "info" or each.cause != FORWARD_ALONE]

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from graphviz_torch import Graph, find, load, record
-from graphviz_torch.findings.rules.meaning.optimizers import EmptyParameterGroup, RecreatedOptimizer
+from graphviz_torch.findings.rules.meaning.optimizers import RecreatedOptimizer
+from graphviz_torch.findings.rules.meaning.parameter_groups import EmptyParameterGroup
 from graphviz_torch.graph import Node, Step, TensorMeta, Training
 from graphviz_torch.integrations import StepEnds
 from graphviz_torch.integrations.command.main import main

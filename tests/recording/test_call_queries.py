@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from graphviz_torch.findings.rules.broadcasts import AccidentalBroadcast
 from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
 from graphviz_torch.findings.rules.custom_functions import CheckpointDiffers, RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
-from graphviz_torch.findings.rules.losses import AccidentalBroadcast
 from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnpairedRows, UnscaledPixels
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter

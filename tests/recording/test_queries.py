@@ -42,7 +42,7 @@ from graphviz_torch.findings.rules.training import (
     MixedLosses,
     UnevenAccumulation,
 )
-from graphviz_torch.findings.rules.watched import ReplacedParameters
+from graphviz_torch.findings.rules.watched_parameters import ReplacedParameters
 from graphviz_torch.graph.events import (
     AccumulatedBackwards,
     GradientClearing,

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...graph import Finding, Graph
+from ...graph import Edge, Finding, GradientStats, Graph, Node
 from ...graph.events import Event, OptimizerStep
 from ...graph.immutable import immutable
 from ...graph.units import count_text, number_text
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, operation_text
-from ..zero_gradients import (
-    ZERO_BELOW,
-    are_zero,
-    largest_at_users,
-    largest_gradient,
-    passed_gradients,
-    reason_for_zeros,
-)
 
-FORWARD_ALONE = "no backward"  # cause of findings that pictures of a forward do not mark
 # If two gradients cancel, the rounding errors of their sum are below this share of the gradients.
 _ROUNDING = 1e-5
+ZERO_BELOW = 1e-12  # a gradient trains nothing if all of its elements are smaller
+_FACTORS = ("mul", "div", "mm", "bmm", "addmm", "addcmul", "dot", "mv")
+_CHOICES = ("where", "masked_fill", "masked_scatter", "maximum", "minimum", "index_put")
+_BOUNDS = ("relu", "threshold", "hardtanh", "clamp", "clamp_min", "clamp_max", "relu6", "elu")
+_SLOPES = ("sigmoid", "tanh", "softmax", "log_softmax", "erf", "logsigmoid", "log_sigmoid_forward")
 
 
 @immutable
@@ -349,168 +345,67 @@ class ConstantLoss(Event):
         )
 
 
-@rule("warning", reads="recording")
-def no_backward(graphs: Sequence[Graph]) -> Iterator[Finding]:
-    """A forward with gradients was recorded, but no backward ran.
+def largest_gradient(graph: Graph) -> float | None:
+    """Return the largest element of the parameters' gradients; None if no gradient was recorded."""
+    leaves = [graph.nodes[p.node] for p in graph.parameters if p.node is not None]
+    found = [stats for leaf in leaves for stats in leaf.grad_outputs if stats is not None]
+    if not found:
+        return None
+    return max(float("inf") if stats.nonfinite else stats.max_abs for stats in found)
 
-    ## Why it matters
 
-    Nothing learns. The graph of the forward costs memory and time, and is freed without having been
-    used.
+def largest_at_users(graph: Graph) -> float:
+    """Return the largest element of the gradients at the nodes that use parameters."""
+    leaves = {p.node for p in graph.parameters if p.node is not None}
+    users = {edge.target for edge in graph.edges if edge.source in leaves}
+    stats = (stats for node in users for stats in graph.nodes[node].grad_outputs)
+    return max((each.max_abs for each in stats if each is not None), default=0.0)
 
-    ## Example
 
-    ```python
-    import torch
-    from graphviz_torch import record
+def passed_gradients(reading: Reading, node: Node) -> list[tuple[Edge, GradientStats]]:
+    """Return the edges along which a node passed a gradient, with the gradient's statistics."""
+    if node.leaf or not any(node.grad_outputs):
+        return []
+    pairs = [(edge, reading.stats(edge.source, edge.output_nr)) for edge in reading.inputs[node.id]]
+    return [(edge, stats) for edge, stats in pairs if stats is not None]
 
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record(model) as recording:
-        loss = model(torch.ones(8, 4)).square().mean()  # <- reported
-        optimizer.step()
-    ```
 
-    ## Use instead
-
-    ```python
-    import torch
-    from graphviz_torch import record
-
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with record(model) as recording:
-        loss = model(torch.ones(8, 4)).square().mean()
-        loss.backward()
-        optimizer.step()
-    ```
-
-    ## When it is intended
-
-    A program may record only a forward, for example for a picture. The finding then has severity
-    info; it is a warning if an optimizer steps. A program that sets `.grad` itself needs no
-    backward, so nothing is reported if a parameter has a gradient.
-
-    ## Not detected
-
-    Forwards under `torch.no_grad()`, and forwards whose graphs were freed before the recording
-    ended, are not reported.
-
-    ## See also
-
-    - [torch.Tensor.backward](https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html)
-    """
-    readings = [Reading(graph) for graph in graphs]
-    if any(each.ran or each.graph.failure is not None for each in readings):
-        return
-    reading = next((each for each in readings if each.graph.outputs), None)
-    if reading is None or not reading.graph.modules:
-        return  # a traced tensor, not a recorded forward
-    ends = tuple(dict.fromkeys(node for node, _ in reading.graph.outputs))
-    where = next((line for end in ends if (line := reading.graph.nodes[end].where)), "")
-    steps = [step for each in readings for step in each.events(OptimizerStep)]
-    if any(row.has_grad for graph in graphs for row in graph.parameters):
-        return  # the program set the gradients itself
-    stepped = f", and {steps[0].optimizer} steps{at(steps[0].where)} nevertheless" if steps else ""
-    yield finding(
-        "warning" if steps else "info",
-        f"No backward ran from {reading.call(ends[0])}{at(where)}{stepped}: nothing learns.",
-        cause=FORWARD_ALONE,
-        advice="Call backward() on the loss. If nothing should learn, run the forward under "
-        "torch.no_grad().",
-        where=where,
-        nodes=ends,
+def are_zero(gradients: Sequence[GradientStats | None]) -> bool:
+    """Return True if no gradient has an element that could train anything."""
+    return all(
+        stats is None or (stats.max_abs < ZERO_BELOW and not stats.nonfinite) for stats in gradients
     )
 
 
-@rule("warning", reads="end")
-@immutable
-class DiscardedForward(Event):
-    """The result of a forward is dropped: no backward uses it, and its values are not read.
+def reason_for_zeros(reading: Reading, node: Node, edges: list[Edge]) -> tuple[str, str]:
+    """Return the reason why a node passes only zero gradients, and the advice to the user.
 
-    ## Why it matters
-
-    If a program writes `loss = ...` instead of `loss += ...` for a second term, the first term is
-    computed but trains nothing. In a loop over batches or terms, only the last one trains.
-
-    ## Example
-
-    ```python
-    import torch
-    from graphviz_torch import record
-
-    model = torch.nn.Linear(4, 1)
-    x = torch.ones(8, 4)
-    with record(model) as recording:
-        for _ in range(3):
-            loss = (model(x) - 1).square().mean()  # <- reported
-            loss = model(-x).square().mean()
-            loss.backward()
-    ```
-
-    ## Use instead
-
-    ```python
-    import torch
-    from graphviz_torch import record
-
-    model = torch.nn.Linear(4, 1)
-    x = torch.ones(8, 4)
-    with record(model) as recording:
-        for _ in range(3):
-            loss = (model(x) - 1).square().mean()
-            loss = loss + model(-x).square().mean()
-            loss.backward()
-    ```
-
-    ## When it is intended
-
-    A program may read only the value of the result, such as a validation loss with `item()`. The
-    finding then has severity info: under `torch.no_grad()`, the forward needs less memory.
-
-    ## Not detected
-
-    A result that a variable still keeps is not reported. A line of which a backward uses results
-    is reported only if it uses one of several results in each step.
-
-    ## See also
-
-    - [torch.no_grad](https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html)
+    Args:
+        reading: the graph.
+        node: the node.
+        edges: the edges along which it passes zeros.
     """
-
-    # `where` is the line that calls the module. If a forward that was used has the same line,
-    # `where` is the outermost line by which the call stacks differ.
-    module: str = ""  # path of the module; "" for the model
-    count: int = 0  # number of calls of forward
-    # True if a value computed from a result of these calls was read, detached or compared
-    was_read: bool = False
-    in_training: bool = True  # True if the module was in train mode
-    # True if a backward ran through one of the line's forwards in each of the `steps`
-    in_loop: bool = False
-    steps: int = 0
-
-    def report(self) -> Finding:
-        name = self.module or "the model"
-        if self.in_loop:
-            return finding(
-                "warning",
-                f"In each of {self.steps} steps, {name} ran repeatedly{at(self.where)}, and "
-                "backward used one of its results only: the others, "
-                f"{self.count} in all, were dropped.",
-                cause="a loop that keeps its last result only",
-                advice="Call backward() inside the loop, or add up the losses of the loop, as in "
-                "loss = loss + ..., before backward().",
-                where=self.where,
-            )
-        dropped = self.in_training and not self.was_read
-        return finding(
-            "warning" if dropped else "info",
-            f"{name} ran{at(self.where)} with gradients {self.count} times, and no backward ran "
-            "through it" + (": its result was dropped." if dropped else "."),
-            cause="a forward without a backward",
-            advice="Add the loss computed from it to the loss of the backward. If this forward "
-            "should train nothing, run it under torch.no_grad()."
-            if dropped
-            else "Run it under torch.no_grad() if it should train nothing.",
-            where=self.where,
+    metas = [reading.meta(edge.source, edge.output_nr) for edge in edges]
+    empty = next((meta for meta in metas if meta is not None and 0 in meta.shape), None)
+    if empty is not None:
+        return f"its input is empty ({empty})", (
+            "Check the code that selects the input of this operation."
         )
+    uses = max(len(reading.users[edge.source]) for edge in edges)
+    if uses > 1:  # the gradient of one use is not recorded, only the sum
+        return f"the gradients of the {uses} uses of its input add up to zero", (
+            "Check the operations that use its input: their gradients cancel, or each is zero."
+        )
+    if node.title in _FACTORS:
+        return "its other factor is zero", (
+            "Check that factor, such as a mask, a weight or a scale."
+        )
+    if node.title in _CHOICES:
+        return "it selects every element from another input", "Check the condition or mask."
+    if node.title in _BOUNDS:
+        return "its derivative is 0 for every input", (
+            "Widen its bounds, or use a leaky activation."
+        )
+    if node.title in _SLOPES:
+        return "it is saturated", "Lower the scale of its input, or normalize it."
+    return "its derivative is zero for this input", f"Check the input of {node.title}."

@@ -61,6 +61,7 @@ from ..program.tracking import Trail, public_name, with_predecessors
 from ..resolver import Resolver
 from .inside import InsideTrails, inside_record, used_outside
 from .record import (
+    MAX_OPERANDS,
     READS,
     CutOperands,
     CutRecord,
@@ -71,13 +72,13 @@ from .record import (
     leaf_or_maker,
     node_with_constant,
     operand_makers,
+    operands_with_gradient,
     tensors_read,
 )
 
 _DETACH_: Any = TensorBase.detach_
 _Row = tuple[CutRecord, str, int | None]  # a cut, the label of one operand, the operand's node id
 _PARAMETER = frozenset((torch.nn.Parameter,))
-_MAX_OPERANDS = 32  # recorded operands per call; a call of an optimizer may take all parameters
 # Latest reads into Python that are kept. Each may keep a graph alive until the next backward.
 _MAX_PENDING_READS = 32
 _DETACHING = ("detach", "detach_", "data", "no_grad")
@@ -111,7 +112,7 @@ class Cuts(Listener):
 
     def on_call_start(self, event: Calling) -> None:
         # After `detach_()` the tensor requires no gradient, so its node is read before the call.
-        self._detached = _operands_with_gradient(event.args)
+        self._detached = operands_with_gradient(event.args)
 
     def on_call_error(self, event: Raised) -> None:
         self._detached = {}
@@ -215,7 +216,7 @@ class Cuts(Listener):
         if operands:
             if (lost := detached_results(given, made)) is None:
                 return
-            start = self._cut(func, operands[:_MAX_OPERANDS], lost, frame)
+            start = self._cut(func, operands[:MAX_OPERANDS], lost, frame)
         self._set_trails(made, start, behind if begin == end else {}, steps=func in _STEPS)
 
     def hidden_nodes(self, event: Reach) -> list[GradFn]:
@@ -382,7 +383,9 @@ class Cuts(Listener):
         elif name == "checkpoint":
             place = self.program.place(caller_of_checkpoint(frame))
         named = {id(t): "" for t in operands}
-        if outer is not None and not (module and all(_is_parameter(t) for t in operands)):
+        if outer is not None and not (
+            module and all(type(t) is torch.nn.Parameter for t in operands)
+        ):
             for label, value in reversed(local_variables(outer).items()):
                 if id(value) in named:
                     named[id(value)] = label
@@ -492,14 +495,3 @@ class Cuts(Listener):
         """Forget all cuts and all `Trail`s (histories of detached tensors)."""
         self._records, self._parameter_cuts, self._reads = [], {}, {}
         self._tracker.forget_trails()
-
-
-def _operands_with_gradient(arguments: Any) -> dict[GradFn, Tensor]:
-    """Return the operands of a call that require a gradient, by the node that created them."""
-    needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
-    found = {grad_fn_of(tensor): tensor for tensor in needing[:_MAX_OPERANDS]}
-    return {fn: tensor for fn, tensor in found.items() if fn is not None}
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    return type(tensor) is torch.nn.Parameter

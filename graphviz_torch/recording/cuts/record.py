@@ -21,6 +21,7 @@ from ...graph import TensorMeta
 from ...graph.immutable import mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import METADATA_CALLS, TensorBase
+from ...internals.tensors.pytree import tensors
 from ...tracing.nodes import GradFn, grad_fn_of
 from ..program.tracking import public_name
 
@@ -126,6 +127,7 @@ def node_with_constant(results: list[GradFn], start: int) -> int | None:
 
 
 DETACHING_CALLS = ("detach", "detach_", "data")
+MAX_OPERANDS = 32  # recorded operands per call; a call of an optimizer may take all parameters
 READS = {"item", "tolist", "numpy", "float", "int", "bool", "complex", "index", "array"}
 # Calls that read values from the first tensor, and a shape, dtype or device from the second.
 _READ_FIRST = {"expand_as", "reshape_as", "resize_as_", "to", "type_as", "view_as"}
@@ -212,3 +214,10 @@ def caller_of_checkpoint(frame: FrameType | None) -> FrameType | None:
     while frame is not None and _RUN_WITHOUT_GRAD.get(frame.f_code) != "checkpoint":
         frame = frame.f_back
     return None if frame is None else frame.f_back
+
+
+def operands_with_gradient(arguments: Any) -> dict[GradFn, Tensor]:
+    """Return the operands of a call that require a gradient, by the node that created them."""
+    needing = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
+    found = {grad_fn_of(tensor): tensor for tensor in needing[:MAX_OPERANDS]}
+    return {fn: tensor for fn, tensor in found.items() if fn is not None}

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...findings.rules.forwards import DiscardedForward
 from ...findings.rules.meaning.shared_weights import ReferenceForward
 from ...findings.rules.memory import RetainedForward
-from ...findings.rules.silence import DiscardedForward, RepeatedForward
+from ...findings.rules.silence import RepeatedForward
 from ...graph import Graph
 from ...graph.immutable import mutable
 from ...internals.dynamo import is_jit_tracing

@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from torch.nn import Module
+from torch.nn import Module, Parameter
 
 from ...internals.frames import local_variables, user_frame
 from ...internals.tensors.pytree import own_attributes
@@ -94,7 +94,9 @@ def has_another_model(module: Module, caller: FrameType) -> bool:
     """
     inside = _ids(module)
     return any(
-        id(other) not in inside and _has_parameters(other) and id(module) not in _ids(other)
+        id(other) not in inside
+        and next(parameters_of(other), None) is not None
+        and id(module) not in _ids(other)
         for _, value in modules_of(caller)
         for _, other in _parts(value)
     )
@@ -156,9 +158,8 @@ def _ids(module: Module) -> set[int]:
     return {id(inner) for _, inner in _named_modules(module)}
 
 
-def _has_parameters(module: Module) -> bool:
-    return any(
-        parameter is not None
-        for _, inner in _named_modules(module)
-        for parameter in inner.__dict__.get("_parameters", {}).values()
-    )
+def parameters_of(module: Module) -> Iterator[Parameter]:
+    """Yield the parameters of a module and its submodules, without running code of the user."""
+    for _, inner in _named_modules(module):
+        parameters = inner.__dict__.get("_parameters", {}).values()
+        yield from (each for each in parameters if each is not None)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...findings.rules.meaning.optimizers import (
+from ...findings.rules.meaning.optimizers import VanishedEpsilon
+from ...findings.rules.meaning.parameter_groups import (
     DecayedNorms,
     EmptyParameterGroup,
     UnknownGroupOption,
-    VanishedEpsilon,
 )
 from ...internals.frames import CodePosition, user_frame, user_frames
 from ...internals.functions import TensorBase

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ...findings.rules.losses import AccidentalBroadcast
+from ...findings.rules.broadcasts import AccidentalBroadcast
 from ...findings.rules.meaning.arithmetic import SelfDifference
 from ...findings.rules.terms import ConstantTerm, NumberTerm, UnusedSum
 from ...findings.rules.unchanging import UnchangingTerm

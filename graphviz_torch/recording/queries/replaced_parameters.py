@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, NamedTuple
 
-from ...findings.rules.watched import ReplacedParameters
+from ...findings.rules.watched_parameters import ReplacedParameters
 from ...internals.frames import CodePosition
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ..listener import BackwardEnded

@@ -18,11 +18,8 @@ from types import CodeType, FrameType
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from ...findings.rules.meaning.optimizers import (
-    RecreatedKind,
-    RecreatedOptimizer,
-    SharedParameters,
-)
+from ...findings.rules.meaning.optimizers import RecreatedKind, RecreatedOptimizer
+from ...findings.rules.meaning.parameter_groups import SharedParameters
 from ...findings.rules.training import EarlySchedulerStep
 from ...graph import Graph
 from ...graph.immutable import mutable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphviz_torch.findings.rules.losses import AccidentalBroadcast
+from graphviz_torch.findings.rules.broadcasts import AccidentalBroadcast
 from graphviz_torch.graph import Operand, TensorMeta
 from graphviz_torch.graph.events import LossCall
 from tests.findings.by_hand.graphs import COLUMN, Case, chain, event, told

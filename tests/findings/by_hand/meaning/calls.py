@@ -15,21 +15,24 @@ from graphviz_torch.findings.rules.meaning.calls import (
 )
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.optimizers import (
-    DecayedNorms,
-    EmptyParameterGroup,
     RecreatedOptimizer,
-    SharedParameters,
     StepWithoutGradients,
-    UnknownGroupOption,
     VanishedEpsilon,
     ZeroLearningRate,
+)
+from graphviz_torch.findings.rules.meaning.parameter_groups import (
+    DecayedNorms,
+    EmptyParameterGroup,
+    SharedParameters,
+    UnknownGroupOption,
 )
 from graphviz_torch.findings.rules.meaning.schedulers import (
     RateSetByHand,
     SchedulerStepsTooOften,
     UnusedScheduler,
 )
-from graphviz_torch.findings.rules.watched import NonfiniteLoss, ReplacedParameters
+from graphviz_torch.findings.rules.watched import NonfiniteLoss
+from graphviz_torch.findings.rules.watched_parameters import ReplacedParameters
 from graphviz_torch.findings.rules.written_values import UnrestoredWeights
 from graphviz_torch.graph import Graph, TensorMeta, Untracked
 from tests.findings.by_hand.graphs import Case, event, told
