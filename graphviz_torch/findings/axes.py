@@ -1,4 +1,9 @@
-"""Follow axes through a graph: the original axes in a dimension, and the axis of the samples."""
+"""Follow axes through a graph: the original axes in a dimension, and the axis of the samples.
+
+An atom is an axis with an id and a size. A dimension is a tuple of atoms, slowest first. A view
+splits and joins dimensions, a permute moves them, a matrix product keeps the rows of its first
+operand and the columns of its second. Dimensions of unknown origin get new atoms.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""`explain` and `GradientPath`: the path of the gradient from the loss to one parameter or node."""
+"""`explain` and `GradientPath`: the path of the gradient from the loss to one parameter or node.
+
+If several paths reach the target, the strongest is shown. The search starts at the target. From
+each node the search continues with the user of this node whose gradient has the largest norm, until
+it reaches the loss.
+"""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from .events.setup import TrainingSetup
 from .events.tokens import TokenUses
 from .events.wrong_gradients import WrongGradients
 from .failures import Failures
+from .fingerprints import ResultFingerprints
 from .gradients.gradients import Gradients
 from .listener import Listener
 from .modules.arguments import CallArguments
@@ -33,6 +34,7 @@ from .modules.train_modes import TrainModes
 from .modules.updates import Updates
 from .modules.weights import Weights
 from .program.log import Query
+from .small_values import SmallResults
 from .steps.gradient_accesses import GradientAccesses
 from .steps.gradients import StaleGradients
 from .steps.history import GraphHistory
@@ -42,8 +44,6 @@ from .steps.progress import Progress
 from .steps.steps import Steps
 from .transfers.copies import Copies
 from .untracked import UntrackedCalls
-from .values.results import ResultFingerprints
-from .values.small import SmallResults
 
 # Events are passed on in this order. `Copies` precedes `UntrackedCalls`, which reads the copies of
 # an event in `program.tracker`.

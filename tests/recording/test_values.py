@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graphviz_torch import Graph, load, record
 from graphviz_torch.graph import Fingerprint
-from graphviz_torch.recording.values import fingerprints
+from graphviz_torch.recording import fingerprints
 from tests.support.models import gpt2, tokens
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ...internals.guards import no_functions
-from ...internals.hooks.calls import Called
-from ...internals.tensors.pytree import tensors
-from ...internals.tensors.small_values import SmallValues, Values, is_small, is_small_shape
-from ..backward import Backward
-from ..listener import BackwardBegan, Listener
-from ..live import LiveGraph
-from ..program import Program
-from ..recorder import Columns
+from ..internals.guards import no_functions
+from ..internals.hooks.calls import Called
+from ..internals.tensors.pytree import tensors
+from ..internals.tensors.small_values import SmallValues, Values, is_small, is_small_shape
+from .backward import Backward
+from .listener import BackwardBegan, Listener
+from .live import LiveGraph
+from .program import Program
+from .recorder import Columns
 
 # The key of a result is (sequence number, output_nr, False), and the key of a leaf is (node id,
 # index of the graph, True).

@@ -1,1 +1,0 @@
-"""Record fingerprints and values of forward results and leaves."""
