@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from operator import attrgetter
 from time import perf_counter
+from types import MethodType
 from typing import Any
 
 import torch
@@ -82,7 +83,8 @@ class GradientHooks:
             key: self._choose_prehook(key[0], metas)
             for key, metas in dict(zip(keys, outputs, strict=True)).items()
         }
-        hooks = map(partial, map(prehooks.__getitem__, keys), count())
+        # A method that is bound to the id takes a quarter of the instructions of a `partial`.
+        hooks = map(MethodType, map(prehooks.__getitem__, keys), count())
         self._hooks.put(zip(map(attrgetter("register_prehook"), fns), hooks, strict=False))
         if self._clock is not None and self._mixed:
             self._hooks.put([(fn.register_hook, self._posthook) for fn in fns])

@@ -93,15 +93,14 @@ class CallArguments(Listener):
         if not (plain.lists or kwargs):
             self._calls[number] = func, plain.places, plain.take(args)
             return
-        places: list[int | str] = list(plain.places)
-        values = [args[i] for i in plain.places]
-        for key, value in kwargs.items() if kwargs else ():
-            if type(value) in _KINDS:
-                places.append(key)
-                values.append(value)
+        places: tuple[int | str, ...] = plain.places
+        values = plain.take(args) if places else ()
+        if kwargs:
+            named = {key: value for key, value in kwargs.items() if type(value) in _KINDS}
+            places, values = (*places, *named), (*values, *named.values())
         if places:  # lists are copied, because the program may change them later
             found = [_numbers(value) if type(value) in _LISTS else value for value in values]
-            self._calls[number] = func, tuple(places), tuple(found)
+            self._calls[number] = func, places, tuple(found)
 
     def _look_at_pair(
         self, number: int, pair: tuple[Tensor, Tensor], frame: FrameType, *, either: bool
