@@ -69,6 +69,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def no_seeds_of_missing_devices() -> Iterator[None]:
+    """Leave out the seeds of devices that are not there: PyTorch keeps the stack of each seed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for devices in (torch.cuda, torch.mtia, torch.xpu):
+            if not devices.is_available():
+                patch.setattr(devices, "manual_seed_all", lambda seed: None)
+        yield
+
+
 def _installed() -> dict[str, object]:
     return {
         "function modes": list(_get_current_function_mode_stack()),
