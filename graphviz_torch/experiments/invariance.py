@@ -17,10 +17,10 @@ from .divergence import (
     DivergenceFinder,
     RecordedResults,
     compare_forwards,
+    distance,
     outputs_differ,
     scaled_distance,
 )
-from .precision import distance
 from .subject import Subject
 from .two_runs import Comparison, OperatorComparison
 

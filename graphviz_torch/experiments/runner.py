@@ -7,10 +7,10 @@ from typing import Any
 
 from ..graph import Experiment, Finding
 from .batch import batch_twice
+from .divergence import float64
 from .independence import positions, sample
 from .inputs import inputs
 from .invariance import eager, memory_order, seed
-from .precision import float64
 from .subject import Subject, reason
 
 Make = Callable[[Subject], Iterator[Experiment]]

@@ -23,7 +23,7 @@ from ..graph.units import bytes_text, count_text
 from ..render.collectives import merge_equal, payload_text
 from ..render.dot.layout import LayoutError, escape, layout
 from ..render.style import palette
-from .series import NormSeries
+from .module_norms import NormSeries
 from .writer import require
 
 _series: dict[tuple[str, str], NormSeries] = {}  # (directory, tag) -> builder of its summaries

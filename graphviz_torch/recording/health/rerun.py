@@ -46,8 +46,8 @@ from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import EngineCalled
 from ...internals.hooks.modes import unseen_calls
+from ...internals.hooks.modules import RaisedRecursionLimit
 from ...internals.hooks.watch import Replacement, Row, Watch
-from ...internals.recursion import RaisedRecursionLimit
 from ...internals.replay.sandbox import Sandbox
 from ...internals.tensors.memory import elements, has_memory
 from ...internals.tensors.pytree import flatten, tensors
