@@ -19,6 +19,7 @@ from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnpairedRow
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.sequences import LastStep, RowEncoding
+from graphviz_torch.findings.rules.meaning.shared_weights import ReferenceForward
 from graphviz_torch.findings.rules.meaning.targets import LossTarget
 from graphviz_torch.findings.rules.means import MeanOfUnequalMeans, MeanOverMaskedValues
 from graphviz_torch.findings.rules.scores import SoftTargets
@@ -29,7 +30,13 @@ from graphviz_torch.findings.rules.wrong_gradients import ReversedEstimator
 from graphviz_torch.graph import TensorMeta
 from graphviz_torch.graph.events import LeafBackward, NewLeaves
 from graphviz_torch.internals.probes import Probe
-from graphviz_torch.recording.program.events import Events, NodeLine, RecordingNotes, TensorRecord
+from graphviz_torch.recording.program.events import (
+    Events,
+    NodeLine,
+    RecordingNotes,
+    TensorRecord,
+    UserLine,
+)
 from graphviz_torch.recording.program.identities import Identities
 from graphviz_torch.recording.program.log import Found, Log
 from graphviz_torch.recording.program.rows import (
@@ -72,6 +79,10 @@ from graphviz_torch.recording.queries.pairs import (
     NumberRow,
     PairedTensors,
     ShapeRow,
+)
+from graphviz_torch.recording.queries.reference_forwards import (
+    OutermostCallRow,
+    ReferenceForwards,
 )
 from graphviz_torch.recording.queries.sequences import (
     LastStepRow,
@@ -605,3 +616,47 @@ def test_rows_of_targets_that_differ_from_those_of_all_inputs(
         events = [(each.event, each.place) for each in query.events_of_run()]
         found(query, [TrainingStepRow()])
     assert events == [(UnpairedRows(), line(50))] * reported
+
+
+def outermost(gradients: bool, *, key: int = 1, norm: float = 2.0, **fields: Any) -> Row:
+    """Return a call from line 1, by line 2 with gradients and by line 3 without."""
+    lines = line(1), line(2 if gradients else 3)
+    return OutermostCallRow("", (key,), 0, lines, gradients, values(norm))._replace(**fields)
+
+
+@pytest.mark.parametrize(
+    ("calls", "steps"),
+    [
+        ((outermost(True), outermost(False)), 3),
+        ((outermost(False), outermost(True)), 3),
+        ((outermost(True), outermost(True)), None),
+        ((outermost(True), outermost(False, key=2)), None),  # other arguments
+        ((outermost(True), outermost(False, norm=3.0)), None),  # other weights
+        ((outermost(True), outermost(False, module="teacher")), None),
+        ((outermost(True), outermost(True, key=2), outermost(False)), None),  # not all calls
+        ((outermost(True), ResumeRow(), outermost(False)), None),
+    ],
+)
+def test_calls_without_gradients_that_repeat_all_calls_with_gradients(
+    calls: tuple[Row, ...], steps: int | None
+) -> None:
+    query = ReferenceForwards()
+    for step in range(3):
+        assert list(query.events_of_run()) == []  # two steps are not enough
+        rows = [row._replace(steps=step) if type(row) is not ResumeRow else row for row in calls]
+        assert found(query, rows) == []
+    latest = {"first": UserLine(line(2)), "steps": steps}
+    expected = [Found(ReferenceForward(), line(3), latest=latest)]
+    assert list(query.events_of_run()) == expected * (steps is not None)
+
+
+def test_rows_whose_numbers_are_known_are_read_before_the_log_is_full() -> None:
+    events = Events()
+    log, query = Log(events, RecordingNotes()), ReferenceForwards()
+    log.ask([query])
+    for step in range(1000):
+        log.append(outermost(True, steps=step))
+        log.append(outermost(False, steps=step))
+    log.on_graphs_built()
+    [record] = events.noted_before(0)
+    assert record.latest["steps"] == 1000

@@ -1,8 +1,5 @@
 """Find forwards through which no backward runs, and forwards that repeat an earlier one.
 
-A forward without gradients may repeat a forward with gradients. If it does so in each step, a
-reference or target model is probably the model itself.
-
 Only outermost forwards are observed. Each forward has one of three states:
 
     pending      no backward has run through the forward, but a later one may
@@ -21,26 +18,21 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import field
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from ...findings.rules.forwards import DiscardedForward
-from ...findings.rules.meaning.shared_weights import ReferenceForward
 from ...findings.rules.memory import RetainedForward
 from ...findings.rules.silence import RepeatedForward
 from ...graph import Graph
 from ...graph.immutable import mutable
 from ...internals.dynamo import is_jit_tracing
 from ...internals.frames import CodePosition, frame_variables, user_frame, user_frames
-from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.engine import running_node
 from ...internals.hooks.modules import ModuleBegan, ModuleEnded
 from ...internals.hooks.nodes import hook_dictionaries
-from ...internals.probes import Probe, fetch, probe
-from ...internals.tensors.memory import has_memory, storage_id, storage_ref
 from ...internals.tensors.pytree import tensors
 from ...internals.tensors.references import tensors_made_since
 from ...tracing.tracer import collect_nodes
@@ -50,6 +42,7 @@ from ..program import Program
 from ..program.code import codes, find_method_call
 from ..program.events import UserLine
 from ..program.source_lines import Lines, first_difference, own_line
+from ..queries.reference_forwards import argument_key
 
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
@@ -58,13 +51,6 @@ _MIN_STEPS = 2  # a line of which forwards are used is reported after this numbe
 _MIN_KEPT = 3  # number of steps whose forwards are still alive, for a line to be reported
 _MAX_NORM = 4096  # number of elements whose norm is compared
 _PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
-
-
-class _ArgumentKey(NamedTuple):
-    """A key that is equal for two forwards with the same arguments."""
-
-    key: tuple[Any, ...] = ()  # () if unknown
-    storages: tuple[Any, ...] = ()  # weak references, so that no storage id in `key` is reused
 
 
 @mutable(eq=False)
@@ -77,21 +63,10 @@ class _Forward:
     end: int
     graph: weakref.ref[Any]  # hook dictionary of the result's node; None if the graph was freed
     training: bool  # True if the module was in train mode
-    given: _ArgumentKey
+    given: tuple[Any, ...]  # key of the arguments
     cuts: int  # number of cuts that were recorded before the forward ended
     step: int  # number of optimizer steps before the forward
     was_read: bool = False  # True if the program read a value into Python after the forward
-
-
-class _ComparedCall(NamedTuple):
-    """A call of an outermost module, to compare with calls in the other gradient mode."""
-
-    module: str
-    given: _ArgumentKey
-    step: int  # number of optimizer steps before the call
-    lines: Lines
-    with_gradients: bool
-    norm: Probe  # norm of a part of the result
 
 
 @mutable
@@ -117,29 +92,23 @@ class Forwards(Listener):
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self._began = -1  # sequence number at the start of the running forward; -1: not observed
-        self._argument_key = _ArgumentKey()
+        self._argument_key: tuple[Any, ...] = ()
         self._pending: deque[_Forward] = deque(maxlen=_MAX_PENDING)
         self._last: _Forward | None = None  # latest forward, whose result may still be read
         self._used_numbers: set[int] = set()  # of the nodes of the latest backward's graph
         self._lines: dict[Lines, _LineForwards] = {}
-        # The latest calls of this step.
-        self._calls: deque[_ComparedCall] = deque(maxlen=_MAX_PENDING)
-        self._counts: Counter[Lines] = Counter()  # number of calls with gradients
-        # Lines of a call with gradients and of a call without -> for each pair of such calls with
-        # the same arguments, the number of optimizer steps before them and the norms of results.
-        self._repeats: dict[tuple[str, Lines, Lines], list[tuple[int, Probe, Probe]]] = {}
 
     def on_outermost_start(self, event: ModuleBegan) -> None:
         self._look_at_last()
         self._began = sequence_number()
-        self._argument_key = _ArgumentKey()
+        self._argument_key = ()
         if running_node() is not None:
             # A checkpoint repeats this forward inside backward, and runs backward through it there.
             self._began = -1
         else:
             args, kwargs = frame_variables(event.frame, "args", "kwargs")
             args = event.args if args is None else args
-            self._argument_key = _argument_key(args, kwargs)
+            self._argument_key = argument_key(args, kwargs, self.program)
             differentiable = any(each.grad_fn is not None for each in tensors(args, kwargs))
             if differentiable and torch.is_grad_enabled():
                 self._began = -1  # ignored, since the argument is a result of another forward
@@ -153,7 +122,6 @@ class Forwards(Listener):
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
         module = self.program.module
-        self._compare_call(module, lines, next(iter(tensors(event.output)), None))
         fns = [t.grad_fn for t in tensors(event.output) if t.grad_fn is not None]
         if not fns or not torch.is_grad_enabled():
             return
@@ -161,47 +129,11 @@ class Forwards(Listener):
         training = bool(getattr(event.module, "training", True))
         row = module, lines, start, sequence_number(), graph, training, self._argument_key
         self._last = _Forward(*row, self.program.cuts, self.program.steps.count)
-        for other in self._pending if self._argument_key.key else ():
-            if other.module == module and other.given.key == self._argument_key.key:
+        for other in self._pending if self._argument_key else ():
+            if other.module == module and other.given == self._argument_key:
                 self._note_repeated(module, other.lines, lines)
                 break
         self._pending.append(self._last)
-
-    def _compare_call(self, module: str, lines: Lines, result: Tensor | None) -> None:
-        """Compare a call with this step's calls in the other gradient mode (enabled or not).
-
-        Args:
-            module: path of the module that was called.
-            lines: the call stack of the call.
-            result: the first tensor that the call returned.
-        """
-        given, enabled = self._argument_key, torch.is_grad_enabled()
-        norm = None if result is None or not given.key else probe(_norm, result)
-        if norm is None:
-            return
-        step = self.program.steps.count
-        for other in self._calls:
-            same = other.module == module and other.given.key == given.key
-            if same and other.step == step and other.with_gradients is not enabled:
-                pair = (lines, other.lines) if enabled else (other.lines, lines)
-                if len(self._repeats) < _MAX_LINES:
-                    found = self._repeats.setdefault((module, *pair), [])
-                    found.append((step, norm, other.norm))
-        self._calls.append(_ComparedCall(module, given, step, lines, enabled, norm))
-        if enabled and len(self._counts) < _MAX_LINES:
-            self._counts[lines] += 1
-
-    def _look_at_repeats(self) -> None:
-        """Report no_grad calls that repeat all forwards that one line called with gradients."""
-        line = self.program.line()
-        for (module, first, second), found in self._repeats.items():
-            steps = [step for step, *_ in found]
-            if len(set(steps)) < _MIN_KEPT or len(steps) < self._counts[first]:
-                continue
-            if fetch([one for _, one, _ in found]) == fetch([other for *_, other in found]):
-                at = first_difference(first, second)
-                event = ReferenceForward(module=module, first=line(first[at]))
-                self.events.note(event, second[at], steps=len(set(steps)))
 
     def _note_repeated(self, module: str, first: Lines, second: Lines) -> None:
         at, line = first_difference(first, second), self.program.line()
@@ -221,7 +153,6 @@ class Forwards(Listener):
 
     def on_resume(self, event: Resumed) -> None:
         self._pending.clear()
-        self._calls.clear()
         self._last = None
 
     def on_graphs_built(self, backwards: Sequence[Backward], graphs: Sequence[Graph]) -> None:
@@ -251,7 +182,6 @@ class Forwards(Listener):
                 count = sum(known.dropped_in[step] for step in steps)
                 self.events.note(event, lines[-1], count=count, steps=len(steps))
         self._look_at_retained(used)
-        self._look_at_repeats()
 
     def _look_at_retained(self, used: Sequence[Lines]) -> None:
         """Report lines whose forwards of several earlier steps are in memory, and never used.
@@ -294,7 +224,6 @@ class Forwards(Listener):
 
     def close(self) -> None:
         self._pending.clear()
-        self._calls.clear()
         self._last = None
 
     def _line(self, forward: _Forward) -> _LineForwards:
@@ -317,31 +246,3 @@ class Forwards(Listener):
                 number >= last.start and number not in self._used_numbers
                 for number in self.program.cut_numbers
             )
-
-
-def _norm(result: Tensor) -> Tensor:
-    """Return the norm of up to about 4,096 elements of a tensor."""
-    flat = TensorBase.reshape(result, (-1,))
-    step = 1 + TensorBase.numel(flat) // _MAX_NORM
-    part = TensorBase.__getitem__(flat, slice(None, None, step))
-    if TensorBase.is_complex(part):
-        part = torch.abs(part)  # a conversion to a real dtype would warn
-    found: Tensor = torch.linalg.vector_norm(TensorBase.double(part))
-    return found
-
-
-def _argument_key(args: Any, kwargs: Any) -> _ArgumentKey:
-    """Return the key of a forward's arguments, which contains each tensor's memory and version."""
-    key: list[Any] = []
-    storages = []
-    for value in (*args, *(kwargs or {}).items()):
-        for part in value if isinstance(value, tuple) else (value,):
-            if not isinstance(part, Tensor):
-                key.append(part if isinstance(part, _PLAIN) else id(part))
-                continue
-            if not has_memory(part):
-                return _ArgumentKey()
-            storages.append(storage_ref(part))
-            place = storage_id(part), TensorBase.storage_offset(part), part._version
-            key += [*place, tuple(part.shape), TensorBase.stride(part)]
-    return _ArgumentKey(tuple(key), tuple(storages)) if storages else _ArgumentKey()

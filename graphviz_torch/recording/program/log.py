@@ -117,6 +117,8 @@ class Log:
         if kind not in self._readers:
             return
         if _has_probe(kind):
+            if len(self._with_probes) >= _MAX_UNREAD:
+                self._read_known_probes()
             if len(self._with_probes) < _MAX_UNREAD:
                 self._with_probes.append(row)
             return
@@ -167,6 +169,15 @@ class Log:
                 self._note(query.events_of_run())
             except Exception as error:
                 self._notes.miss(error)
+
+    def _read_known_probes(self) -> None:
+        """Let the queries read the rows whose numbers were computed on the CPU."""
+        rows, self._with_probes = self._with_probes, []
+        for row in rows:
+            if all(each.values is not None for each in row if type(each) is Probe):
+                self._read(row, None)
+            else:
+                self._with_probes.append(row)
 
     def _read(self, row: Row, backwards: int | None) -> None:
         for read in self._readers[type(row)]:
