@@ -89,13 +89,11 @@ def may_be_read(tensor: Tensor) -> bool:
 
 def with_memory(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return the tensors that have memory, without a Python call for each."""
-    dense = [
-        t for t in tensors if type(t) in PLAIN and t.layout is torch.strided and not t.is_nested
-    ]
-    with suppress(RuntimeError, NotImplementedError):
-        if all(map(_address, dense)):  # the common case
-            return dense
-    return list(filter(has_memory, dense))
+    plain = [tensor for tensor in tensors if type(tensor) in PLAIN and not tensor.is_nested]
+    with suppress(RuntimeError, NotImplementedError):  # raised for another layout
+        if all(map(_address, plain)):  # the common case
+            return plain
+    return list(filter(has_memory, plain))
 
 
 def have_memory(strided: Sequence[Tensor]) -> bool:
