@@ -16,7 +16,7 @@ if __name__ == "__main__":
 from pygraphviz import AGraph, graphviz  # type: ignore[import-untyped]
 
 # Formats for which this program draws the titles of clusters after the edges, so that no edge
-# crosses a title. For SVG, svg.py does this.
+# crosses a title. For SVG, layout.py does this.
 _LAYERED_FORMATS = ("png", "jpg", "pdf", "ps")
 
 
