@@ -121,7 +121,7 @@ def _hash_of_state() -> int:
 class SegmentCallRow(NamedTuple):
     """A call of a module inside a checkpointed segment with `use_reentrant=True`."""
 
-    segment: int  # id() of the segment's node
+    segment: int  # sequence number of the segment's node
     module: str  # path of the module
     place: CodePosition | None = None  # the line that calls the checkpoint
     is_rerun: bool = False  # True if backward runs the segment again
@@ -140,7 +140,7 @@ def calls(event: ModuleBegan, program: Program) -> Iterable[SegmentCallRow]:
     place = None if first is None else program.place(user_frame(first))
     parameters = event.module._parameters.values()
     learns = any(each is not None and each.requires_grad for each in parameters)
-    return (SegmentCallRow(id(node), path, place, first is None, learns),)
+    return (SegmentCallRow(int(node._sequence_nr()), path, place, first is None, learns),)
 
 
 @mutable

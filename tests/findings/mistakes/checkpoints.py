@@ -76,8 +76,33 @@ def module_without_gradients_in_a_segment(record: Record) -> None:
 
 
 @silent("checkpoint-differs")
-def segment_inside_a_segment(record: Record) -> None:
-    run_twice(record, lambda model, x: checkpoint(model[1], model[0](x), use_reentrant=True))
+def segments_inside_a_segment(record: Record) -> None:
+    def run(model: Any, x: Tensor) -> Any:
+        for layer in (*model, *model):
+            x = checkpoint(layer, x, use_reentrant=True)
+        return x
+
+    run_twice(record, run)
+
+
+@silent("checkpoint-differs")
+def segment_of_a_teacher_without_gradients(record: Record) -> None:
+    teacher, student = nn.Linear(6, 6), nn.Linear(6, 6)
+    with record(nn.ModuleList([teacher, student])):
+        x = torch.randn(4, 6, requires_grad=True)
+        with torch.no_grad():
+            target = checkpoint(teacher, x, use_reentrant=True)
+        y = checkpoint(student, x, use_reentrant=True)
+        (y - target).square().mean().backward()
+
+
+@silent("checkpoint-differs")
+def segment_whose_result_is_detached(record: Record) -> None:
+    generator, critic = nn.Linear(6, 6), nn.Linear(6, 6)
+    with record(nn.ModuleList([generator, critic])):
+        x = torch.randn(4, 6, requires_grad=True)
+        fake = checkpoint(generator, x, use_reentrant=True).detach().requires_grad_()
+        checkpoint(critic, fake, use_reentrant=True).square().mean().backward()
 
 
 @silent("checkpoint-differs")
