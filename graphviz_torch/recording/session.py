@@ -148,7 +148,6 @@ class Session:
         """Drop references to autograd nodes, with which `torch.utils.swap_tensors` would fail."""
         self.tell("on_release", None)
 
-    @with_gc_disabled
     def begin(self, event: EngineCalled) -> LiveGraph | _InnerBackward | None:
         """Read the graph of a backward that is about to run, and notify the listeners.
 

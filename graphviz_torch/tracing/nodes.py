@@ -150,7 +150,7 @@ def read_nodes(
         if "CppFunction" in names:
             _name_cpp(fns, names, operations)
         variables = {i: fns[i].variable for i, name in enumerate(names) if name == _ACCUMULATE}
-        outputs = _outputs(fns, variables, edges, roots)
+        outputs = _outputs(fns, edges, roots)
         leaves = dict(zip(map(id, variables.values()), variables, strict=True))
         labels, owners, kept = _labels(ids, leaves, named)
         kept_attributes = attributes(fns)
@@ -189,20 +189,16 @@ def _kernel_size(weight: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _outputs(
-    fns: list[GradFn],
-    variables: dict[int, Tensor],
-    edges: tuple[Edge, ...],
-    roots: tuple[tuple[int, int], ...],
+    fns: list[GradFn], edges: tuple[Edge, ...], roots: tuple[tuple[int, int], ...]
 ) -> list[Outputs]:
     """Return shape, dtype and device of each node's outputs; None for undefined outputs.
 
     Args:
         fns: the live nodes.
-        variables: the leaves, by node id.
         edges: all edges of the graph.
         roots: (node id, output_nr) of each output of the graph.
     """
-    outputs, doubtful = all_outputs(fns, variables)
+    outputs, doubtful = all_outputs(fns)
     if doubtful:
         used = {i: {nr for node, nr in roots if node == i} for i in doubtful}
         for source, _, output_nr, _ in edges:

@@ -15,11 +15,10 @@ from graphviz_torch.findings.rules.broadcasts import AccidentalBroadcast
 from graphviz_torch.findings.rules.clipping import ExtremeClipNorm
 from graphviz_torch.findings.rules.custom_functions import CheckpointDiffers, RedrawnDropout
 from graphviz_torch.findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
-from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnpairedRows, UnscaledPixels
+from graphviz_torch.findings.rules.meaning.batches import RowOfData, UnscaledPixels
 from graphviz_torch.findings.rules.meaning.masks import AttentionMask
 from graphviz_torch.findings.rules.meaning.optimizer_lines import LineOfOneParameter
 from graphviz_torch.findings.rules.meaning.sequences import LastStep, RowEncoding
-from graphviz_torch.findings.rules.meaning.shared_weights import ReferenceForward
 from graphviz_torch.findings.rules.meaning.targets import LossTarget
 from graphviz_torch.findings.rules.means import MeanOfUnequalMeans, MeanOverMaskedValues
 from graphviz_torch.findings.rules.scores import SoftTargets
@@ -35,7 +34,6 @@ from graphviz_torch.recording.program.events import (
     NodeLine,
     RecordingNotes,
     TensorRecord,
-    UserLine,
 )
 from graphviz_torch.recording.program.identities import Identities
 from graphviz_torch.recording.program.log import Found, Log
@@ -54,7 +52,6 @@ from graphviz_torch.recording.queries.checkpoints import (
     RepeatedForwardRow,
     SegmentCallRow,
 )
-from graphviz_torch.recording.queries.chosen_rows import ChoiceRow, ChosenRows, RowLossRow
 from graphviz_torch.recording.queries.clip_bounds import ClipBounds, ClipRatioRow
 from graphviz_torch.recording.queries.derivatives import (
     DerivativeResultRow,
@@ -79,10 +76,6 @@ from graphviz_torch.recording.queries.pairs import (
     NumberRow,
     PairedTensors,
     ShapeRow,
-)
-from graphviz_torch.recording.queries.reference_forwards import (
-    OutermostCallRow,
-    ReferenceForwards,
 )
 from graphviz_torch.recording.queries.sequences import (
     LastStepRow,
@@ -565,98 +558,13 @@ def again(segment: int, module: str, learns: bool = True) -> SegmentCallRow:
 def test_segments_that_run_other_modules_in_backward(
     rows: list[SegmentCallRow], skipped: tuple[str, ...], added: tuple[str, ...]
 ) -> None:
-    query = CheckpointedSegments()
-    assert found(query, rows) == []
     latest = {"skipped": skipped, "added": added}
     expected = [Found(CheckpointDiffers(), line(3), latest=latest)] if skipped or added else []
-    assert list(query.events_of_run()) == expected
+    assert found(CheckpointedSegments(), [*rows, GraphRow(None, ())]) == expected
 
 
-def choice(rows: int, index: tuple[int, ...] | None, **fields: Any) -> ChoiceRow:
-    """Return the choice of four rows of 64; tensors number `rows` are in storage `10 * rows`."""
-    probe = None if index is None else Probe(torch.tensor(index))
-    row = ChoiceRow(0, 1, line(rows), rows, 10 * rows, 100 * rows, 64, 4, probe)
-    return row._replace(**fields)
-
-
-ORDER, OTHER_ORDER, ROW_LOSS = (3, 9, 2, 7), (0, 1, 2, 3), RowLossRow(0, 9, line(50), 2, 20)
-VIEW_LOSS = ROW_LOSS._replace(target=None)  # of a view of the chosen rows
-
-
-@pytest.mark.parametrize(
-    ("rows", "reported"),
-    [
-        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS], True),
-        ([choice(1, ORDER), choice(2, ORDER), ROW_LOSS], False),
-        ([choice(1, ORDER), choice(2, (4, 10, 3, 8)), ROW_LOSS], False),  # the next row
-        ([choice(1, ORDER), choice(2, None), ROW_LOSS], True),  # a slice of the targets
-        ([choice(1, OTHER_ORDER), choice(2, None), ROW_LOSS], False),
-        ([choice(1, None), choice(2, None), ROW_LOSS], False),
-        (
-            [choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(target=None)],
-            True,
-        ),  # a view
-        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(target=3, memory=30)], False),
-        ([choice(1, ORDER), choice(2, OTHER_ORDER), ROW_LOSS._replace(backwards=1)], False),
-        ([choice(1, ORDER, number=10), choice(2, OTHER_ORDER), ROW_LOSS], False),  # the next batch
-        ([choice(1, ORDER, size=65), choice(2, OTHER_ORDER), ROW_LOSS], False),
-        ([choice(1, ORDER, data=200), choice(2, OTHER_ORDER), ROW_LOSS], False),
-        ([choice(1, ORDER), choice(4, ORDER), choice(2, OTHER_ORDER), ROW_LOSS], True),
-        ([choice(1, ORDER), choice(4, OTHER_ORDER), choice(2, OTHER_ORDER), ROW_LOSS], False),
-        # Rows 4 are a part of a permutation, by which the targets are chosen.
-        ([choice(4, None), choice(2, OTHER_ORDER, index_number=4), ROW_LOSS], False),
-    ],
-)
-def test_rows_of_targets_that_differ_from_those_of_all_inputs(
-    rows: list[Row], reported: bool
-) -> None:
-    query = ChosenRows()
-    for _ in range(2):
-        assert found(query, rows) == []
-        events = [(each.event, each.place) for each in query.events_of_run()]
-        found(query, [TrainingStepRow()])
-    assert events == [(UnpairedRows(), line(50))] * reported
-
-
-def outermost(gradients: bool, *, key: int = 1, norm: float = 2.0, **fields: Any) -> Row:
-    """Return a call from line 1, by line 2 with gradients and by line 3 without."""
-    lines = line(1), line(2 if gradients else 3)
-    return OutermostCallRow("", (key,), 0, lines, gradients, values(norm))._replace(**fields)
-
-
-@pytest.mark.parametrize(
-    ("calls", "steps"),
-    [
-        ((outermost(True), outermost(False)), 3),
-        ((outermost(False), outermost(True)), 3),
-        ((outermost(True), outermost(True)), None),
-        ((outermost(True), outermost(False, key=2)), None),  # other arguments
-        ((outermost(True), outermost(False, norm=3.0)), None),  # other weights
-        ((outermost(True), outermost(False, module="teacher")), None),
-        ((outermost(True), outermost(True, key=2), outermost(False)), None),  # not all calls
-        ((outermost(True), ResumeRow(), outermost(False)), None),
-    ],
-)
-def test_calls_without_gradients_that_repeat_all_calls_with_gradients(
-    calls: tuple[Row, ...], steps: int | None
-) -> None:
-    query = ReferenceForwards()
-    for step in range(3):
-        assert list(query.events_of_run()) == []  # two steps are not enough
-        rows = [row._replace(steps=step) if type(row) is not ResumeRow else row for row in calls]
-        assert found(query, rows) == []
-    latest = {"first": UserLine(line(2)), "steps": steps}
-    expected = [Found(ReferenceForward(), line(3), latest=latest)]
-    assert list(query.events_of_run()) == expected * (steps is not None)
-
-
-def test_rows_whose_numbers_are_known_are_read_before_the_log_is_full() -> None:
-    events = Events()
-    log, query = Log(events, RecordingNotes()), ReferenceForwards()
-    log.ask([query])
-    for step in range(1000):
-        log.append(outermost(True, steps=step))
-        log.append(outermost(False, steps=step))
-    log.on_graphs_built()
-    [record] = events.noted_before(0)
-    assert record.latest["steps"] == 1000
+def test_segments_that_differ_are_found_in_each_backward() -> None:
+    ended = GraphRow(None, ())
+    rows = [first(1, "a"), first(2, "b"), again(2, "c"), ended, again(1, "c"), ended]
+    events = found(CheckpointedSegments(), rows)
+    assert [event.latest["skipped"] for event in events] == [("b",), ("b", "a")]

@@ -679,6 +679,7 @@ USUAL = [AnomalyModeRow(False), step(), END]
         ([ON, *[step(), AnomalyModeRow(True), END] * 2], line(5), [2]),  # a closure
         ([ON, *DEBUGGED, *USUAL, *DEBUGGED * 2], line(5), [3]),
         ([ON, *DEBUGGED], None, []),
+        ([ON, *DEBUGGED, *[step(), END] * 3], None, []),  # steps without a backward
         ([ON, *USUAL * 3], None, []),
         ([ON, *DEBUGGED, *USUAL, *DEBUGGED], None, []),
         ([ON, *DEBUGGED, ResumeRow(), *DEBUGGED], None, []),

@@ -85,6 +85,14 @@ def test_a_sub_graph_behind_several_outputs_is_there_once() -> None:
     assert graph.outputs[1] == graph.outputs[3]
 
 
+def test_a_leaf_has_the_shape_of_the_forward_after_its_data_is_replaced() -> None:
+    layer = nn.Linear(3, 2)
+    y = layer(torch.ones(1, 3)).sum()
+    layer.bias.data, layer.weight.data = torch.zeros(0), layer.weight.data.double()
+    found = {node.label: str(node.outputs[0]) for node in trace(y).nodes if node.label}
+    assert found == {"weight": "f32[2, 3] cpu", "bias": "f32[2] cpu", "y": "f32[] cpu"}
+
+
 def test_an_operation_has_an_edge_for_each_input_that_needs_a_gradient() -> None:
     x = torch.ones(3, requires_grad=True)
     assert trace(x * x, names={}).edges == (Edge(0, 1, 0, 0), Edge(0, 1, 0, 1))

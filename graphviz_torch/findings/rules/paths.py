@@ -11,6 +11,7 @@ from ...graph.text import listing
 from ..graph_reading import Reading
 from ..rule import finding, rule
 from ..words import at, group_by_key, names_of, nodes_of
+from .custom_functions import CheckpointDiffers
 from .cuts import match_cuts, module_of, to_learn, upstream
 from .freezing import AttributeAssignment
 from .leaves import DataAssignment, UnregisteredParameters
@@ -148,7 +149,7 @@ class UnusedModule(Event):
     module: str = ""  # path of the module
 
 
-@rule("warning", of=(Parameter,), caused_by=("checkpoint-differs",))
+@rule("warning", of=(Parameter,))
 def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     """A parameter got no gradient although its module ran, because the loss does not depend on the
     module's result.
@@ -203,6 +204,8 @@ def output_not_in_loss(reading: Reading) -> Iterator[Finding]:
     if reading.graph.failure is not None or reading.leaf_losses:
         return  # the loss has no graph
     known = {p.name for _, p in match_cuts(reading)} | _names_before_data(reading)
+    skipped = {path for event in reading.events(CheckpointDiffers) for path in event.skipped}
+    known |= {p.name for p in reading.graph.parameters if module_of(p) in skipped}
     ran = [p for p in to_learn(reading) if p.module_called is not False or p.node is not None]
     unused = [p for p in ran if p.name not in known and p.node not in reading.dropping_nodes]
     if any(e.value is not None and e.value.node is None for e in reading.events(DataAssignment)):

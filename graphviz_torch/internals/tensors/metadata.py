@@ -28,7 +28,7 @@ In 2.8 and 2.9 a SavedTensor has no `data`, and unpacking it may run a hook of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
 from marshal import dumps
@@ -100,17 +100,11 @@ class _Known(dict[Any, Outputs]):
         return outputs
 
 
-def all_outputs(
-    fns: Iterable[Any], leaves: Mapping[int, torch.Tensor]
-) -> tuple[list[Outputs], list[int]]:
+def all_outputs(fns: Iterable[Any]) -> tuple[list[Outputs], list[int]]:
     """Return the outputs of each node, and the indices of nodes that may have undefined outputs.
 
-    Equal values are the same object.
-
-    Args:
-        fns: the nodes.
-        leaves: the leaf tensor of each node that has one, by index of the node. A tensor is read in
-            a third of the time of a node.
+    Equal values are the same object. Leaves are not read from their tensors, which takes a third of
+    the time: the program may have replaced `data` after the forward, as sharding does.
     """
     find = _Known().__getitem__  # faster than an index
     found: list[Outputs] = []
@@ -118,9 +112,6 @@ def all_outputs(
     for i, fn in enumerate(fns):
         # A symbolic or ragged shape raises an exception, or cannot be hashed.
         try:
-            if i in leaves and type(leaf := leaves[i]) in PLAIN:
-                found.append(find((leaf.shape, leaf.dtype, leaf.device)))
-                continue
             entries = fn._input_metadata
             if len(entries) == 1:
                 sizes, dtype, device = _shape_dtype_device(entries[0])  # sizes are a list

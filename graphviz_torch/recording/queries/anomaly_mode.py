@@ -41,6 +41,8 @@ class AnomalyModes(Query):
     def _begin(self) -> None:
         self._place: CodePosition | None = None  # the line that last switched the mode on
         self._enabled = False  # True if the mode was on in the last backward
+        self._backwards = 0  # number of backwards
+        self._used: dict[int, int] = {}  # optimizer -> number of backwards before its last step
         self._optimizer = 0  # the optimizer that steps
         self._steps: Counter[int] = Counter()  # number of steps in anomaly mode, by optimizer
         self._continued: set[int] = set()  # optimizers whose last step was in anomaly mode
@@ -53,12 +55,16 @@ class AnomalyModes(Query):
 
     def on_anomaly_mode(self, row: AnomalyModeRow) -> None:
         self._enabled = row.enabled
+        self._backwards += 1
 
     def on_step(self, row: StepRow) -> None:
         self._optimizer = row.optimizer
 
     def on_step_end(self, row: StepEndRow) -> Iterator[Found]:
         # A closure runs backward during the step, so that the mode is known only at its end.
+        if self._used.get(self._optimizer) == self._backwards:
+            return  # a second step with the same gradients, or with those of the program
+        self._used[self._optimizer] = self._backwards
         if not self._enabled:
             self._continued.discard(self._optimizer)
             return

@@ -25,7 +25,7 @@ from ...internals.tensors.memory import may_be_read
 from ..listener import BackwardBegan
 from ..program import Program
 from ..program.log import Found, Query, RowsOf
-from ..program.rows import TrainingStepRow
+from ..program.rows import GraphRow, TrainingStepRow
 
 
 class RandomStateRow(NamedTuple):
@@ -162,7 +162,9 @@ class CheckpointedSegments(Query):
     rows_of: ClassVar[RowsOf] = {"on_module_start": calls}
 
     def __init__(self) -> None:
-        self._segments: dict[int, _Segment] = {}
+        self._segments: dict[int, _Segment] = {}  # by the sequence number of the segment's node
+        # Line -> the modules that only the first, and only the second forwards of its segments ran.
+        self._lines: dict[CodePosition | None, tuple[dict[str, None], dict[str, None]]] = {}
 
     def on_call(self, row: SegmentCallRow) -> None:
         segment = self._segments.setdefault(row.segment, _Segment())
@@ -172,23 +174,26 @@ class CheckpointedSegments(Query):
             segment.place = row.place
             segment.first[row.module] = row.learns
 
-    def on_training_step(self, row: TrainingStepRow) -> None:
-        self._segments = {}
-
-    def events_of_run(self) -> Iterator[Found]:
-        lines: dict[CodePosition | None, dict[str, Any]] = {}
-        for segment in self._segments.values():
-            if not segment.first or not segment.second:
-                continue  # a part of the segment was not recorded
+    def on_graph(self, row: GraphRow) -> Iterator[Found]:
+        found: dict[CodePosition | None, None] = {}
+        for key, segment in [*self._segments.items()]:
+            if not segment.second:
+                continue  # a later backward may run the segment again
+            del self._segments[key]
             skipped = _trainable_only_in(segment.first, segment.second)
             added = _trainable_only_in(segment.second, segment.first)
-            if skipped or added:
-                line = lines.setdefault(segment.place, {"skipped": [], "added": []})
-                line["skipped"] += skipped
-                line["added"] += added
-        for place, line in lines.items():
-            latest = {name: tuple(dict.fromkeys(paths)) for name, paths in line.items()}
+            if segment.first and (skipped or added):  # the first forward was recorded
+                line = self._lines.setdefault(segment.place, ({}, {}))
+                line[0].update(dict.fromkeys(skipped))
+                line[1].update(dict.fromkeys(added))
+                found[segment.place] = None
+        for place in found:
+            paths = map(tuple, self._lines[place])
+            latest = dict(zip(("skipped", "added"), paths, strict=True))
             yield Found(CheckpointDiffers(), place, latest=latest)
+
+    def on_training_step(self, row: TrainingStepRow) -> None:
+        self._segments = {}
 
 
 def _trainable_only_in(one: dict[str, bool], other: dict[str, bool]) -> list[str]:

@@ -46,6 +46,17 @@ def adapter_of_another_task_in_backward(record: Record) -> None:
     adapt(record, "other")
 
 
+@silent("output-not-in-loss")
+def adapter_that_is_switched_off_before_each_of_several_backwards(record: Record) -> None:
+    model, x = Adapted(), torch.randn(4, 6, requires_grad=True)
+    with record(model):
+        for _ in range(3):
+            model.active = "one"
+            loss = checkpoint(model, x, use_reentrant=True).square().mean()
+            model.active = None
+            loss.backward()
+
+
 @silent("checkpoint-differs")
 def adapter_that_stays_on(record: Record) -> None:
     adapt(record, "one")
