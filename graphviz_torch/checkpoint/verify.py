@@ -12,14 +12,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..devices.moving import to_device
 from ..graph import Graph, Node
-from ..graph.immutable import immutable, mutable
+from ..graph.immutable import NamedTuple, immutable, mutable
 from ..graph.text import print_text, printable
 from ..internals.tensors.pytree import flatten
 from ..tracing.names import caller_names

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
 from ..graph import TransferKind
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import print_text
 from ..internals.tensors.metadata import device_label
 from ..render.chart import line_chart

@@ -11,11 +11,11 @@ There are three times: `to_device` to copy the inputs from pageable memory, `wor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import print_text
 from ..graph.units import seconds_text
 from ..internals.tensors.metadata import device_label

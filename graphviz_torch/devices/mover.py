@@ -8,12 +8,12 @@ the autograd graph, so that gradients flow back through the copy.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ..graph import TensorMeta
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import print_text, printable
 from ..internals.tensors.memory import elements
 from ..internals.tensors.metadata import device_label, tensor_meta

@@ -14,12 +14,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph import Experiment, Finding, Graph
+from ..graph.immutable import NamedTuple
 from ..graph.text import users_line
 from ..internals.hooks.modes import unseen_calls
 from ..internals.replay.forward import run_forward

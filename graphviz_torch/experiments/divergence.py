@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..graph import Experiment, Finding
+from ..graph.immutable import NamedTuple
 from ..graph.text import users_line
 from ..internals.replay.forward import CallResult, ForwardResult
 from ..internals.replay.shadows import DOUBLE

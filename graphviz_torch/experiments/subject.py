@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
 from ..graph import Experiment, Finding, Graph, Severity
+from ..graph.immutable import NamedTuple
 from ..graph.text import called_at, users_line
 from ..internals.frames import OTHER, OWN, CodePosition, code_owner
 from ..internals.replay.call import ModuleCall

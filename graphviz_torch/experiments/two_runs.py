@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from math import isfinite
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from ..graph.immutable import NamedTuple
 from ..internals.frames import CodePosition
 from ..internals.replay.side_by_side import OperatorPair
 from ..internals.tensors.memory import elements, has_memory

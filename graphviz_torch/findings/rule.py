@@ -12,10 +12,10 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 from ..graph import Finding, Severity
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import listing, users_line, users_line_first
 from .graph_reading import Reading
 

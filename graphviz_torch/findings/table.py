@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from pkgutil import walk_packages
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from ..graph import Finding, Graph
+from ..graph.immutable import NamedTuple
 from . import rules as _rules
 from .graph_reading import Reading
 from .rule import FINDERS, INDICES, RULES, Reads, Rule, sort_rules

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from .ids import NodeId
-from .immutable import immutable
+from .immutable import NamedTuple, immutable
 from .text import short_repr
 from .units import bytes_text
 

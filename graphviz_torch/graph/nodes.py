@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_type_hints
 
 from .ids import NodeId
+from .immutable import NamedTuple
 from .tensors import Fingerprint, GradientStats, SavedTensor, TensorMeta, elements_text
 from .text import short_repr, users_line
 from .units import bytes_text, number_text, seconds_text

@@ -6,9 +6,10 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from .ids import NodeId
+from .immutable import NamedTuple
 from .text import short_repr
 from .units import number_text
 

@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
 
+from .immutable import NamedTuple
 from .text import printable
 
 _SHELL: ContextVar[bool] = ContextVar("_SHELL", default=False)

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import lru_cache
 from io import IOBase
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from .files.columns import Known, codec
 from .files.file import VERSION, check_head, json_of, read_unpacked
@@ -30,6 +30,7 @@ from .files.limits import MAX_BYTES, Limits, members, rows
 from .files.replacement import replacement
 from .gc import with_gc_disabled
 from .graph import Graph
+from .immutable import NamedTuple
 from .text import printable
 from .training_step import TrainingStep
 

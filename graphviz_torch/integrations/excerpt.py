@@ -17,9 +17,9 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ..graph import Finding
+from ..graph.immutable import NamedTuple
 from ..graph.terminal import width_of
 from ..graph.text import printable
 

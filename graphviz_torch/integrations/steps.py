@@ -12,13 +12,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
 from .. import Finding, Recording, find, record
 from ..graph import Event, Graph, TrainingStep
 from ..graph.events import IneffectiveCall
+from ..graph.immutable import NamedTuple
 from ..integrations import StepEnds
 
 Compiled = Literal["open", "closed", "eager"]  # values of the argument `compiled` of `record`

@@ -18,11 +18,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch.nn import Module
 
+from ..graph.immutable import NamedTuple
 from .frames import frame_variables
 from .functions import TensorBase
 from .guards import no_autograd, no_functions, no_operators

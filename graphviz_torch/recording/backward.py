@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import NamedTuple
 
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..internals.frames import CodePosition
 from ..internals.probes import Probe
 from ..tracing.nodes import NodeData

@@ -15,12 +15,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from types import FrameType, SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from ..graph import Event, TensorMeta
+from ..graph.immutable import NamedTuple
 from ..internals.compiler.dynamo_trace import Break, Recompiled
 from ..internals.functions import TensorBase
 from ..internals.hooks.calls import Called

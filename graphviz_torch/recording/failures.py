@@ -6,14 +6,14 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 from torch.utils.checkpoint import CheckpointError
 
 from ..graph import Cause, Failure, Graph, Operand, TensorMeta
-from ..graph.immutable import mutable
+from ..graph.immutable import NamedTuple, mutable
 from ..graph.text import printable
 from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import CodePosition, caller_of_vmap, local_variables, user_frame

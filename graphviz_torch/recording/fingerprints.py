@@ -26,13 +26,14 @@ import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from itertools import repeat
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..graph import Fingerprint
+from ..graph.immutable import NamedTuple
 from ..internals.exceptions import ignore_exceptions
 from ..internals.functions import TensorBase
 from ..internals.guards import no_functions

@@ -43,12 +43,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ..graph import Graph
+from ..graph.immutable import NamedTuple
 from ..internals.frames import CodePosition
 from ..tracing.nodes import GradFn, GradientEdge
 from ..tracing.regions import Region

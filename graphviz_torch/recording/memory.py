@@ -28,14 +28,14 @@ from dataclasses import field, replace
 from functools import cached_property
 from itertools import compress, pairwise, repeat
 from operator import itemgetter, ne
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 from ..graph import SavedKind, SavedTensor
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.nodes import CHECKPOINTED
 from ..internals.frames import CodePosition
 from ..internals.hooks.checkpoints import (

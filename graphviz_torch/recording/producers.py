@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from math import prod
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from ..graph import Graph, TensorMeta, Untracked
+from ..graph.immutable import NamedTuple
 from ..internals.frames import CodePosition
 from ..tracing.nodes import sources_of
 from .resolver import Resolver

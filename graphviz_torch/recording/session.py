@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import Module
@@ -21,6 +21,7 @@ from torch.optim import Optimizer
 from ..graph import Event, Graph, SavedKind
 from ..graph.events import IneffectiveCall
 from ..graph.gc import with_gc_disabled
+from ..graph.immutable import NamedTuple
 from ..internals.dynamo import is_trial, not_compiled
 from ..internals.exceptions import ignore_exceptions
 from ..internals.frames import OTHER, active_programs, code_owner, user_frame

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from types import FrameType
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from ..graph import Graph
+from ..graph.immutable import NamedTuple
 from ..internals.dynamo import is_jit_tracing
 from ..internals.frames import (
     OTHER,

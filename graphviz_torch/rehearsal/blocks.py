@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+
+from ..graph.immutable import NamedTuple
 
 LOOP = "the loop"  # phase of code that is not in forward, backward or an optimizer step
 

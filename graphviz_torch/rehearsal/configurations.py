@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import wraps
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
+from ..graph.immutable import NamedTuple
 from ..internals.tensors.pytree import map_tensors
 from .order import ordinal
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import first_items, print_text, printable
 from ..graph.units import bytes_text, operations_text
 from .rehearsal import FORMAT, OUTSIDE, ROLES, Rehearsal, pattern

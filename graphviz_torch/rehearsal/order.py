@@ -19,9 +19,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, zip_longest
-from typing import NamedTuple
 
 from ..graph import CollectiveKind
+from ..graph.immutable import NamedTuple
 from ..graph.text import ranks_text
 from ..graph.units import bytes_text
 from ..internals.fake.values import line_of

@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..graph import Graph
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.text import listing, print_text, printable
 from ..graph.units import bytes_text, operations_text, seconds_text
 from ..render.labels import TIMES

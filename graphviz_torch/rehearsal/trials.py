@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import cache
 from itertools import combinations, product
 from math import prod
-from typing import NamedTuple
 
+from ..graph.immutable import NamedTuple
 from ..graph.text import Text, shorten
 from ..graph.units import bytes_text, operations_text
 from ..render.chart import byte_ticks, svg_line, svg_start, svg_text

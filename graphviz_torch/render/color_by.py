@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, get_origin, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
 from ..graph import Graph, ModuleRow, Node, short_dtype
+from ..graph.immutable import NamedTuple
 from ..graph.nodes import columns_of
 from ..graph.terminal import is_shell, option
 from ..graph.units import bytes_text, seconds_text

@@ -7,9 +7,9 @@ exists, a text replaces the other.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ..graph import Cut
+from ..graph.immutable import NamedTuple
 from . import labels
 from .drawing.drawing import Drawing
 from .drawing.values import End, Stub

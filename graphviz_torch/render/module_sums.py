@@ -18,10 +18,10 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..graph import Edge, Graph, ModuleRow, Node, Parameter, TensorMeta
-from ..graph.immutable import immutable, mutable
+from ..graph.immutable import NamedTuple, immutable, mutable
 from ..graph.nodes import columns_of, is_recorded
 
 

@@ -16,7 +16,6 @@ from typing import (
     Annotated,
     Any,
     Literal,
-    NamedTuple,
     TypedDict,
     TypeVar,
     cast,
@@ -24,6 +23,7 @@ from typing import (
     get_type_hints,
 )
 
+from ..graph.immutable import NamedTuple
 from ..graph.terminal import option
 from .color_by import ColorBy
 from .resolve import FindingsLike

@@ -8,9 +8,9 @@ and runs (groups that only make a picture smaller) get no heading.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
 
 from ..graph import Graph, Node
+from ..graph.immutable import NamedTuple
 from . import labels
 from .drawing.drawing import NOTHING
 from .drawing.level import fold_repeats

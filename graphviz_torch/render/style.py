@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ..graph import Node
+from ..graph.immutable import NamedTuple
 
 Theme = Literal["light", "dark", "auto"]  # "auto": the SVG follows the reader's dark mode
 Pair = tuple[str, str]  # (light value, dark value) of a color

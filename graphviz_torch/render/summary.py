@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..graph import GraphLike, ModuleRow, graph_of
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.nodes import Column, columns_in
 from ..graph.terminal import TableColumn, hidden_columns_text, line_width, table, width_of
 from ..graph.text import printable

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..graph import Cut, Edge, Event, Graph, Node, Operand, TensorMeta
 from ..graph.events import GraphBreak
 from ..graph.ids import renumber_ids
-from ..graph.immutable import immutable
+from ..graph.immutable import NamedTuple, immutable
 from ..graph.nodes import INSIDE
 from ..graph.text import called_at, users_line
 

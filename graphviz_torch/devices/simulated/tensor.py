@@ -6,7 +6,7 @@ import copy
 import re
 from functools import cache
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
@@ -15,6 +15,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from ...graph.immutable import NamedTuple
 from .devices import CPU, count, error_name, is_place, program_device
 
 LOCATION = "_simulated_location"  # attribute of a storage: its device in the file

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from ...graph import Finding, Graph, Node
+from ...graph.immutable import NamedTuple
 from ...graph.nodes import REGRESSION_LOSSES
 from ..axes import LAYERS
 from ..directions import direction

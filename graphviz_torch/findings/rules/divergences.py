@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ...graph import Finding, Node
 from ...graph.events import OptimizerStep
+from ...graph.immutable import NamedTuple
 from ...graph.nodes import SUMS
 from ..axes import attribute
 from ..directions import (

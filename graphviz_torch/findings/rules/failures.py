@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import dropwhile, takewhile
 from operator import methodcaller
 from pathlib import PurePath
-from typing import NamedTuple
 
 from ...graph import NO_PARAMETERS, Cause, Failure, Finding, Node
+from ...graph.immutable import NamedTuple
 from ...graph.text import listing, shorten
 from ..failure_causes import (
     ADVICE,

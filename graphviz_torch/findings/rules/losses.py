@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ...graph import Finding, Node
 from ...graph.events import LossCall
+from ...graph.immutable import NamedTuple
 from ...graph.nodes import SAME_VALUES
 from ..axes import attribute, axis_reading, number, shape_of
 from ..graph_reading import Reading

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+
+from ...graph.immutable import NamedTuple
 
 _PACKAGE = __name__.partition(".")[0]
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

@@ -14,12 +14,13 @@ from collections.abc import Callable
 from importlib import import_module
 from threading import local
 from types import CodeType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from ...graph.immutable import NamedTuple
 from ..exceptions import ignore_exceptions
 from ..hooks.watch import Replacement, Row
 

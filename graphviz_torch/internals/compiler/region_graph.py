@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...graph.immutable import NamedTuple
 from .retrace import restored_counters
 
 

@@ -14,10 +14,12 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.nn import Module
+
+from ...graph.immutable import NamedTuple
 
 _FORWARD = re.compile(r"forward|torch_dynamo_resume_in_forward_at_\d+")
 _cache_entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list

@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd import detect_anomaly, set_detect_anomaly
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled_itself
 from ..frames import hide_frame
 from .watch import Replacement, Watch

@@ -18,7 +18,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Sequence
 from types import FrameType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import is_jit_tracing, not_compiled_itself
 from ..frames import active_programs, frame_variables, hide_frame
 from ..functions import METADATA_CALLS, READ_GRAD, SET_GRAD, TensorBase

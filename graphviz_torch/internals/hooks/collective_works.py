@@ -15,11 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from functools import wraps
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
+from ...graph.immutable import NamedTuple
 from ..frames import hide_frame
 from .watch import Row
 

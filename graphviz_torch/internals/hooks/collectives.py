@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.library import Library
 
 from ...graph import CollectiveKind
+from ...graph.immutable import NamedTuple
 from ..exceptions import ignore_exceptions
 from ..frames import hide_frame
 from ..tensors.pytree import tensors

@@ -29,12 +29,13 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._guards import TracingContext
 from torch.library import Library, fallthrough_kernel
 
+from ...graph.immutable import NamedTuple
 from ..tensors.metadata import DEVICE_LABELS
 from .watch import Installation
 

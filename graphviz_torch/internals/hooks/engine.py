@@ -12,10 +12,11 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from ...graph.immutable import NamedTuple
 from ..frames import hide_frame, is_shape_inference
 from .captures import is_captured
 from .watch import Replacement, Row, Watch

@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._functorch import eager_transforms
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled_itself
 from ..frames import hide_frame
 from .watch import Replacement, Watch

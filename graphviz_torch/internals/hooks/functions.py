@@ -11,11 +11,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.autograd.function import Function, _SingleLevelFunction
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled_itself
 from ..frames import hide_frame
 from .modes import FUNCTIONS, enter_below, leave

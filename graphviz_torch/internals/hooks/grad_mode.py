@@ -9,11 +9,12 @@ Uses the private methods of the context managers that make this call (2.13).
 from __future__ import annotations
 
 from types import CodeType, FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch.utils import _contextlib
 
+from ...graph.immutable import NamedTuple
 from ..frames import OTHER, OWN, CodePosition, code_owner
 
 # "switched_off" is a plain call of set_grad_enabled(False), without a `with` block.

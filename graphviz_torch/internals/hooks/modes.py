@@ -14,7 +14,7 @@ Uses private API: the mode stacks, `DisableTorchFunction` and `_DisableTorchDisp
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import overrides
@@ -28,6 +28,8 @@ from torch.utils._python_dispatch import (
 )
 
 # Hides calls into torch from function modes and subclasses.
+from ...graph.immutable import NamedTuple
+
 unseen_calls: Any = torch._C.DisableTorchFunction
 # Returns the number of active function modes.
 function_mode_count: Any = torch._C._len_torch_function_stack

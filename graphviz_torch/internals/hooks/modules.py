@@ -22,12 +22,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as nn_module
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled
 from .watch import Installation, Watch
 

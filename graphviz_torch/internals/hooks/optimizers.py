@@ -16,7 +16,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from functools import cache
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from torch import Tensor
@@ -27,6 +27,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import RandomSampler, dataloader
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled_hook
 from ..tensors.references import instances_of, subclasses_of
 from .captures import is_captured

@@ -45,12 +45,13 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CellType, CodeType, FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from torch._guards import CompileContext
 from torch.fx import GraphModule
 from torch.nn import Module
 
+from ...graph.immutable import NamedTuple
 from ..compiler import dynamo_trace
 from ..compiler.skipped import (
     Skipped,

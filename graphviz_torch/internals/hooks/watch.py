@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from typing_extensions import Self
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled
 from .modes import unseen_calls
 

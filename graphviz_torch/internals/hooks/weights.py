@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from threading import get_ident
 from types import FrameType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...graph.immutable import NamedTuple
 from ..dynamo import not_compiled_itself
 from ..frames import hide_frame
 from .watch import Replacement, Row, Watch

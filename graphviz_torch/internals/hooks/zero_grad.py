@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import wraps
 from threading import get_ident
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from ...graph.immutable import NamedTuple
 from ..frames import hide_frame
 from .calls import CallWatch
 from .modes import FUNCTIONS, arrange, function_mode_count, movable

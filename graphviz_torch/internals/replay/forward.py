@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from contextvars import copy_context
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...graph.immutable import NamedTuple
 from ..compiled import is_compiled
 from ..compiler.region_graph import CompiledOperation, compare_operations
 from ..frames import CodePosition, leave_programs

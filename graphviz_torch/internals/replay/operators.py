@@ -7,11 +7,12 @@ update the running statistics (2.13).
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...graph.immutable import NamedTuple
 from ..tensors.pytree import map_tensors, tensors
 from .shadows import DOUBLE
 

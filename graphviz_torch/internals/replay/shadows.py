@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ...graph.immutable import NamedTuple
 from ..tensors.memory import is_dense, storage_id, storage_ref
 
 DOUBLE = {torch.complex64: torch.complex128, torch.complex32: torch.complex128}

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ...graph.immutable import NamedTuple
 from ..frames import CodePosition, leave_programs
 from ..hooks.dispatch import sequence_number
 from ..hooks.modes import unseen_calls

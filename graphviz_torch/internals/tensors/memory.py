@@ -27,13 +27,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ...graph import Extent
+from ...graph.immutable import NamedTuple
 from ..exceptions import ignore_exceptions
 from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators

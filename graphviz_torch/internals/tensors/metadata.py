@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from marshal import dumps
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,6 +41,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.nn.parameter import is_lazy
 
 from ...graph import TensorMeta
+from ...graph.immutable import NamedTuple
 from ..functions import TensorBase
 from .memory import PLAIN
 

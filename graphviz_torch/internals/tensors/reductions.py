@@ -15,12 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...graph import Extent
+from ...graph.immutable import NamedTuple
 from ..functions import TensorBase
 from ..guards import no_autograd, no_functions, no_operators
 from ..probes import Probe, fetch, unobserved

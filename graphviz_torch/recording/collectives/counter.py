@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from threading import main_thread
-from typing import NamedTuple
 
 from ...graph import CollectiveCalls, CollectiveKind, RankPosition, RankState
+from ...graph.immutable import NamedTuple
 from ...internals.exceptions import ignore_exceptions
 from ...internals.frames import user_frame
 from ...internals.hooks.collectives import (

@@ -26,12 +26,13 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from math import prod
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import ref
 
 from torch import Tensor
 
 from ...graph import CollectivePhase, TensorMeta
+from ...graph.immutable import NamedTuple
 from ...graph.text import ranks_text
 from ...internals.functions import TensorBase
 from ...internals.hooks.collectives import CollectiveIssued, RankGroup

@@ -14,7 +14,7 @@ They are compared when the graphs of several ranks are gathered.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ...graph import Graph
 from ...graph import Replica as Value
+from ...graph.immutable import NamedTuple
 from ...internals.sharding import replica_ranks
 from ...internals.tensors.memory import PLAIN
 from ...internals.tensors.reductions import Checksums

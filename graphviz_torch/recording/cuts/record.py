@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributions
@@ -18,7 +18,7 @@ import torch.utils.checkpoint
 from torch import Tensor
 
 from ...graph import TensorMeta
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import METADATA_CALLS, TensorBase
 from ...internals.tensors.pytree import tensors

@@ -16,12 +16,13 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.values import Origin
+from ...graph.immutable import NamedTuple
 from ...internals.functions import TensorBase, foreach_max, foreach_norm
 from ...internals.probes import Probe, fetch
 from ...internals.tensors.memory import is_on_cpu, readable, storage_id

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from ...findings.rules.written_values import CopyOntoItself, OverwrittenWeights, UnrestoredWeights
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition, local_variables, user_frame, user_frames
 from ...internals.functions import LOAD_STATE_CODE, TensorBase
 from ...internals.hooks.calls import Called, Calling

@@ -14,12 +14,13 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import CodeType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.wrong_gradients import OverwrittenSavedTensor, WrongGradient
+from ...graph.immutable import NamedTuple
 from ...internals.frames import OWN
 from ...internals.hooks.functions import FunctionCalled, FunctionWatch
 from ...internals.hooks.modes import unseen_calls

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
+from ...graph.immutable import NamedTuple
 from ...internals.functions import TensorBase
 from ...internals.hooks.engine import EngineCalled, EngineReturned
 from ...internals.hooks.modes import unseen_calls

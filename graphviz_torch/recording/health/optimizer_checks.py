@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from operator import getitem, is_
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from ...graph.immutable import NamedTuple
 from ...graph.text import listing
 from ...graph.units import number_text
 from ...internals.functions import TensorBase

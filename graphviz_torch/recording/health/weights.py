@@ -21,13 +21,13 @@ import re
 import weakref
 from collections.abc import Iterator, Sequence
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Module
 
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import local_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.tensors.memory import has_memory

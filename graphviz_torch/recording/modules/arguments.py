@@ -24,13 +24,14 @@ from types import (
     MethodDescriptorType,
     WrapperDescriptorType,
 )
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import get_testing_overrides
 
 from ...graph import TensorMeta, short_dtype
+from ...graph.immutable import NamedTuple
 from ...internals.hooks.calls import Called
 from ...internals.tensors.metadata import tensor_meta, values_key
 from ..backward import Backward

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from ...findings.rules.meaning.weights import SymmetricRows, UnchangedParameters
 from ...graph import Graph
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import Stepped, Stepping

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container
 from types import CodeType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 # The user's functions that lead to a call, outermost first. Each is given by its code object, and
 # by the instruction offset in its caller, which distinguishes two calls of the same function.
+from ...graph.immutable import NamedTuple
+
 Functions = tuple[tuple[CodeType, int], ...]
 
 

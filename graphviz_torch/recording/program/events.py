@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Set
 from dataclasses import field
 from types import CodeType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
 from ...graph import Event, TensorMeta
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.exceptions import ignore_exceptions, raised_by_signal_handler
 from ...internals.frames import CodePosition
 from ...internals.tensors.metadata import tensor_meta

@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called, Calling, Raised

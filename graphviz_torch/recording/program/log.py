@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, get_args, get_type_hints
 
 from ...graph import Event
+from ...graph.immutable import NamedTuple
 from ...internals.probes import Probe, fetch
 from ..recorder import Recorder
 from .events import Events, Place, RecordingNotes
@@ -67,7 +68,9 @@ class Query(Recorder):
 
     def __init_subclass__(cls) -> None:
         named = {n: method for n, method in vars(cls).items() if n.startswith("on_")}
-        cls.methods = {get_type_hints(method)["row"]: n for n, method in named.items()}
+        cls.methods = {
+            method.__globals__[method.__annotations__["row"]]: n for n, method in named.items()
+        }
 
     def read(self, row: Row) -> Iterable[Found]:
         """Return the events that are found with a row. The log calls the methods directly."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import get_ident
 from types import FrameType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from ...graph.immutable import NamedTuple
 from ...internals.frames import (
     OTHER,
     CodePosition,

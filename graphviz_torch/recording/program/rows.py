@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...findings.rules.meaning.calls import RetainedBy
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 
 Row = NamedTuple  # a row is any named tuple of plain values

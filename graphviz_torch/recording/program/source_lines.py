@@ -18,8 +18,9 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
+from ...graph.immutable import NamedTuple
 from ...graph.text import called_at
 from ...internals.frames import OWN, CodePosition, code_owner, notebook_cell
 from .call_names import NO_CALL, Call, CallNames

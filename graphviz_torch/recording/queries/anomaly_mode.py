@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 
 from ...findings.rules.anomaly_mode import AnomalyMode
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.hooks.anomaly_mode import AnomalySwitch, AnomalyWatch
 from ..listener import BackwardBegan

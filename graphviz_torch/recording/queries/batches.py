@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from ...findings.rules.meaning.batches import RowOfData, UnscaledPixels
 from ...findings.rules.meaning.calls import RepeatedBatch, RepeatKind
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import OWN, CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

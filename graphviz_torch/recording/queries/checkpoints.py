@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 
 from ...findings.rules.custom_functions import CheckpointDiffers, RedrawnDropout
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import DROPOUT, TensorBase
 from ...internals.hooks.checkpoints import calling_position, redrawing_segment, reentrant_segment

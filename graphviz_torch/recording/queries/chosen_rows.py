@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...findings.rules.meaning.batches import UnpairedRows
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

@@ -12,7 +12,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from statistics import median
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from torch.nn.utils import clip_grad
 
 from ...findings.rules.clipping import ExtremeClipNorm
 from ...graph.events import GradientClip
+from ...graph.immutable import NamedTuple
 from ...internals.frames import (
     CodePosition,
     clipping_frame,

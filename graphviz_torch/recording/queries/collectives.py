@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 from ...findings.rules.ranks.in_place import CollectiveInGraph
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ..program.log import Found, Query
 from ..program.rows import GraphRow, TrainingStepRow

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.cut_derivatives import SummedDerivative, UnusedDerivativeInput
 from ...findings.rules.gradient_reads import IgnoredFuncArgument
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

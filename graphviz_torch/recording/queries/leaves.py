@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from types import FrameType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ...graph.events import CopiedValues, LeafBackward, NewLeaves, ParameterFreeze
+from ...graph.immutable import NamedTuple
 from ...internals.frames import OWN, CodePosition, code_owner
 from ...internals.functions import LOAD_STATE_CODE, SET_REQUIRES_GRAD, TensorBase
 from ...internals.hooks.calls import Called

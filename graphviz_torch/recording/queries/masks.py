@@ -7,13 +7,14 @@ end of the step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ...findings.rules.meaning.masks import AttentionMask, MaskFault
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

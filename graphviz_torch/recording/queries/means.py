@@ -8,12 +8,13 @@ mask's device and read at the end of the step.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.means import MeanOverMaskedValues
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import field
 from types import CodeType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from ...findings.rules.freezing import EvalMode
 from ...findings.rules.meaning.calls import DropoutInEvalMode
 from ...findings.rules.modes import TrainModeWithoutGradients
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ..live import LiveGraph
 from ..program import Program

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch.optim import Optimizer
 
 from ...findings.rules.meaning.optimizer_lines import LineOfOneParameter
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import OWN, CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

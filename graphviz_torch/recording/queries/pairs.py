@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ...findings.rules.meaning.arithmetic import SelfDifference
 from ...findings.rules.terms import ConstantTerm, NumberTerm, UnusedSum
 from ...findings.rules.unchanging import UnchangingTerm
 from ...graph.events import LossCall
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

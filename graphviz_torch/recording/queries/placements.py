@@ -9,10 +9,11 @@ that creates its process group inside the block.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
+from ...graph.immutable import NamedTuple
 from ...internals.hooks.calls import Called
 from ...internals.sharding import placement
 from ...internals.tensors.pytree import tensors

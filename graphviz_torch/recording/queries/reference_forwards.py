@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.meaning.shared_weights import ReferenceForward
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.dynamo import is_jit_tracing
 from ...internals.frames import frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase

@@ -8,9 +8,10 @@ to a temporary parameter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from ...findings.rules.watched_parameters import ReplacedParameters
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.hooks.optimizers import Stepping, parameters_of
 from ..listener import BackwardEnded

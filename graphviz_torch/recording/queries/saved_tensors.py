@@ -5,9 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from ...graph import SavedTensor
+from ...graph.immutable import NamedTuple
 from ...graph.nodes import CHECKPOINTED
 from ...internals.tensors.metadata import HAS_SAVED_TENSOR_DATA, MISSING_SAVED_TENSORS
 from ..backward import Backward

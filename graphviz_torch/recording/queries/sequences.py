@@ -10,12 +10,13 @@ rule decides whether the first dimension of x is that of the samples.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.meaning.sequences import LastStep, RowEncoding
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.functions import PAD_SEQUENCES, TensorBase, functions_named
 from ...internals.hooks.calls import Called

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
 from ...findings.rules.wrong_gradients import EstimatorFault, ReversedEstimator
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase, functions_named
 from ...internals.hooks.calls import Called

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from ...findings.rules.meaning.targets import LossTarget, TargetKind
 from ...findings.rules.means import MeanOfUnequalMeans
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase
 from ...internals.guards import no_functions

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from torch import Tensor
 from torch.nn import functional
 
 from ...findings.rules.scores import SoftTargets
+from ...graph.immutable import NamedTuple
 from ...internals.frames import CodePosition, user_frame
 from ...internals.functions import TensorBase, functions_named
 from ...internals.guards import no_functions

@@ -18,11 +18,12 @@ import symtable
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from torch.nn import Module
 
 from ...findings.rules.unused_values import UnusedName, UnusedValue
+from ...graph.immutable import NamedTuple
 from ...internals.frames import OWN, CodePosition, notebook_cell, user_frames
 from ...internals.hooks.optimizers import Stepping
 from ..program import Program

@@ -15,11 +15,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from torch import Tensor
 
 from ...findings.rules.unused_values import IgnoredResult, UnusedLoss
+from ...graph.immutable import NamedTuple
 from ...internals.frames import OWN, CodePosition, user_frame, user_frames
 from ...internals.functions import TensorBase
 from ...internals.hooks.calls import Called

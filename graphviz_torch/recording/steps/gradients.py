@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import weakref
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.optim import Optimizer
 
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import (
     CodePosition,
 )

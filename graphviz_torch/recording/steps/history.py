@@ -15,10 +15,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterator, Mapping, Set
 from dataclasses import field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...graph import RetainedGraphs
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ...internals.hooks.dispatch import sequence_number
 from ...internals.hooks.nodes import hook_dictionaries

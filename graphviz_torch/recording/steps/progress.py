@@ -10,14 +10,13 @@ CPU are copied at the end of the step, so that the program does not wait for the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.silence import ConstantLoss, StalledTraining
 from ...graph import Graph
-from ...graph.immutable import mutable
+from ...graph.immutable import NamedTuple, mutable
 from ...internals.frames import CodePosition
 from ...internals.functions import TensorBase
 from ...internals.hooks.optimizers import optimized_parameters

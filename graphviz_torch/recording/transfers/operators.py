@@ -7,12 +7,13 @@ tensor. Comments name the source files of PyTorch (2.11 to 2.15) that show its b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...graph import TensorMeta
+from ...graph.immutable import NamedTuple
 from ...internals.functions import TensorBase
 from ...internals.hooks.dispatch import Dispatched
 from ...internals.tensors.memory import parts

@@ -17,11 +17,12 @@ import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from ...graph import TransferKind
+from ...graph.immutable import NamedTuple
 from ...internals.streams import is_set_up
 
 _KINDS: dict[str, TransferKind] = {

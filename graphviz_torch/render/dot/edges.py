@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
+from ...graph.immutable import NamedTuple
 from .. import cuts, wording
 from ..drawing.connect import ranks_with_cycles
 from ..drawing.drawing import Drawing

@@ -11,10 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...graph import Graph
 from ...graph.gc import with_gc_disabled
+from ...graph.immutable import NamedTuple
 from ...graph.terminal import option
 from ..color_by import colors_by_number
 from ..groups.groups import Group, Groups, ModuleTree

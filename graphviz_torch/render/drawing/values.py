@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...graph import Edge, Node, TensorMeta
-from ...graph.immutable import immutable
+from ...graph.immutable import NamedTuple, immutable
 from .. import labels
 from ..style import Pair
 

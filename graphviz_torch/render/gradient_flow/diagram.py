@@ -20,7 +20,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
+
+from ...graph.immutable import NamedTuple
 
 State = Literal["learns", "learns_nothing", "frozen", ""]
 

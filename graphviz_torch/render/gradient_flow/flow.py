@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import ceil
-from typing import NamedTuple
 
 from ...graph import GraphLike
+from ...graph.immutable import NamedTuple
 from ...graph.units import number_text
 from ..chart import svg_escape, svg_start, svg_text
 from ..dot.picture import Picture

@@ -14,9 +14,10 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...graph import Finding, Graph, Parameter
+from ...graph.immutable import NamedTuple
 from ...graph.text import listing
 from ...graph.units import count_text
 from ..cuts import cut_lines

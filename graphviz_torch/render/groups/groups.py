@@ -18,11 +18,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
-from ...graph.immutable import immutable
+from ...graph.immutable import NamedTuple, immutable
 from .isomorphism import Structure
 from .order import by_target, interrupted_containers, order_of, places_of
 from .parts import (

@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from ...graph import Edge, Graph
+from ...graph.immutable import NamedTuple
 from ...graph.nodes import SAME_VALUES
 
 # Kinds of groups:

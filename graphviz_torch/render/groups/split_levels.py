@@ -13,8 +13,8 @@ from collections.abc import Hashable, Sequence
 from itertools import islice, pairwise
 from math import ceil, isqrt
 from operator import eq
-from typing import NamedTuple
 
+from ...graph.immutable import NamedTuple
 from ..labels import TIMES
 from .isomorphism import Structure, without_call_number
 from .parts import Item, Part, RangeName, flatten, split

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tensorboard import plugin_util  # type: ignore[import-untyped]
 from tensorboard.backend import http_util  # type: ignore[import-untyped]
@@ -16,6 +16,7 @@ from werkzeug import Request, Response
 
 from ...findings.check import find
 from ...graph import Graph
+from ...graph.immutable import NamedTuple
 from ...render.view import view_script
 from ...render.view.payload import view_payload
 from ..events import GRAPHS, PREFIX, unpack

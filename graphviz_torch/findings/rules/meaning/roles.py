@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from ....graph import Edge, Finding, Node
+from ....graph.immutable import NamedTuple
 from ....graph.nodes import REGRESSION_LOSSES, RESHAPES, SAME_VALUES, SUMS
 from ....graph.text import listing
 from ...axes import LAYERS, attribute

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from ....graph import Graph, Replica, Severity
 from ....graph.events import GradientClip, OptimizerStep
-from ....graph.immutable import immutable
+from ....graph.immutable import NamedTuple, immutable
 from ....graph.text import listing
 from ...graph_reading import REDUCING, averages
 from ...words import at
