@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -94,7 +95,8 @@ def ranks_rehearsed(
         return main(["rehearse", *arguments]), *capfd.readouterr()
 
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(rehearse.subprocess, "run", start)
+    replaced = SimpleNamespace(run=start, PIPE=subprocess.PIPE)  # `forked` may call the original
+    monkeypatch.setattr(rehearse, "subprocess", replaced)
     return run
 
 
@@ -207,12 +209,11 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_with_both_lines(
     )
 
 
-def test_a_rank_is_rehearsed_in_a_new_process(folder: Path) -> None:
-    (folder / "train.py").write_text(ORDER + "print('printed')\n")
-    done = rehearsed(folder, "--ranks", "1", "--order", "train.py")
-    assert done.returncode == 0, done.stderr
-    assert "printed" in done.stderr
-    assert done.stdout == (
-        "rehearsed rank 0, with 0 process groups shared by at least two of them: they call "
-        "the same collectives, in the same order\n"
+def test_each_of_several_ranks_is_rehearsed_in_a_new_process(folder: Path) -> None:
+    (folder / "train.py").write_text(ORDER + "print('rank', dist.get_rank())\n")
+    done = rehearsed(folder, "--ranks", "2", "--order", "train.py")
+    assert done.returncode == 1, done.stderr
+    assert {"rank 0", "rank 1"} <= {*done.stderr.splitlines()}
+    assert done.stdout.splitlines()[-1] == (
+        "rehearsed ranks 0 and 1, with 1 process group shared by at least two of them"
     )

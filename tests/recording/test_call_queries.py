@@ -560,11 +560,12 @@ def test_segments_that_run_other_modules_in_backward(
 ) -> None:
     latest = {"skipped": skipped, "added": added}
     expected = [Found(CheckpointDiffers(), line(3), latest=latest)] if skipped or added else []
-    assert found(CheckpointedSegments(), [*rows, GraphRow(None, ())]) == expected
+    assert found(CheckpointedSegments(), [*rows, GraphRow(None, (1, 2))]) == expected
 
 
 def test_segments_that_differ_are_found_in_each_backward() -> None:
-    ended = GraphRow(None, ())
-    rows = [first(1, "a"), first(2, "b"), again(2, "c"), ended, again(1, "c"), ended]
+    calls = [first(1, "a"), first(2, "b"), again(2, "c"), again(1, "c")]
+    # Segment 1 is in the second graph, which also has a leaf.
+    rows = [*calls[:3], GraphRow(None, (2,)), calls[3], GraphRow(None, (1, -1))]
     events = found(CheckpointedSegments(), rows)
     assert [event.latest["skipped"] for event in events] == [("b",), ("b", "a")]

@@ -326,6 +326,10 @@ def test_a_light_recording_leaves_out_the_listeners_that_observe_every_call() ->
         "Weights",
         "Wrappers",
     }
+    queries = light.program.log.queries
+    names = {"AnomalyModes", "CollectivesInGraph", "Modes", "OptimizerSteps", "Reruns"}
+    assert {type(one).__name__ for one in queries} <= names
+    assert not any("on_call_end" in query.rows_of for query in queries)
     assert len(Session(None, None, Options(True, True, True, True)).listeners) > 40
 
 

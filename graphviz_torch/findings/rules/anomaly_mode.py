@@ -60,7 +60,8 @@ class AnomalyMode(Event):
 
     ## Not detected
 
-    Steps without a `torch.optim.Optimizer` are not counted. The line is not known if the mode was
+    Steps without a `torch.optim.Optimizer` are not counted, and of several backwards before a step
+    only the last one is. The line is not known if the mode was
     on before the recording began, or was switched on while the recording was paused.
 
     ## See also

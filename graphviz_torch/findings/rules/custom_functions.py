@@ -217,7 +217,7 @@ def redrawn_dropout(reading: Reading) -> Iterator[Finding]:
         )
 
 
-@rule("error", reads="end")
+@rule("warning", reads="end", caused_by=("exception",))
 @immutable
 class CheckpointDiffers(Event):
     """A checkpoint with `use_reentrant=True` ran other modules in backward than in forward.
@@ -225,7 +225,7 @@ class CheckpointDiffers(Event):
     ## Why it matters
 
     The loss is computed from the first run of the segment, and the gradients from the second one.
-    A module that only the first run called gets no gradient, and all other gradients of the segment
+    A module that only the first run called gets no gradient, and the other gradients of the segment
     belong to another function than the loss. With `use_reentrant=True`, PyTorch does not compare
     the two runs.
 
@@ -287,11 +287,13 @@ class CheckpointDiffers(Event):
 
     ## When it is intended
 
-    The two runs are never meant to call different modules.
+    The first run may compute a value without a gradient, and keep it for the second run. Compute
+    such a value before the checkpoint: then nothing is reported.
 
     ## Not detected
 
-    Only modules that have trainable parameters of their own are compared. Checkpoints with
+    Only modules that have trainable parameters of their own are compared, in segments of which both
+    runs call a module. Checkpoints with
     `use_reentrant=False` are not, because PyTorch itself compares the tensors that both runs save.
     Segments that a GPU's own backward thread runs again are not recorded.
 
@@ -313,8 +315,8 @@ class CheckpointDiffers(Event):
             message = f"The checkpoint{at(self.where)} called {added} only when backward ran it "
             message += "again, and not in forward."
         return finding(
-            "error",
-            message + " The gradients are not those of the loss.",
+            "warning",
+            message + " The gradients may not be those of the loss.",
             cause="a second run that differs",
             advice="Let the checkpointed function depend on its arguments only: pass what changes "
             f"between forward and backward to the checkpoint{at(self.where)} as an argument, or "

@@ -42,7 +42,7 @@ from ..program import Program
 from ..program.code import codes, find_method_call
 from ..program.events import UserLine
 from ..program.source_lines import Lines, first_difference, own_line
-from ..queries.reference_forwards import argument_key
+from ..queries.reference_forwards import append_call, argument_key
 
 _MAX_PENDING, _MAX_LINES = 64, 256
 _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps a forward
@@ -122,6 +122,7 @@ class Forwards(Listener):
         frames = user_frames(user_frame(event.frame))
         lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
         module = self.program.module
+        append_call(self.program, self._argument_key, lines, event.output)
         fns = [t.grad_fn for t in tensors(event.output) if t.grad_fn is not None]
         if not fns or not torch.is_grad_enabled():
             return

@@ -3,6 +3,9 @@
 A checkpoint has to restore the random state of the first forward before it runs the forward again.
 The state was not restored if the random generator still has the state from the start of backward,
 or from the end of another repeated forward. Only the CPU's generator is read.
+
+The modules that both forwards of a segment call are compared after the backward that has run the
+segment's node.
 """
 
 from __future__ import annotations
@@ -176,13 +179,13 @@ class CheckpointedSegments(Query):
 
     def on_graph(self, row: GraphRow) -> Iterator[Found]:
         found: dict[CodePosition | None, None] = {}
-        for key, segment in [*self._segments.items()]:
-            if not segment.second:
-                continue  # a later backward may run the segment again
-            del self._segments[key]
+        ran = row.numbers_ran() if self._segments else frozenset()
+        for key in [key for key in self._segments if key in ran]:
+            segment = self._segments.pop(key)
             skipped = _trainable_only_in(segment.first, segment.second)
             added = _trainable_only_in(segment.second, segment.first)
-            if segment.first and (skipped or added):  # the first forward was recorded
+            # A forward without any module was not recorded.
+            if segment.first and segment.second and (skipped or added):
                 line = self._lines.setdefault(segment.place, ({}, {}))
                 line[0].update(dict.fromkeys(skipped))
                 line[1].update(dict.fromkeys(added))

@@ -6,25 +6,21 @@ If each step repeats them, a reference or target model is probably the model its
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...findings.rules.meaning.shared_weights import ReferenceForward
 from ...graph.immutable import NamedTuple, mutable
-from ...internals.dynamo import is_jit_tracing
-from ...internals.frames import frame_variables, user_frame, user_frames
 from ...internals.functions import TensorBase
-from ...internals.hooks.engine import running_node
-from ...internals.hooks.modules import ModuleEnded
 from ...internals.probes import Probe, probe
 from ...internals.tensors.memory import has_memory
 from ...internals.tensors.pytree import tensors
 from ..program import Program
 from ..program.events import UserLine
-from ..program.log import Found, Query, RowsOf
+from ..program.log import Found, Query
 from ..program.rows import ResumeRow
 from ..program.source_lines import Lines, first_difference
 
@@ -45,23 +41,20 @@ class OutermostCallRow(NamedTuple):
     norm: Probe  # norm of a part of the result
 
 
-def outermost_calls(event: ModuleEnded, program: Program) -> Iterable[OutermostCallRow]:
-    """Return the row of an outermost module's call whose arguments can be compared."""
-    result = next(iter(tensors(event.output)), None)
-    if result is None or running_node() is not None or is_jit_tracing():
-        return ()
-    args, kwargs = frame_variables(event.frame, "args", "kwargs")
-    enabled = torch.is_grad_enabled()
-    if enabled and any(each.grad_fn is not None for each in tensors(args, kwargs)):
-        return ()  # the argument is a result of another forward
-    key = argument_key(args or (), kwargs, program)
-    norm = probe(_norm, result) if key else None
-    if norm is None:
-        return ()
-    frames = user_frames(user_frame(event.frame))
-    lines = tuple([(frame.f_code, frame.f_lasti) for frame in reversed(frames)])
-    row = program.module, key, program.steps.count, lines, enabled, norm
-    return (OutermostCallRow(*row),)
+def append_call(program: Program, key: tuple[Any, ...], lines: Lines, output: Any) -> None:
+    """Append the row of an outermost module's call, if its arguments and result can be compared.
+
+    Args:
+        program: the recorded program, in which the call has just returned.
+        key: the `argument_key` at the start of the call. Hooks may replace the arguments later.
+        lines: the call stack of the call.
+        output: the result of the call.
+    """
+    result = next(iter(tensors(output)), None)
+    norm = None if result is None or not key else probe(_norm, result)
+    if norm is not None:
+        row = program.module, key, program.steps.count, lines, torch.is_grad_enabled(), norm
+        program.log.append(OutermostCallRow(*row))
 
 
 def argument_key(args: Any, kwargs: Any, program: Program) -> tuple[Any, ...]:
@@ -111,8 +104,6 @@ class _RepeatedCalls:
 
 class ReferenceForwards(Query):
     """Find calls without gradients that repeat all calls of a line with gradients."""
-
-    rows_of: ClassVar[RowsOf] = {"on_outermost_end": outermost_calls}
 
     def __init__(self) -> None:
         self._calls: deque[OutermostCallRow] = deque(maxlen=_MAX_CALLS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -84,6 +85,27 @@ def module_without_gradients_in_a_segment(record: Record) -> None:
         return result
 
     run_twice(record, features)
+
+
+@silent("checkpoint-differs")
+def backward_that_is_tried_again(record: Record) -> None:
+    class Fails(nn.Module):
+        fails = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.fails:
+                raise MemoryError
+            return x
+
+    layers = nn.Sequential(nn.Linear(6, 6), Fails(), nn.Linear(6, 6))
+    with record(layers):
+        x = torch.randn(4, 6, requires_grad=True)
+        for fails in (True, False):
+            loss = checkpoint(layers, x, use_reentrant=True).square().mean()
+            layers[1].fails = fails
+            with suppress(MemoryError):
+                loss.backward()
+            layers[1].fails = False
 
 
 @silent("checkpoint-differs")

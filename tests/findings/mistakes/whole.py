@@ -235,6 +235,13 @@ def preferences_without_a_reference(record: Record) -> None:
     prefer(record, model, model)
 
 
+@says("reference-is-the-model", "in 4 steps", "both are the same model")
+def preferences_without_a_reference_behind_a_hook(record: Record) -> None:
+    model = mlp()
+    model.register_forward_pre_hook(lambda module, args: (2 * args[0],))
+    prefer(record, model, model)
+
+
 @silent("reference-is-the-model")
 def preferences_with_a_copy(record: Record) -> None:
     model = mlp()
