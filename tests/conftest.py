@@ -136,8 +136,13 @@ def logged() -> Iterator[Callable[..., list[logging.LogRecord]]]:
             logger, handler = logging.getLogger(name), BufferingHandler(1_000)
             stack.callback(logger.removeHandler, handler)
             logger.addHandler(handler)
+            # A library, or an example that ran before, may have switched logs off.
             stack.callback(logger.setLevel, logger.level)
-            logger.setLevel(level)  # a library may have switched logs off
+            stack.callback(setattr, logger, "disabled", logger.disabled)
+            stack.callback(logging.disable, logging.root.manager.disable)
+            logger.setLevel(level)
+            logger.disabled = False
+            logging.disable(logging.NOTSET)
             return handler.buffer
 
         yield listen
