@@ -5,7 +5,7 @@ before and after a step:
 
 1. At intervals of several steps, one weight is sampled. If the step left the weight unchanged, this
    weight becomes the suspect.
-2. The suspect is sampled at each step. If it changes, it is no longer suspected.
+2. The suspect is sampled at each step, and the search ends if the suspect changes.
 3. If the suspect stays unchanged, all other weights are sampled, one per step. One report then
    contains all unchanged weights.
 
@@ -63,7 +63,7 @@ class FrozenWeights:
     def next_weight(self, own: Sequence[int]) -> int | None:
         """Return the weight that the search has to sample at this step.
 
-        The result is None if there is no suspect among these weights of an optimizer.
+        The result is None if none of the optimizer's weights is a suspect.
 
         Args:
             own: indices of the optimizer's weights in the model.

@@ -49,8 +49,6 @@ _MAX_TENSORS = 64  # maximum number of tensors to search for the one that keeps 
 _MIN_FORWARDS = 2  # a line with fewer discarded forwards is not reported
 _MIN_STEPS = 2  # a line of which forwards are used is reported after this number of steps
 _MIN_KEPT = 3  # number of steps whose forwards are still alive, for a line to be reported
-_MAX_NORM = 4096  # number of elements whose norm is compared
-_PLAIN = (bool, int, float, str, type(None))  # types of arguments that are compared by value
 
 
 @mutable(eq=False)

@@ -60,7 +60,7 @@ def append_call(program: Program, key: tuple[Any, ...], lines: Lines, output: An
 def argument_key(args: Any, kwargs: Any, program: Program) -> tuple[Any, ...]:
     """Return a key of a call's arguments, which contains each tensor's memory and version.
 
-    The key is () if there is no tensor among them, or one without memory.
+    The key is () if no argument is a tensor, or if a tensor has no memory.
 
     Args:
         args: the positional arguments.

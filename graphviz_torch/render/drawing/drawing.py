@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 from ...graph import Collective, Edge, Finding, Graph, TensorMeta
 from ...graph.immutable import immutable
 from .. import labels
+from ..groups.call_groups import GRADIENT
 from ..groups.groups import Group, Groups, ModuleTree
 from ..groups.keys import Keys
-from ..groups.parts import GRADIENT
 from ..options import DrawingSettings, complete
 from .values import (
     NO_STUBS,

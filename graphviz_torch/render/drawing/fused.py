@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 from ...graph.collective import by_node
 from .. import labels
+from ..groups.call_groups import RESHAPING
 from ..groups.groups import Group
-from ..groups.parts import RESHAPING
 from .drawing import Drawing
 from .values import FusedNode
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 
 from ...graph import Edge, Graph, Node
 from ...graph.collective import by_node
+from ..groups.call_groups import RESHAPING
 from ..groups.order import by_target, has_modules
-from ..groups.parts import RESHAPING
 from ..options import Parameters
 from .drawing import Drawing
 from .values import InlinedNodes

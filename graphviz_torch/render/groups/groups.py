@@ -22,9 +22,7 @@ from functools import lru_cache
 from ...graph import Edge, Graph, Node
 from ...graph.gc import with_gc_disabled
 from ...graph.immutable import NamedTuple, immutable
-from .isomorphism import Structure
-from .order import by_target, interrupted_containers, order_of, places_of
-from .parts import (
+from .call_groups import (
     Item,
     Kind,
     Part,
@@ -35,6 +33,8 @@ from .parts import (
     gather_views,
     split,
 )
+from .isomorphism import Structure
+from .order import by_target, interrupted_containers, order_of, places_of
 from .split_levels import LevelSplitter
 
 

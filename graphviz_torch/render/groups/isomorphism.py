@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Any, Final
 
 from ...graph import Edge, Graph, Node, TensorMeta
-from .parts import Item, Part, flatten, split
+from .call_groups import Item, Part, flatten, split
 
 _CALL_NUMBER = re.compile(r"#\d+$")  # matches "#2" in "attn#2"
 _ANY_NUMBER = re.compile(r"[#\d]+")  # matches "#2" in "attn#2" and "3" in "layers.3"

@@ -16,8 +16,8 @@ from operator import eq
 
 from ...graph.immutable import NamedTuple
 from ..labels import TIMES
+from .call_groups import Item, Part, RangeName, flatten, split
 from .isomorphism import Structure, without_call_number
-from .parts import Item, Part, RangeName, flatten, split
 
 _MIN_ITEMS_LOOP = 12  # a level with fewer items is not searched for loops
 _MAX_CLASSES_NAMED = 3  # maximum number of module classes in the name of a run
